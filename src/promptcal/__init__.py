@@ -1,0 +1,23 @@
+"""promptcal: sort images into the categories you know and the ones you do not know yet.
+
+Generalized category discovery by PromptCAL (CVPR 2023). The verbs are `fit`, `predict`, `evaluate` and `demo`;
+`PromptCAL` is the same as a scikit-learn estimator.
+"""
+
+from promptcal._version import __version__
+from promptcal.errors import PromptCALError
+from promptcal.estimator import PromptCAL
+from promptcal.run import Assignments, Run
+from promptcal.verbs import demo, evaluate, fit, predict
+
+__all__ = [
+    "Assignments",
+    "PromptCAL",
+    "PromptCALError",
+    "Run",
+    "__version__",
+    "demo",
+    "evaluate",
+    "fit",
+    "predict",
+]

@@ -1,0 +1,5 @@
+"""`python -m promptcal`."""
+
+from promptcal.cli import main
+
+main()

@@ -1,0 +1,26 @@
+"""SemiAG: pseudo positives from a consensus graph, diffusion, a threshold, and the labels known beforehand."""
+
+from promptcal.affinity.graph import (
+    AffinityGraph,
+    affinity_graph,
+    affinity_threshold,
+    consensus_graph,
+    diffuse,
+    nearest_neighbours,
+    pseudo_positives,
+)
+from promptcal.affinity.memory import EmbeddingMemory
+from promptcal.affinity.prior import apply_label_prior, sample_negatives
+
+__all__ = [
+    "AffinityGraph",
+    "EmbeddingMemory",
+    "affinity_graph",
+    "affinity_threshold",
+    "apply_label_prior",
+    "consensus_graph",
+    "diffuse",
+    "nearest_neighbours",
+    "pseudo_positives",
+    "sample_negatives",
+]

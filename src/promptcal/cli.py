@@ -1,0 +1,216 @@
+"""The command line: each command is a verb of `promptcal.verbs`."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from promptcal import verbs
+from promptcal._version import __version__
+from promptcal.config import presets
+from promptcal.errors import Interrupted, PromptCALError
+from promptcal.fitting import results_table
+from promptcal.run import Assignments, Run
+
+app = typer.Typer(
+    help="Sort images into the categories you know and the ones you do not know yet (PromptCAL, CVPR 2023).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, such as affinity.k=10. May be repeated."),
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --output.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Discard the run in --output, if there is one.")]
+SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"promptcal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def fit(
+    images: Annotated[Path, typer.Argument(help="Folder of images, sub-folders included.")],
+    output: Annotated[Path, typer.Option(help="Run directory to write.")],
+    labels: Annotated[
+        Path | None, typer.Option(help="CSV with the columns path,label; images not in it are unlabelled.")
+    ] = None,
+    n_classes: Annotated[int | None, typer.Option(help="Number of categories, known and new together.")] = None,
+    truth: Annotated[Path | None, typer.Option(help="CSV with true classes, used only to report accuracy.")] = None,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            help="timm name of a ViT; default vit_base_patch16_224.dino, fetched once. "
+            "vit_tiny_patch4_32.promptcal comes with the package."
+        ),
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="Local weight file for the backbone.")] = None,
+    preset: Annotated[str | None, typer.Option(help=f"Settings to start from: {', '.join(presets())}.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    device: Device = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    skip_unreadable: SkipUnreadable = False,
+    quiet: Quiet = False,
+) -> None:
+    """Learn the categories of a folder of images and write a run directory.
+
+    Example: promptcal fit photos --labels labels.csv --n-classes 20 --output run
+    """
+    run = verbs.fit(
+        images=images,
+        labels=labels,
+        n_classes=n_classes,
+        output=output,
+        truth=truth,
+        backbone=backbone,
+        weights=weights,
+        preset=preset,
+        config=config,
+        overrides=overrides or (),
+        seed=seed,
+        device=device,
+        resume=resume,
+        overwrite=overwrite,
+        skip_unreadable=skip_unreadable,
+        progress=not quiet,
+    )
+    _show(run)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
+    images: Annotated[list[Path], typer.Argument(help="Folder or image files.")],
+    output: Annotated[Path | None, typer.Option(help="CSV file to write; default: to the terminal.")] = None,
+    device: Device = None,
+    skip_unreadable: SkipUnreadable = False,
+    quiet: Quiet = False,
+) -> None:
+    """Put new images into the categories of a finished run, with a confidence.
+
+    Example: promptcal predict run new-photos --output predictions.csv
+    """
+    chosen = images[0] if len(images) == 1 else images
+    assignments = verbs.predict(
+        run=run,
+        images=chosen,
+        output=output,
+        device=device,
+        skip_unreadable=skip_unreadable,
+        progress=not quiet,
+    )
+    if output is None:
+        sys.stdout.write(assignments.to_csv())
+    else:
+        console.print(_categories(assignments, "images"))
+        console.print(f"Written to {output}", markup=False, highlight=False)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
+    truth: Annotated[Path, typer.Option(help="CSV with the columns path,label: the true classes.")],
+) -> None:
+    """Score a run against true classes, over the images it was not given a label for.
+
+    Example: promptcal evaluate run --truth truth.csv
+    """
+    accuracy = verbs.evaluate(run=run, truth=truth)
+    table = Table("accuracy, %")
+    for column in ("All", "Known", "New"):
+        table.add_column(column, justify="right")
+    for label, prefix in (("one matching (as papers report)", ""), ("separate matchings", "separate_")):
+        values = (getattr(accuracy, prefix + part) for part in ("all", "known", "new"))
+        table.add_row(label, *(f"{100 * value:.1f}" for value in values))
+    console.print(table)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option(help="Run directory to write.")] = Path("promptcal-demo"),
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    device: Device = None,
+    overrides: Overrides = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """The whole method on images and a backbone that come with the package: minutes on a CPU, no network."""
+    run = verbs.demo(
+        output=output,
+        seed=seed,
+        device=device,
+        overrides=overrides or (),
+        resume=resume,
+        overwrite=overwrite,
+        progress=not quiet,
+    )
+    _show(run)
+
+
+def _show(run: Run) -> None:
+    """The end of a fit: what was found, how well if that can be told, and where it lies."""
+    found = verbs.results(run)
+    console.print(_categories(run.assignments(), "unlabelled images"))
+    table = results_table(found)
+    if table.row_count:
+        console.print(table)
+    console.print(f"Took {found['seconds']:.0f} s. In {run.path}:", markup=False, highlight=False)
+    for file, what in (
+        (run.directory.assignments_file, "the category of each image"),
+        (run.directory.sheets_folder / "overview.png", "a picture of each category"),
+    ):
+        console.print(f"  {file.relative_to(run.path)}  {what}", markup=False, highlight=False)
+
+
+def _categories(assignments: Assignments, what: str) -> Table:
+    table = Table("category", "kind")
+    table.add_column(what, justify="right")
+    counts = Counter(assignments.clusters[~assignments.labelled].tolist())
+    for cluster, name in enumerate(assignments.names):
+        kind = "known" if cluster < assignments.n_known else "new"
+        table.add_row(escape(name), kind, str(counts[cluster]))
+    return table
+
+
+def main() -> None:
+    """Entry point: user errors are one sentence and exit code 2, an interrupted run exits with 130 or 143."""
+    errors = Console(stderr=True, soft_wrap=True)
+    try:
+        app()
+    except PromptCALError as error:
+        errors.print(f"promptcal: {error}", style="red", markup=False, highlight=False)
+        sys.exit(2)
+    except Interrupted as stopped:
+        errors.print(f"promptcal: {stopped}", markup=False, highlight=False)
+        sys.exit(stopped.exit_code)
+    except KeyboardInterrupt:
+        errors.print("promptcal: stopped at once; what was checkpointed is kept", markup=False)
+        sys.exit(130)

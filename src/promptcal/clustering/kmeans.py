@@ -1,0 +1,220 @@
+"""Semi-supervised k-means: known centres start at class means and labelled points stay with their class.
+
+All starts run side by side as one batch of centres [starts, clusters, dim]; a start that has converged leaves
+the batch.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClusterMixin
+from torch import Tensor
+
+_MAX_ELEMENTS = 64_000_000  # of the largest temporary, points x starts x max(clusters, dim)
+
+
+class Clustering(NamedTuple):
+    """One finished start."""
+
+    centres: Tensor
+    labels: Tensor
+    inertia: float
+    n_iter: int
+
+
+def kmeans_plus_plus(
+    points: Tensor, known_centres: Tensor, n_new: int, starts: int, generator: torch.Generator
+) -> Tensor:
+    """Centres [starts, known + n_new, dim]: the known ones, then points drawn with probability D^2.
+
+    D is the distance to the nearest centre so far, known ones included.
+    """
+    n = len(points)
+    centres = known_centres.expand(starts, *known_centres.shape)
+    nearest = torch.full((starts, n), torch.inf, device=points.device)
+    if len(known_centres):
+        nearest = _squared_distances(points, known_centres).min(dim=1).values.expand(starts, n)
+    for _ in range(n_new):
+        # no centre yet, or every point on a centre already: uniform
+        usable = torch.isfinite(nearest) & (nearest.sum(dim=1, keepdim=True) > 0)
+        chosen = _draw(torch.where(usable, nearest, torch.ones_like(nearest)), generator)
+        fresh = points[chosen]
+        centres = torch.cat([centres, fresh.unsqueeze(1)], dim=1)
+        nearest = torch.minimum(nearest, _squared_distances(points, fresh).T)
+    return centres.contiguous()
+
+
+def _draw(weights: Tensor, generator: torch.Generator) -> Tensor:
+    """One column per row, with probability proportional to weight (``multinomial`` without its size limit)."""
+    cumulative = weights.double().cumsum(dim=1)
+    target = torch.rand(len(weights), 1, generator=generator, dtype=torch.float64).to(weights.device)
+    chosen = torch.searchsorted(cumulative, target * cumulative[:, -1:], right=True)
+    return chosen.squeeze(1).clamp(max=weights.shape[1] - 1)
+
+
+def _squared_distances(points: Tensor, centres: Tensor) -> Tensor:
+    """points x centres, as one matrix product."""
+    cross = points @ centres.T
+    norms = points.square().sum(dim=1, keepdim=True) + centres.square().sum(dim=1)
+    return (norms - 2 * cross).clamp(min=0)
+
+
+def lloyd(
+    points: Tensor, centres: Tensor, fixed: Tensor, *, max_iter: int = 200, tol: float = 1e-4
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Lloyd's iterations for every start at once: labels, centres, inertia and iterations, each by start.
+
+    ``fixed`` holds the cluster a point must stay in, or -1. A start stops when its centres move by at most
+    ``tol`` x the mean variance of the features (scikit-learn's rule), and its labels then fit its centres.
+    """
+    starts = len(centres)
+    centres = centres.clone()
+    threshold = tol * points.var(dim=0, unbiased=False).mean()
+    active = torch.arange(starts, device=points.device)
+    iterations = torch.zeros(starts, dtype=torch.long, device=points.device)
+    for _ in range(max_iter):
+        labels, distances = _assign(points, centres[active], fixed)
+        updated = _update(points, labels, distances, centres[active], fixed)
+        shift = (updated - centres[active]).square().sum(dim=(1, 2))
+        centres[active] = updated
+        iterations[active] += 1
+        active = active[shift > threshold]
+        if len(active) == 0:
+            break
+    labels, distances = _assign(points, centres, fixed)
+    return labels, centres, distances.sum(dim=1, dtype=torch.float64), iterations
+
+
+def _assign(points: Tensor, centres: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
+    """Nearest cluster (or the fixed one) and the squared distance to it, both [starts, points]."""
+    starts, n_clusters, dim = centres.shape
+    flat = _squared_distances(points, centres.reshape(-1, dim)).view(len(points), starts, n_clusters)
+    nearest = flat.argmin(dim=2)
+    labels = torch.where(fixed.unsqueeze(1) >= 0, fixed.unsqueeze(1), nearest)
+    distances = flat.gather(2, labels.unsqueeze(2)).squeeze(2)
+    return labels.T.contiguous(), distances.T.contiguous()
+
+
+def _update(points: Tensor, labels: Tensor, distances: Tensor, centres: Tensor, fixed: Tensor) -> Tensor:
+    """Mean of each cluster; an empty cluster moves to a free point far from its own centre."""
+    starts, n_clusters, _ = centres.shape
+    offset = torch.arange(starts, device=points.device).unsqueeze(1) * n_clusters
+    flat_labels = (labels + offset).flatten()
+    sizes = torch.bincount(flat_labels, minlength=starts * n_clusters).view(starts, n_clusters)
+    means = _cluster_sums(points, labels, n_clusters) / sizes.unsqueeze(2).clamp(min=1)
+    empty = sizes == 0
+    if not bool(empty.any()):
+        return means
+    order = distances.masked_fill(fixed >= 0, -1.0).argsort(dim=1, descending=True)
+    rank = (empty.long().cumsum(dim=1) - 1).clamp(min=0, max=len(points) - 1)
+    seeds = points[order.gather(1, rank)]
+    return torch.where(empty.unsqueeze(2), seeds, means)
+
+
+def _cluster_sums(points: Tensor, labels: Tensor, n_clusters: int) -> Tensor:
+    """Sum of the points of each cluster, [starts, clusters, dim]."""
+    starts, n = labels.shape
+    if points.device.type != "cpu":
+        # atomics would make index_add differ from run to run
+        return torch.nn.functional.one_hot(labels, n_clusters).to(points.dtype).transpose(1, 2) @ points
+    offset = torch.arange(starts).unsqueeze(1) * n_clusters
+    sums = torch.zeros(starts * n_clusters, points.shape[1], dtype=points.dtype)
+    sums.index_add_(0, (labels + offset).flatten(), points.expand(starts, *points.shape).reshape(starts * n, -1))
+    return sums.view(starts, n_clusters, -1)
+
+
+class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
+    """k-means that honours labels, with scikit-learn's conventions.
+
+    ``fit(X, y)``: ``y`` holds class numbers, -1 = unlabelled; the i-th smallest class becomes cluster i, so
+    classes 0..n-1 keep their numbers. Without labels this is k-means++ with ``n_init`` starts.
+    ``X`` may be a NumPy array or a tensor on any device; results are NumPy arrays.
+
+    >>> X = np.array([[0.0], [0.2], [5.0], [5.1], [9.0], [9.1]])
+    >>> SemiSupervisedKMeans(3, n_init=5, random_state=0).fit(X, [-1, 0, -1, 1, -1, -1]).labels_
+    array([0, 0, 1, 1, 2, 2])
+    """
+
+    def __init__(
+        self,
+        n_clusters: int,
+        n_init: int = 100,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: int | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> "SemiSupervisedKMeans":
+        points = _as_points(X)
+        fixed, self.classes_ = self._fixed_clusters(points, y)
+        generator = torch.Generator()
+        if self.random_state is None:
+            generator.seed()
+        else:
+            generator.manual_seed(self.random_state)
+        best = self._best_start(points, fixed, generator)
+        self.cluster_centers_ = best.centres.cpu().numpy()
+        self.labels_ = best.labels.cpu().numpy()
+        self.inertia_ = best.inertia
+        self.n_iter_ = best.n_iter
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The nearest cluster of each point."""
+        points = _as_points(X)
+        centres = torch.as_tensor(self.cluster_centers_, device=points.device)
+        return _squared_distances(points, centres).argmin(dim=1).cpu().numpy()
+
+    def _fixed_clusters(self, points: Tensor, y: Any) -> tuple[Tensor, np.ndarray]:
+        if y is None:
+            y = np.full(len(points), -1)
+        y = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
+        if y.shape != (len(points),):
+            raise ValueError(f"y must have one entry per point ({len(points)}), not shape {y.shape}")
+        classes = np.unique(y[y >= 0])
+        n_free = int((y < 0).sum())
+        if len(classes) > self.n_clusters:
+            raise ValueError(f"{len(classes)} labelled classes do not fit into {self.n_clusters} clusters")
+        if self.n_clusters - len(classes) > n_free:
+            raise ValueError(
+                f"{self.n_clusters - len(classes)} new clusters need at least as many unlabelled points, not {n_free}"
+            )
+        fixed = np.where(y >= 0, np.searchsorted(classes, y), -1)
+        return torch.as_tensor(fixed, dtype=torch.long, device=points.device), classes
+
+    def _best_start(self, points: Tensor, fixed: Tensor, generator: torch.Generator) -> Clustering:
+        n_known = len(self.classes_)
+        n_new = self.n_clusters - n_known
+        labelled = fixed >= 0
+        known_centres = points.new_zeros(0, points.shape[1])
+        if n_known:
+            sums = _cluster_sums(points[labelled], fixed[labelled].unsqueeze(0), n_known)[0]
+            known_centres = sums / torch.bincount(fixed[labelled], minlength=n_known).unsqueeze(1)
+        starts = self.n_init if n_new else 1  # nothing is random without new clusters
+        per_batch = max(1, _MAX_ELEMENTS // (len(points) * max(self.n_clusters, points.shape[1])))
+        best: Clustering | None = None
+        for first in range(0, starts, per_batch):
+            batch = min(per_batch, starts - first)
+            centres = kmeans_plus_plus(points[~labelled], known_centres, n_new, batch, generator)
+            labels, centres, inertia, n_iter = lloyd(points, centres, fixed, max_iter=self.max_iter, tol=self.tol)
+            winner = int(inertia.argmin())
+            if best is None or float(inertia[winner]) < best.inertia:
+                best = Clustering(centres[winner], labels[winner], float(inertia[winner]), int(n_iter[winner]))
+        assert best is not None
+        return best
+
+
+def _as_points(X: Any) -> Tensor:
+    points = X if isinstance(X, Tensor) else torch.from_numpy(np.ascontiguousarray(X, dtype=np.float32))
+    points = points.detach().float()
+    if points.ndim != 2 or len(points) == 0:
+        raise ValueError(f"X must be points x features with at least one point, not shape {tuple(points.shape)}")
+    if not bool(torch.isfinite(points).all()):
+        raise ValueError("X holds NaN or infinite values")
+    return points

@@ -1,0 +1,265 @@
+"""Every setting of a run: typed, defaulted as in the paper, unknown keys refused, YAML in and out.
+
+`variant` chooses between what produced the published numbers (`official`) and what the text says (`paper`);
+it only fills in the `switches`, each of which can be set on its own.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from promptcal.errors import ConfigError
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ModelConfig(_Section):
+    """Backbone, prompts and heads."""
+
+    backbone: str = Field("vit_base_patch16_224.dino", description="timm name of a ViT")
+    weights: str | None = Field(None, description="local weight file; none: from the hub")
+    image_size: int | None = Field(None, ge=8, description="pixels; none: the backbone's own")
+    prompts: int = Field(5, ge=0)
+    supervised_prompts: int = Field(2, ge=0)
+    train_blocks: int = Field(1, ge=0)
+    head_hidden: int = Field(2048, ge=1)
+    head_bottleneck: int = Field(256, ge=1)
+    head_prototypes: int = Field(65536, ge=1)
+
+    @model_validator(mode="after")
+    def _supervised_exist(self) -> "ModelConfig":
+        if self.prompts and self.supervised_prompts > self.prompts:
+            raise ValueError(f"supervised_prompts ({self.supervised_prompts}) exceeds prompts ({self.prompts})")
+        return self
+
+
+class DataConfig(_Section):
+    """How images become batches."""
+
+    resize: int | None = Field(None, ge=8, description="shorter side in the store; none: image_size * 256/224")
+    batch_size: int = Field(128, ge=2, description="images a batch, two views each")
+    validation_fraction: float = Field(
+        0.1, ge=0, lt=1, description="share of each class's labels kept back to select a checkpoint by"
+    )
+
+
+class LossConfig(_Section):
+    """Weights and temperatures."""
+
+    alpha: float = Field(0.35, ge=0, le=1, description="weight of the supervised term")
+    beta: float = Field(0.6, ge=0, le=1, description="weight of CAL against the self-supervised term")
+    gamma: float = Field(0.35, ge=0, description="weight of everything on [P]")
+    self_temperature: float = Field(1.0, gt=0)
+    supervised_temperature: float = Field(0.07, gt=0)
+    affinity_temperature: float = Field(0.07, gt=0)
+
+
+class OptimConfig(_Section):
+    """SGD with a cosine schedule by epoch, in each stage anew."""
+
+    lr: float = Field(0.1, gt=0)
+    min_lr: float = Field(1e-4, ge=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(5e-5, ge=0)
+
+
+class WarmupConfig(_Section):
+    """Stage 1."""
+
+    epochs: int = Field(200, ge=0)
+
+
+class AffinityConfig(_Section):
+    """Stage 2."""
+
+    epochs: int = Field(70, ge=0)
+    k: int | None = Field(None, ge=1, description="neighbours; none: memory / (4 * classes)")
+    quantile: float = Field(0.5, ge=0, le=1, description="0.5 for generic, 0.8 for fine-grained images")
+    memory: int = Field(4096, ge=1)
+    negatives: int = Field(1024, ge=0)
+    diffusion_steps: int = Field(1, ge=0)
+    teacher_momentum: float = Field(0.999, ge=0, le=1)
+
+
+class ClusteringConfig(_Section):
+    """Semi-supervised k-means."""
+
+    n_init: int = Field(100, ge=1)
+    max_iter: int = Field(200, ge=1)
+    tol: float = Field(1e-4, ge=0)
+
+
+class SelectionConfig(_Section):
+    """Which epoch's weights a stage keeps.
+
+    `validation`: by labels kept back from training (and, in stage 2, the silhouette of what is predicted new).
+    `last`: the last epoch. `oracle`: as the published release does, on the scored images with their true
+    membership; needs the truth and is not an honest protocol.
+    """
+
+    by: Literal["validation", "last", "oracle"] = "validation"
+    every: int = Field(1, ge=1, description="epochs between looks")
+    n_init: int = Field(10, ge=1, description="k-means starts at each look")
+    max_images: int = Field(10_000, ge=2, description="images clustered at each look")
+
+
+class SwitchConfig(_Section):
+    """Where the published release and the paper's text differ."""
+
+    prompt_pooling: Literal["mean", "mean-of-normalised"] = "mean"
+    prompt_head: Literal["new", "from-warmup"] = Field("new", description="[P] head at the start of stage 2")
+    own_positive: Literal["same-view", "other-view"] = Field("same-view", description="teacher view, class token")
+    keys: Literal["memory", "memory-and-batch"] = "memory"
+    negatives: Literal["budget-minus-positives", "whole-budget"] = "budget-minus-positives"
+    threshold_diagonal: bool = True
+    beta_ramp_epochs: float = Field(2.0, ge=0)
+
+
+_PAPER_SWITCHES: dict[str, Any] = {
+    "prompt_pooling": "mean-of-normalised",
+    "prompt_head": "from-warmup",
+    "own_positive": "other-view",
+    "keys": "memory-and-batch",
+    "negatives": "whole-budget",
+    "threshold_diagonal": False,
+    "beta_ramp_epochs": 0.0,
+}
+
+
+class Config(_Section):
+    """A whole run."""
+
+    n_classes: int = Field(ge=1, description="known and new categories together")
+    seed: int = Field(0, ge=0)
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    variant: Literal["official", "paper"] = "official"
+    model: ModelConfig = Field(default_factory=lambda: ModelConfig())
+    data: DataConfig = Field(default_factory=lambda: DataConfig())
+    loss: LossConfig = Field(default_factory=lambda: LossConfig())
+    optim: OptimConfig = Field(default_factory=lambda: OptimConfig())
+    warmup: WarmupConfig = Field(default_factory=lambda: WarmupConfig())
+    affinity: AffinityConfig = Field(default_factory=lambda: AffinityConfig())
+    clustering: ClusteringConfig = Field(default_factory=lambda: ClusteringConfig())
+    selection: SelectionConfig = Field(default_factory=lambda: SelectionConfig())
+    switches: SwitchConfig = Field(default_factory=lambda: SwitchConfig())
+    tensorboard: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_switches(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("variant") == "paper":
+            given = values.get("switches") or {}
+            if isinstance(given, dict):
+                values = {**values, "switches": {**_PAPER_SWITCHES, **given}}
+        return values
+
+    @property
+    def neighbours(self) -> int:
+        """K, or M / (4 C) where it is not set."""
+        return self.affinity.k or max(1, self.affinity.memory // (4 * self.n_classes))
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(), sort_keys=False)
+
+
+def presets() -> list[str]:
+    folder = resources.files("promptcal") / "presets"
+    return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
+
+
+def load_config(
+    *,
+    preset: str | None = None,
+    file: str | PathLike[str] | None = None,
+    overrides: Iterable[str] = (),
+    values: Mapping[str, Any] | None = None,
+) -> Config:
+    """Defaults, then a preset, then a YAML file, then `values`, then `a.b=value` overrides: the later one wins."""
+    merged: dict[str, Any] = {}
+    if preset is not None:
+        if preset not in presets():
+            raise ConfigError(f"there is no preset {preset!r}; choose one of {', '.join(presets())}")
+        _merge(
+            merged,
+            _parse_yaml((resources.files("promptcal") / "presets" / f"{preset}.yaml").read_text(), preset),
+        )
+    if file is not None:
+        path = Path(file)
+        if not path.is_file():
+            raise ConfigError(f"the config file {path} does not exist; check the path")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"the config file {path} is not text; give a YAML file") from error
+        _merge(merged, _parse_yaml(text, str(path)))
+    _merge(merged, dict(values or {}))
+    for override in overrides:
+        _merge(merged, _parse_override(override))
+    return validate(merged)
+
+
+def validate(values: Mapping[str, Any]) -> Config:
+    """A `Config` of plain values, or a `ConfigError` that says which key is wrong and how."""
+    try:
+        return Config.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(e) for e in error.errors())) from error
+
+
+def _parse_yaml(text: str, source: str) -> dict[str, Any]:
+    try:
+        parsed = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not valid YAML ({' '.join(str(error).split())}); mend it") from error
+    if parsed is None:
+        return {}
+    if not isinstance(parsed, dict):
+        raise ConfigError(f"{source} must be a YAML mapping of settings, not a {type(parsed).__name__}")
+    return parsed
+
+
+def _parse_override(override: str) -> dict[str, Any]:
+    key, equals, value = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set takes key=value, such as affinity.k=10, not {override!r}")
+    nested: Any = _parse_yaml(f"value: {value}", override).get("value")
+    for part in reversed(key.strip().split(".")):
+        nested = {part: nested}
+    return nested
+
+
+def _merge(into: dict[str, Any], new: dict[str, Any]) -> None:
+    for key, value in new.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def _explain(error: Any) -> str:
+    key = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(key, _all_keys(Config), n=1, cutoff=0.5)
+        return f"there is no setting {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+    if error["type"] == "missing":
+        return f"the setting {key!r} is missing; set it"
+    given = "" if isinstance(error["input"], dict) else f", not {error['input']!r}"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"the setting {key!r} is wrong: {message[0].lower()}{message[1:]}{given}"
+
+
+def _all_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name, field in section.model_fields.items():
+        keys.append(prefix + name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys += _all_keys(field.annotation, f"{prefix}{name}.")
+    return keys

@@ -1,0 +1,20 @@
+"""From images on disk to batches of views on the device."""
+
+from promptcal.data.embedded import EmbeddedSet, embedded_set
+from promptcal.data.images import ImageSet
+from promptcal.data.labels import read_labels
+from promptcal.data.sampler import BalancedSampler
+from promptcal.data.splits import label_half
+from promptcal.data.store import ImageStore
+from promptcal.data.views import View
+
+__all__ = [
+    "BalancedSampler",
+    "EmbeddedSet",
+    "ImageSet",
+    "ImageStore",
+    "View",
+    "embedded_set",
+    "label_half",
+    "read_labels",
+]

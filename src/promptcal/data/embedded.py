@@ -1,0 +1,25 @@
+"""The image set that comes with the package: 2,000 CIFAR-10 images (see assets/README.md for provenance)."""
+
+from importlib import resources
+from typing import NamedTuple
+
+import numpy as np
+
+
+class EmbeddedSet(NamedTuple):
+    """uint8 images N x 32 x 32 x 3, class numbers, and class names by number."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    classes: list[str]
+
+
+def embedded_set(split: str = "train") -> EmbeddedSet:
+    """150 "train" or 50 "test" images of each of the 10 classes."""
+    number = {"train": 0, "test": 1}[split]
+    with (resources.files("promptcal.data") / "assets" / "cifar10_mini.npz").open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        of_split = archive["split"] == number
+        return EmbeddedSet(
+            archive["images"][of_split], archive["labels"][of_split], [str(c) for c in archive["classes"]]
+        )

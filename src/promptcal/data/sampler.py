@@ -1,0 +1,26 @@
+"""Batches in which about half of the images are labelled, drawn with replacement."""
+
+import torch
+from torch import Tensor
+
+
+class BalancedSampler:
+    """Labelled images weigh 1, unlabelled ones n_labelled / n_unlabelled; an epoch is N draws in full batches.
+
+    An epoch's batches depend only on the seed given for it, so a run can go on from any step.
+    """
+
+    def __init__(self, labelled: Tensor, batch_size: int) -> None:
+        n_labelled, n = int(labelled.sum()), len(labelled)
+        balance = n_labelled / (n - n_labelled) if 0 < n_labelled < n else 1.0
+        self.weights = torch.where(labelled.cpu(), 1.0, balance).double()
+        self.batch_size = batch_size
+        self.steps_per_epoch = max(1, n // batch_size)
+
+    def epoch(self, seed: int) -> Tensor:
+        """Image indices, steps x batch."""
+        draws = self.steps_per_epoch * self.batch_size
+        cumulative = self.weights.cumsum(dim=0)
+        targets = torch.rand(draws, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        chosen = torch.searchsorted(cumulative, targets * cumulative[-1], right=True)
+        return chosen.clamp(max=len(cumulative) - 1).view(self.steps_per_epoch, self.batch_size)

@@ -1,0 +1,104 @@
+"""The method as a scikit-learn estimator."""
+
+import shutil
+import tempfile
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from promptcal import verbs
+from promptcal.errors import RunError
+from promptcal.run import Run
+
+
+class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
+    """Category discovery with `fit(images, labels)`, `predict`, `transform`, `labels_`, `save` and `load`.
+
+    Images are a folder, a list of files or a uint8 array N x H x W x 3; labels are as `promptcal.fit` takes
+    them (-1 = unlabelled). Clusters 0..n-1 are the known classes (`classes_`), the rest are new ones;
+    `names_` names them all. The run directory is a temporary one unless `output` is given.
+    """
+
+    def __init__(
+        self,
+        backbone: str | None = None,
+        n_classes: int | None = None,
+        *,
+        weights: str | None = None,
+        config: Any = None,
+        preset: str | None = None,
+        overrides: tuple[str, ...] = (),
+        output: str | None = None,
+        random_state: int | None = None,
+        device: str | None = None,
+        verbose: bool = True,
+    ) -> None:
+        self.backbone = backbone
+        self.n_classes = n_classes
+        self.weights = weights
+        self.config = config
+        self.preset = preset
+        self.overrides = overrides
+        self.output = output
+        self.random_state = random_state
+        self.device = device
+        self.verbose = verbose
+
+    def fit(self, images: Any, labels: Any = None) -> "PromptCAL":
+        output = self.output
+        if output is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="promptcal-")
+            output = self._temporary.name
+        run = verbs.fit(
+            images=images,
+            labels=labels,
+            n_classes=self.n_classes,
+            output=output,
+            config=self.config,
+            preset=self.preset,
+            overrides=self.overrides,
+            backbone=self.backbone,
+            weights=self.weights,
+            seed=self.random_state,
+            device=self.device,
+            progress=self.verbose,
+        )
+        return self._take(run)
+
+    def predict(self, images: Any) -> np.ndarray:
+        """Cluster of each image."""
+        check_is_fitted(self, "run_")
+        return self.run_.predict(images, progress=self.verbose).clusters
+
+    def transform(self, images: Any) -> np.ndarray:
+        """L2-normalised embeddings."""
+        check_is_fitted(self, "run_")
+        return self.run_.embed(images, progress=self.verbose)[1].cpu().numpy()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Copy the run directory to ``path``, which must not exist yet."""
+        check_is_fitted(self, "run_")
+        if Path(path).exists():
+            raise RunError(f"{path} exists already; choose another place to save to")
+        shutil.copytree(self.run_.path, path)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], device: str | None = None) -> "PromptCAL":
+        """An estimator from a run directory, whether saved by `save` or written by `promptcal fit`."""
+        run = Run(path, device)
+        config = run.config
+        estimator = cls(config.model.backbone, config.n_classes, config=config, random_state=config.seed, device=device)
+        return estimator._take(run)
+
+    def _take(self, run: Run) -> "PromptCAL":
+        self.run_ = run
+        self.assignments_ = run.assignments()
+        self.labels_ = self.assignments_.clusters
+        self.classes_ = np.array(run.info["known_classes"])
+        self.names_ = np.array(run.names)
+        self.cluster_centers_ = run.centres.cpu().numpy()
+        return self

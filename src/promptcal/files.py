@@ -1,0 +1,35 @@
+"""Files that are whole or absent: written under a temporary name beside their place, then renamed."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+def write_with(path: Path, write: Callable[[Path], Any]) -> None:
+    """Let ``write`` fill a temporary file, flush it to disk, then put it in place."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    write_with(path, lambda temporary: save_file(contiguous, temporary))

@@ -1,0 +1,401 @@
+"""The whole method, from images and labels to a finished run directory."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from promptcal import files
+from promptcal.clustering import SemiSupervisedKMeans
+from promptcal.config import Config
+from promptcal.data import BalancedSampler, ImageSet, ImageStore, View
+from promptcal.data.labels import class_numbers
+from promptcal.data.splits import hold_out
+from promptcal.data.store import decode
+from promptcal.device import choose_device
+from promptcal.errors import ConfigError, DataError, LabelError, RunError
+from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
+from promptcal.models import Network, PromptedViT
+from promptcal.report.sheets import write_sheets
+from promptcal.run import Assignments, RunDirectory, build_network, category_names, confidence_in
+from promptcal.training.affinity import AffinityStage
+from promptcal.training.checkpoints import Checkpoints
+from promptcal.training.embedding import embed
+from promptcal.training.interrupts import StopRequest
+from promptcal.training.loop import Loop, TrainingData
+from promptcal.training.recorder import Recorder, progress_bar
+from promptcal.training.seeds import derive_seed
+from promptcal.training.selection import Selector
+from promptcal.training.stage import Stage
+from promptcal.training.warmup import WarmupStage
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be solved: images, their labels (-1 = unlabelled) and, for scoring only, the truth."""
+
+    images: ImageSet
+    labels: np.ndarray
+    classes: list[str]
+    truth: list[str | None] | None = None
+
+    @classmethod
+    def of(cls, images: ImageSet, labels: list[str | None], truth: list[str | None] | None = None) -> "Problem":
+        numbers, classes = class_numbers(labels)
+        return cls(images, numbers, classes, truth)
+
+    def check(self, n_classes: int) -> None:
+        n_unlabelled = int((self.labels < 0).sum())
+        if len(self.images) < 2:
+            raise DataError(f"{len(self.images)} image cannot be sorted into categories; give at least 2")
+        if len(self.classes) > n_classes:
+            raise LabelError(
+                f"the labels name {len(self.classes)} classes but --n-classes is {n_classes}; "
+                f"raise it to at least {len(self.classes)}"
+            )
+        if n_unlabelled == 0:
+            raise LabelError("every image is labelled, so there is nothing to discover; add unlabelled images")
+        if n_classes - len(self.classes) > n_unlabelled:
+            raise LabelError(
+                f"{n_unlabelled} unlabelled images cannot form {n_classes - len(self.classes)} new categories; "
+                "lower --n-classes"
+            )
+
+    def kept(self, positions: list[int]) -> "Problem":
+        """Without the images that could not be read."""
+        if len(positions) == len(self.images):
+            return self
+        chosen = np.array(positions)
+        truth = None if self.truth is None else [self.truth[i] for i in positions]
+        names = [None if n < 0 else self.classes[n] for n in self.labels[chosen]]
+        return Problem.of(self.images.subset(positions), names, truth)
+
+    def truth_numbers(self) -> np.ndarray | None:
+        """Class numbers of the truth, known classes as in ``labels``, new ones after them, -1 = unknown."""
+        if self.truth is None:
+            return None
+        new = sorted({t for t in self.truth if t is not None} - set(self.classes))
+        number = {name: i for i, name in enumerate([*self.classes, *new])}
+        return np.array([-1 if t is None else number[t] for t in self.truth], dtype=np.int64)
+
+
+class Fit:
+    """One fit in its run directory. `run` is the method from top to bottom."""
+
+    def __init__(self, problem: Problem, config: Config, directory: RunDirectory, console: Console) -> None:
+        self.problem = problem
+        self.config = config
+        self.directory = directory
+        self.console = console
+        self.device = choose_device(config.device)
+        self.checkpoints = Checkpoints(directory.checkpoints_folder)
+        self.results: dict[str, Any] = {}
+        if config.selection.by == "oracle" and problem.truth is None:
+            raise ConfigError("selection.by=oracle needs the truth; give --truth or choose validation or last")
+
+    def run(self, *, resume: bool, skip_unreadable: bool) -> None:
+        self.started = time.monotonic()
+        if not self.problem.classes:
+            self.console.print(
+                "No image is labelled: nothing can be learned, so this is plain k-means on the backbone's features."
+            )
+            untrained = {
+                "model": self.config.model.model_copy(update={"prompts": 0}),
+                "warmup": self.config.warmup.model_copy(update={"epochs": 0}),
+                "affinity": self.config.affinity.model_copy(update={"epochs": 0}),
+            }
+            self.config = self.config.model_copy(update=untrained)
+        self.network = build_network(self.config, pretrained=True).to(self.device)
+        self.resize = self._stored_size()
+        store = self._decode(skip_unreadable)
+        self._prepare_directory(store, resume)
+        self.view = View(store.to(self.device), *self.network.vit.preprocessing)
+        self.all_images = torch.arange(len(store))
+        if self.problem.truth is not None:
+            self._score_frozen()
+        with StopRequest(self._say_stopping).listening() as stop:
+            self._train(stop, resume)
+        self._finish(store)
+
+    # -- before training ------------------------------------------------------------------------------------
+
+    def _stored_size(self) -> int:
+        """The shorter side in the store: as set, or the published 256 : 224 of the crop."""
+        crop = self.network.vit.preprocessing.image_size
+        size = self.config.data.resize or crop * 256 // 224
+        if size < crop:
+            raise ConfigError(f"data.resize ({size}) is smaller than the crop ({crop}); raise it")
+        return size
+
+    def _decode(self, skip_unreadable: bool) -> ImageStore:
+        with progress_bar(self.console) as bar:
+            task = bar.add_task("reading", total=len(self.problem.images), note="")
+            store, kept, self.skipped = decode(
+                self.problem.images,
+                self.resize,
+                skip_unreadable=skip_unreadable,
+                on_progress=lambda done: bar.update(task, completed=done),
+            )
+        self.problem = self.problem.kept(kept)
+        if self.skipped:
+            self.console.print(f"{len(self.skipped)} unreadable images are left out; see {self.directory.skipped_file}")
+            self.problem.check(self.config.n_classes)
+        return store
+
+    def _prepare_directory(self, store: ImageStore, resume: bool) -> None:
+        fingerprint = self._fingerprint(store)
+        if resume:
+            self._check_same_run(fingerprint)
+            return
+        self.directory.clear()
+        files.write_text(self.directory.config_file, self.config.to_yaml())
+        if self.skipped:
+            rows = "".join(f'"{name.replace(chr(34), chr(34) * 2)}","{reason}"\n' for name, reason in self.skipped)
+            files.write_text(self.directory.skipped_file, "path,reason\n" + rows)
+        self.directory.write_info({"status": "running", **self._description(), "fingerprint": fingerprint})
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            "n_images": len(self.problem.images),
+            "n_labelled": int((self.problem.labels >= 0).sum()),
+            "known_classes": self.problem.classes,
+            "resize": self.resize,
+        }
+
+    def _fingerprint(self, store: ImageStore) -> str:
+        """Of everything a resumed run must find unchanged: pixels, names, labels."""
+        digest = hashlib.sha256(store.pixels.numpy().data)
+        digest.update("\0".join(self.problem.images.names).encode("utf-8", "surrogateescape"))
+        digest.update(self.problem.labels.tobytes())
+        return digest.hexdigest()
+
+    def _check_same_run(self, fingerprint: str) -> None:
+        if self.directory.info()["fingerprint"] != fingerprint:
+            raise RunError(
+                f"the run in {self.directory.path} was made with other images or labels; give the same ones to resume"
+            )
+        earlier, now = self.directory.config().model_dump(), self.config.model_dump()
+        changed = sorted(_flatten(earlier).items() - _flatten(now).items())
+        if changed:
+            key, value = changed[0]
+            raise RunError(
+                f"the run in {self.directory.path} has {key}={value}; give the same settings to resume, "
+                "or --overwrite to start anew"
+            )
+
+    # -- training ---------------------------------------------------------------------------------------------
+
+    def _train(self, stop: StopRequest, resume: bool) -> None:
+        """Warm-up, then affinity learning from its best weights."""
+        state = self.checkpoints.load_last() if resume else None
+        held_out = self._held_out()
+        labels = np.where(held_out >= 0, -1, self.problem.labels)
+        data = TrainingData(
+            self.view,
+            torch.from_numpy(labels).to(self.device),
+            BalancedSampler(torch.from_numpy(labels >= 0), self.config.data.batch_size),
+        )
+        selector = self._selector(labels, held_out)
+        if state is None or state["stage"] == "warmup":
+            self._run_stage(WarmupStage(self.network, self.config.loss), data, selector, stop, state)
+            state = None
+        self._start_affinity()
+        truth = self.problem.truth_numbers()
+        stage = AffinityStage(
+            self.network, self.config, None if truth is None else torch.from_numpy(truth).to(self.device)
+        )
+        self._run_stage(stage, data, selector, stop, state)
+
+    def _held_out(self) -> np.ndarray:
+        """Labels kept back from training to select by (-1 elsewhere)."""
+        nothing = np.full(len(self.problem.labels), -1)
+        if self.config.selection.by != "validation" or not self.problem.classes:
+            return nothing
+        mask = hold_out(
+            self.problem.labels,
+            self.config.data.validation_fraction,
+            derive_seed(self.config.seed, "validation"),
+        )
+        if not mask.any():
+            self.console.print("No label can be spared to select a checkpoint by: the last epoch is kept.")
+        return np.where(mask, self.problem.labels, -1)
+
+    def _selector(self, labels: np.ndarray, held_out: np.ndarray) -> Selector | None:
+        if self.config.selection.by == "oracle":
+            return Selector(self.view, labels, held_out, self.config, self.problem.truth_numbers())
+        return Selector(self.view, labels, held_out, self.config) if (held_out >= 0).any() else None
+
+    def _run_stage(
+        self,
+        stage: Stage,
+        data: TrainingData,
+        selector: Selector | None,
+        stop: StopRequest,
+        state: dict[str, Any] | None,
+    ) -> None:
+        epochs = self.config.warmup.epochs if stage.name == "warmup" else self.config.affinity.epochs
+        look: Callable[[], Any] | None = None
+        if selector is not None:
+            look = lambda: selector.look(self.network, stage.name)  # noqa: E731
+        recorder = Recorder(self.directory.path, self.console, tensorboard=self.config.tensorboard)
+        loop = Loop(
+            stage,
+            data,
+            epochs=epochs,
+            optim=self.config.optim,
+            seed=self.config.seed,
+            look=look,
+            look_every=self.config.selection.every,
+            checkpoints=self.checkpoints,
+            recorder=recorder,
+            stop=stop,
+        )
+        if state is not None:
+            loop.restore(state)
+        if epochs:
+            loop.run()
+            self.results[stage.name] = {
+                "best_epoch": loop.position.best_epoch,
+                "epochs": epochs,
+                "score": loop.position.best_score,
+            }
+
+    def _start_affinity(self) -> None:
+        if self.config.warmup.epochs:
+            self.checkpoints.load_best("warmup", self.network)
+        if self.config.switches.prompt_head == "new":
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derive_seed(self.config.seed, "affinity", "head"))
+                self.network.renew_prompt_head()
+
+    def _say_stopping(self) -> None:
+        self.console.print("Stopping after this step; press Ctrl-C again to stop at once.")
+
+    # -- after training ---------------------------------------------------------------------------------------
+
+    def _finish(self, store: ImageStore) -> None:
+        """Cluster with the kept weights and write what a user takes away."""
+        if self.problem.truth is not None and self.config.warmup.epochs:
+            self._score_warmup()
+        if self.config.affinity.epochs:
+            self.checkpoints.load_best("affinity", self.network)
+        elif self.config.warmup.epochs:
+            self.checkpoints.load_best("warmup", self.network)
+        features = self._embed(self.network, "embedding")
+        kmeans = self._cluster(features, self.problem.labels)
+        if self.problem.truth is not None:
+            last = "affinity" if self.config.affinity.epochs else "final"
+            self._score(last, kmeans.labels_)
+        centres, clusters = self._name_by_size(kmeans)
+        temperature = self.config.loss.affinity_temperature
+        assignments = Assignments(
+            self.problem.images.names,
+            clusters,
+            confidence_in(features, centres, torch.from_numpy(clusters), temperature),
+            category_names(self.problem.classes, self.config.n_classes),
+            len(self.problem.classes),
+            self.problem.labels >= 0,
+        )
+        self._write(store, features, centres, assignments)
+
+    def _embed(self, network: Network | PromptedViT, what: str) -> Tensor:
+        with progress_bar(self.console) as bar:
+            task = bar.add_task(what, total=len(self.all_images), note="")
+            return embed(network, self.view, self.all_images, on_progress=lambda done: bar.update(task, completed=done))
+
+    def _cluster(self, features: Tensor, labels: np.ndarray | None) -> SemiSupervisedKMeans:
+        settings = self.config.clustering
+        kmeans = SemiSupervisedKMeans(
+            self.config.n_classes,
+            settings.n_init,
+            settings.max_iter,
+            settings.tol,
+            random_state=derive_seed(self.config.seed, "kmeans"),
+        )
+        with self.console.status("clustering"):
+            return kmeans.fit(features, labels)
+
+    def _score_frozen(self) -> None:
+        """The backbone as it came: what any of this is worth is the gain over this."""
+        plain = PromptedViT(self.network.vit.backbone, prompts=0, train_blocks=self.config.model.train_blocks)
+        features = self._embed(plain, "frozen features")
+        self._score("kmeans", self._cluster(features, None).labels_)
+        self._score("semi_supervised_kmeans", self._cluster(features, self.problem.labels).labels_)
+
+    def _score_warmup(self) -> None:
+        # on a copy of the config's network: the trained one may already hold a new [P] head
+        warmed = build_network(self.config, pretrained=True).to(self.device)
+        self.checkpoints.load_best("warmup", warmed)
+        features = self._embed(warmed, "warm-up features")
+        self._score("warmup", self._cluster(features, self.problem.labels).labels_)
+
+    def _score(self, name: str, clusters: np.ndarray) -> None:
+        accuracy = score_unlabelled(clusters, self.problem)
+        self.results.setdefault(name, {})["accuracy"] = asdict(accuracy)
+
+    def _name_by_size(self, kmeans: SemiSupervisedKMeans) -> tuple[Tensor, np.ndarray]:
+        """Centres and clusters with the new ones renumbered from largest to smallest."""
+        n_known = len(self.problem.classes)
+        sizes = np.bincount(kmeans.labels_, minlength=self.config.n_classes)
+        order = np.concatenate([np.arange(n_known), n_known + np.argsort(-sizes[n_known:], kind="stable")])
+        renumbered = np.empty_like(order)
+        renumbered[order] = np.arange(len(order))
+        return torch.from_numpy(kmeans.cluster_centers_[order]), renumbered[kmeans.labels_]
+
+    def _write(self, store: ImageStore, features: Tensor, centres: Tensor, assignments: Assignments) -> None:
+        directory = self.directory
+        files.write_safetensors(directory.model_file, self.network.state_dict())
+        files.write_safetensors(directory.centres_file, {"centres": centres})
+        files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features.cpu().numpy()))
+        files.write_text(directory.assignments_file, assignments.to_csv())
+        with self.console.status("drawing contact sheets"):
+            write_sheets(directory.sheets_folder, store, assignments)
+        self.results["seconds"] = round(time.monotonic() - self.started, 1)
+        files.write_json(directory.results_file, self.results)
+        info = directory.info()
+        directory.write_info({**info, "status": "finished", "categories": assignments.names})
+
+
+def score_unlabelled(clusters: np.ndarray, problem: Problem) -> DiscoveryAccuracy:
+    """Accuracy over the unlabelled images whose truth is known."""
+    assert problem.truth is not None
+    scored = [i for i, t in enumerate(problem.truth) if t is not None and problem.labels[i] < 0]
+    return discovery_accuracy([problem.truth[i] for i in scored], clusters[scored], problem.classes)
+
+
+def results_table(results: dict[str, Any]) -> Table:
+    """Accuracy by step of the method, for the terminal."""
+    rows = {
+        "kmeans": "k-means, frozen backbone",
+        "semi_supervised_kmeans": "semi-supervised k-means, frozen backbone",
+        "warmup": "PromptCAL stage 1, warm-up",
+        "affinity": "PromptCAL stage 2, affinity learning",
+        "final": "PromptCAL",
+    }
+    table = Table("accuracy on the unlabelled images, %", title_justify="left")
+    for column in ("All", "Known", "New"):
+        table.add_column(column, justify="right")
+    for key, label in rows.items():
+        if "accuracy" in results.get(key, {}):
+            accuracy = results[key]["accuracy"]
+            table.add_row(label, *(f"{100 * accuracy[part]:.1f}" for part in ("all", "known", "new")))
+    return table
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _save_array(path: Any, array: np.ndarray) -> None:
+    with open(path, "wb") as file:
+        np.save(file, array)

@@ -1,0 +1,23 @@
+"""The network: a prompted ViT, two projection heads, and a teacher that is their moving average."""
+
+from promptcal.models.backbones import EMBEDDED_BACKBONE, create_backbone, preprocessing
+from promptcal.models.head import DINOHead, Projection, projected_cosine
+from promptcal.models.network import Network, TokenOutput
+from promptcal.models.prompted_vit import PromptedViT, Tokens
+from promptcal.models.teacher import Teacher
+from promptcal.models.weights import load_weights
+
+__all__ = [
+    "EMBEDDED_BACKBONE",
+    "DINOHead",
+    "Network",
+    "Projection",
+    "PromptedViT",
+    "Teacher",
+    "TokenOutput",
+    "Tokens",
+    "create_backbone",
+    "load_weights",
+    "preprocessing",
+    "projected_cosine",
+]

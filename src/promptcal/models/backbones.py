@@ -1,0 +1,95 @@
+"""Vision transformers by name: timm's, and the tiny one that comes with the package."""
+
+import difflib
+from importlib import resources
+from typing import Any, NamedTuple
+
+import timm
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models.eva import Eva
+from timm.models.vision_transformer import VisionTransformer
+
+from promptcal.errors import WeightsError
+
+EMBEDDED_BACKBONE = "vit_tiny_patch4_32.promptcal"
+
+
+class Preprocessing(NamedTuple):
+    """What travels with a backbone's weights."""
+
+    image_size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+def create_backbone(name: str, *, image_size: int | None = None, pretrained: bool = True) -> Any:
+    """A timm ViT by name, at ``image_size`` pixels if given; ``pretrained`` fetches its weights from the hub.
+
+    ``vit_tiny_patch4_32.promptcal`` is the embedded one and needs no network.
+    """
+    if name == EMBEDDED_BACKBONE:
+        return _embedded(image_size, pretrained)
+    if not timm.is_model(name.split(".")[0]):
+        known = [*timm.list_models("*vit*"), *timm.list_models("*eva*"), EMBEDDED_BACKBONE]
+        close = difflib.get_close_matches(name.split(".")[0], known, n=3)
+        hint = f" Did you mean {', '.join(close)}?" if close else " `timm.list_models()` lists them."
+        raise WeightsError(f"timm has no model called {name!r}.{hint}")
+    sizes = {} if image_size is None else {"img_size": image_size}
+    try:
+        model = timm.create_model(name, pretrained=False, num_classes=0, **sizes)
+    except (TypeError, AssertionError, RuntimeError) as error:
+        # either not a ViT (no img_size) or a size it cannot take: without the size we can tell which
+        require_vit(timm.create_model(name, pretrained=False, num_classes=0), name)
+        raise WeightsError(f"{name} cannot be built at {image_size} px: {error}") from error
+    require_vit(model, name)
+    if not pretrained:
+        return model
+    try:
+        return timm.create_model(name, pretrained=True, num_classes=0, **sizes)
+    except Exception as error:  # hub, network and file errors share no base class
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise WeightsError(
+            f"the weights of {name} could not be fetched ({reason}). Connect to the network once, or point HF_HOME "
+            "at a filled Hugging Face cache, or pass a local file as the weights, or use the embedded "
+            f"backbone {EMBEDDED_BACKBONE}"
+        ) from error
+
+
+def require_vit(model: Any, name: str | None = None) -> None:
+    """Refuse what cannot take prompts: anything but timm's ViT or EVA classes with a class token."""
+    label = name or type(model).__name__
+    if not isinstance(model, VisionTransformer | Eva):
+        raise WeightsError(
+            f"{label} is not a vision transformer that takes prompts; choose a timm VisionTransformer or Eva model "
+            "(for example vit_base_patch16_224.dino)"
+        )
+    if model.cls_token is None:
+        raise WeightsError(
+            f"{label} has no class token, which the method clusters by; choose a ViT with one "
+            "(for example vit_base_patch16_224.dino)"
+        )
+
+
+def preprocessing(backbone: Any) -> Preprocessing:
+    """Input size and normalisation a backbone was trained with (ImageNet's where it does not say)."""
+    config = getattr(backbone, "pretrained_cfg", None) or {}
+    size = backbone.patch_embed.img_size
+    return Preprocessing(
+        image_size=size[0] if isinstance(size, tuple) else int(size),
+        mean=tuple(config.get("mean", IMAGENET_DEFAULT_MEAN)),
+        std=tuple(config.get("std", IMAGENET_DEFAULT_STD)),
+    )
+
+
+def _embedded(image_size: int | None, pretrained: bool) -> Any:
+    model = VisionTransformer(img_size=32, patch_size=4, embed_dim=192, depth=6, num_heads=3, num_classes=0)
+    model.pretrained_cfg = {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD}
+    if pretrained:
+        from promptcal.models.weights import load_weights
+
+        asset = resources.files("promptcal.models") / "assets" / "vit_tiny_patch4_32.safetensors"
+        with resources.as_file(asset) as path:
+            load_weights(model, path)
+    if image_size is not None and image_size != 32:
+        model.set_input_size(img_size=(image_size, image_size))
+    return model

@@ -1,0 +1,65 @@
+"""DINO's projection head, and the cosine of its outputs without ever making them.
+
+The head's output is a 65,536-wide unit vector, but all the losses ask of it is cosines. With unit rows W and
+256-wide bottlenecks x, y that cosine is ``x^T M y / sqrt(x^T M x * y^T M y)``, ``M = W^T W`` only 256 x 256.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Projection(NamedTuple):
+    """A head's output, kept narrow: unit bottlenecks (n x 256) and the head's unit prototypes (65536 x 256)."""
+
+    bottleneck: Tensor
+    prototypes: Tensor
+
+
+class DINOHead(nn.Module):
+    """dim - hidden - hidden - bottleneck with GELU, L2, then a weight-normalised linear map with gain 1."""
+
+    def __init__(self, dim: int, hidden: int = 2048, bottleneck: int = 256, prototypes: int = 65536) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(
+            nn.Linear(dim, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, bottleneck),
+        )
+        self.last_layer = nn.Linear(bottleneck, prototypes, bias=False)
+        for layer in self.mlp:
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, embedding: Tensor) -> Projection:
+        bottleneck = F.normalize(self.mlp(embedding).float(), dim=1)
+        return Projection(bottleneck, F.normalize(self.last_layer.weight.float(), dim=1))
+
+    @staticmethod
+    def widen(projection: Projection) -> Tensor:
+        """The wide output itself (n x prototypes), L2-normalised: what the shortcut stands for."""
+        return F.normalize(projection.bottleneck @ projection.prototypes.T, dim=1)
+
+
+def projected_cosine(queries: Projection, keys: Projection) -> Tensor:
+    """Cosines between two heads' wide outputs (queries x keys), exact, gradients too.
+
+    Student and teacher heads have prototypes of their own, hence up to three Gram matrices.
+    """
+    same_head = queries.prototypes is keys.prototypes
+    query_gram = queries.prototypes.T @ queries.prototypes
+    key_gram = query_gram if same_head else keys.prototypes.T @ keys.prototypes
+    cross_gram = query_gram if same_head else queries.prototypes.T @ keys.prototypes
+    cross = queries.bottleneck @ cross_gram @ keys.bottleneck.T
+    query_norm = _quadratic(queries.bottleneck, query_gram)
+    key_norm = _quadratic(keys.bottleneck, key_gram)
+    return cross / torch.sqrt(query_norm.unsqueeze(1) * key_norm.unsqueeze(0)).clamp(min=1e-12)
+
+
+def _quadratic(rows: Tensor, gram: Tensor) -> Tensor:
+    return ((rows @ gram) * rows).sum(dim=1)

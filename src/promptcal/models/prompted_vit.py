@@ -1,0 +1,108 @@
+"""A ViT with deep visual prompts (VPT-deep): every block gets prompts of its own, right after the prefix tokens."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from promptcal.models.backbones import create_backbone, preprocessing, require_vit
+
+
+class Tokens(NamedTuple):
+    """Embeddings before L2: the class token, and the mean of the supervised prompts (None without any)."""
+
+    cls: Tensor
+    prompt: Tensor | None
+
+
+class PromptedViT(nn.Module):
+    """Any timm ViT with ``prompts`` per block, of which the first ``supervised`` of the last block are read out.
+
+    ``backbone`` is a timm name (weights from the hub) or a module. Sequence: class token, registers, prompts,
+    patches. Prompts have no positional embedding; after each block their outputs are dropped and the next
+    block's prompts take their place. Only prompts and the last ``train_blocks`` blocks are trained.
+    ``prompts=0`` is the plain ViT.
+
+    ``prompt_pooling``: "mean" of the supervised prompts' outputs, or "mean-of-normalised" ones.
+    """
+
+    def __init__(
+        self,
+        backbone: Any,
+        prompts: int = 5,
+        supervised: int = 2,
+        *,
+        train_blocks: int = 1,
+        image_size: int | None = None,
+        pretrained: bool = True,
+        prompt_pooling: str = "mean",
+    ) -> None:
+        super().__init__()
+        if isinstance(backbone, str):
+            backbone = create_backbone(backbone, image_size=image_size, pretrained=pretrained)
+        require_vit(backbone)
+        if prompts and not 0 <= supervised <= prompts:
+            raise ValueError(f"supervised must lie between 0 and prompts ({prompts}), not {supervised}")
+        if prompt_pooling not in ("mean", "mean-of-normalised"):
+            raise ValueError(f"prompt_pooling must be 'mean' or 'mean-of-normalised', not {prompt_pooling!r}")
+        depth = len(backbone.blocks)
+        if not 0 <= train_blocks <= depth:
+            raise ValueError(f"train_blocks must lie between 0 and {depth}, not {train_blocks}")
+        self.backbone: Any = backbone
+        self.n_prompts = prompts
+        self.n_supervised = supervised if prompts else 0
+        self.prompt_pooling = prompt_pooling
+        self.dim: int = backbone.embed_dim
+        self.preprocessing = preprocessing(backbone)
+        self.prompts = nn.Parameter(torch.empty(depth, prompts, self.dim)) if prompts else None
+        if self.prompts is not None:
+            nn.init.trunc_normal_(self.prompts, std=0.02)
+        self.train_only(train_blocks)
+
+    def train_only(self, train_blocks: int) -> None:
+        """Freeze everything but the prompts and the last ``train_blocks`` blocks."""
+        self.backbone.requires_grad_(False)
+        for block in self.backbone.blocks[len(self.backbone.blocks) - train_blocks :]:
+            block.requires_grad_(True)
+
+    def forward(self, images: Tensor) -> Tokens:
+        output = self.forward_tokens(images)
+        first = self.backbone.num_prefix_tokens
+        supervised = output[:, first : first + self.n_supervised]
+        if self.n_supervised == 0:
+            return Tokens(output[:, 0], None)
+        if self.prompt_pooling == "mean-of-normalised":
+            supervised = F.normalize(supervised, dim=-1)
+        return Tokens(output[:, 0], supervised.mean(dim=1))
+
+    def forward_tokens(self, images: Tensor) -> Tensor:
+        """All tokens after the final norm: prefix, prompts, patches."""
+        vit = self.backbone
+        tokens, rope = self._embed(images)
+        prefix = vit.num_prefix_tokens
+        for i, block in enumerate(vit.blocks):
+            if self.prompts is not None:
+                patches = tokens[:, prefix if i == 0 else prefix + self.n_prompts :]
+                fresh = self.prompts[i].to(tokens.dtype).expand(len(tokens), -1, -1)
+                tokens = torch.cat([tokens[:, :prefix], fresh, patches], dim=1)
+            if rope is None:
+                tokens = block(tokens)
+            else:
+                tokens = block(tokens, rope=rope[i] if getattr(vit, "rope_mixed", False) else rope)
+        # models pooled by average keep their final norm in fc_norm
+        final_norm = vit.fc_norm if isinstance(vit.norm, nn.Identity) else vit.norm
+        return final_norm(tokens)
+
+    def _embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Prefix and patch tokens with their positions, and the rotary table where the ViT has one."""
+        vit = self.backbone
+        embedded = vit._pos_embed(vit.patch_embed(images))
+        tokens, rope = embedded if isinstance(embedded, tuple) else (vit.patch_drop(embedded), None)
+        if rope is not None and self.n_prompts:
+            # the table starts after the prefix, where the prompts now stand: sine 0, cosine 1 leaves them unturned
+            half = rope.shape[-1] // 2
+            still = rope.new_zeros(*rope.shape[:-2], self.n_prompts, rope.shape[-1])
+            still[..., half:] = 1.0
+            rope = torch.cat([still, rope], dim=-2)
+        return vit.norm_pre(tokens), rope

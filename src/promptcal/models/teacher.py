@@ -1,0 +1,38 @@
+"""The teacher: an exponential moving average of the student's trained parameters.
+
+The frozen trunk is the student's own: the teacher keeps copies only of what is trained (prompts of every block,
+last block, heads) and calls the student's network with them put in place.
+"""
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from promptcal.models.network import Network, TokenOutput
+
+
+class Teacher:
+    def __init__(self, student: Network, momentum: float = 0.999) -> None:
+        self.student = student
+        self.momentum = momentum
+        self.parameters = {name: p.detach().clone() for name, p in student.trained_parameters().items()}
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> dict[str, TokenOutput]:
+        return functional_call(self.student, self.parameters, (images,))
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """One step of the moving average: ``teacher <- m teacher + (1 - m) student``."""
+        student = self.student.trained_parameters()
+        torch._foreach_lerp_(
+            list(self.parameters.values()), [student[name] for name in self.parameters], 1.0 - self.momentum
+        )
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.parameters
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, value in self.parameters.items():
+            value.copy_(state[name])

@@ -1,0 +1,265 @@
+"""A run directory: what a fit leaves behind, and what predict and evaluate go by."""
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from rich.console import Console
+from safetensors.torch import load_file
+from torch import Tensor
+
+from promptcal import files
+from promptcal._version import __version__
+from promptcal.config import Config, validate
+from promptcal.data import ImageSet, View
+from promptcal.data.store import decode
+from promptcal.device import choose_device
+from promptcal.errors import RunError, WeightsError
+from promptcal.models import Network, PromptedViT, load_weights
+from promptcal.training.embedding import embed
+from promptcal.training.recorder import progress_bar
+from promptcal.training.seeds import derive_seed
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """Which category each image was put into, with the softmax share of that category as confidence."""
+
+    paths: list[str]
+    clusters: np.ndarray
+    confidence: np.ndarray
+    names: list[str]
+    n_known: int
+    labelled: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def categories(self) -> list[str]:
+        """The category's name of each image."""
+        return [self.names[c] for c in self.clusters]
+
+    def rows(self) -> list[dict[str, str]]:
+        return [
+            {
+                "path": path,
+                "cluster": str(cluster),
+                "name": self.names[cluster],
+                "kind": "known" if cluster < self.n_known else "new",
+                "confidence": f"{confidence:.4f}",
+                "labelled": "yes" if labelled else "no",
+            }
+            for path, cluster, confidence, labelled in zip(
+                self.paths,
+                self.clusters.tolist(),
+                self.confidence.tolist(),
+                self.labelled.tolist(),
+                strict=True,
+            )
+        ]
+
+    def to_csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.DictWriter(
+            text, ["path", "cluster", "name", "kind", "confidence", "labelled"], lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(self.rows())
+        return text.getvalue()
+
+
+class RunDirectory:
+    """Names of the files in a run directory, and its state."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path)
+        self.info_file = self.path / "run.json"
+        self.config_file = self.path / "config.yaml"
+        self.model_file = self.path / "model.safetensors"
+        self.centres_file = self.path / "centres.safetensors"
+        self.assignments_file = self.path / "assignments.csv"
+        self.embeddings_file = self.path / "embeddings.npy"
+        self.results_file = self.path / "results.json"
+        self.evaluation_file = self.path / "evaluation.json"
+        self.skipped_file = self.path / "skipped.csv"
+        self.checkpoints_folder = self.path / "checkpoints"
+        self.sheets_folder = self.path / "sheets"
+
+    def exists(self) -> bool:
+        return self.info_file.is_file()
+
+    def info(self) -> dict[str, Any]:
+        if not self.exists():
+            raise RunError(f"{self.path} is not a run directory (it has no run.json); give the --output of a fit")
+        try:
+            info = json.loads(self.info_file.read_text(encoding="utf-8"))
+        except json.JSONDecodeError as error:
+            raise RunError(f"{self.info_file} is damaged ({error}); fit again with --overwrite") from error
+        if info.get("format") != FORMAT:
+            raise RunError(
+                f"{self.path} has run format {info.get('format')}, and this promptcal {__version__} reads {FORMAT}; "
+                "use the version that made it"
+            )
+        return info
+
+    def write_info(self, info: dict[str, Any]) -> None:
+        files.write_json(self.info_file, {"format": FORMAT, "promptcal": __version__, **info})
+
+    def config(self) -> Config:
+        try:
+            return validate(yaml.safe_load(self.config_file.read_text(encoding="utf-8")))
+        except (OSError, yaml.YAMLError, TypeError, ValueError) as error:
+            raise RunError(f"{self.config_file} cannot be read ({error}); fit again with --overwrite") from error
+
+    def check_free(self, *, resume: bool, overwrite: bool) -> None:
+        """Refuse an output that would destroy something, before anything is computed."""
+        if resume and overwrite:
+            raise RunError("--resume goes on with a run and --overwrite discards it; give only one of them")
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"the output {self.path} is a file; give a folder")
+        if resume:
+            if self.info()["status"] == "finished":
+                raise RunError(f"the run in {self.path} is finished; there is nothing to resume")
+        elif self.exists():
+            finished = self.info()["status"] == "finished"
+            remedy = "" if finished else " add --resume to go on with it,"
+            state = "a finished" if finished else "an unfinished"
+            if not overwrite:
+                raise RunError(
+                    f"{self.path} holds {state} run;{remedy} add --overwrite to discard it, or choose another --output"
+                )
+        elif self.path.is_dir() and any(self.path.iterdir()):
+            raise RunError(f"the folder {self.path} is not empty and not a run; choose another --output")
+
+    def clear(self) -> None:
+        """Remove an earlier run to make room for a new one."""
+        if self.exists():
+            shutil.rmtree(self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
+
+
+def build_network(config: Config, *, pretrained: bool) -> Network:
+    """The network a config describes; its random parts depend only on the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(config.seed, "network"))
+        model = config.model
+        vit = PromptedViT(
+            model.backbone,
+            model.prompts,
+            model.supervised_prompts,
+            train_blocks=model.train_blocks,
+            image_size=model.image_size,
+            pretrained=pretrained and model.weights is None,
+            prompt_pooling=config.switches.prompt_pooling,
+        )
+        if pretrained and model.weights is not None:
+            load_weights(vit, model.weights)
+        return Network(
+            vit, hidden=model.head_hidden, bottleneck=model.head_bottleneck, prototypes=model.head_prototypes
+        )
+
+
+def category_names(classes: Sequence[str], n_clusters: int) -> list[str]:
+    """Known classes by name, then new-1, new-2, ... (never a name that a known class has)."""
+    fresh = (name for i in range(1, 2 * n_clusters + 1) if (name := f"new-{i}") not in classes)
+    return [*classes, *(next(fresh) for _ in range(n_clusters - len(classes)))]
+
+
+def assign(features: Tensor, centres: Tensor, temperature: float) -> tuple[np.ndarray, np.ndarray]:
+    """Nearest cluster of each embedding, and its softmax share over cosines with the centres."""
+    centres = centres.to(features.device)
+    clusters = (features @ centres.T - centres.square().sum(dim=1) / 2).argmax(dim=1)
+    return clusters.cpu().numpy(), confidence_in(features, centres, clusters, temperature)
+
+
+def confidence_in(features: Tensor, centres: Tensor, clusters: Tensor, temperature: float) -> np.ndarray:
+    cosines = features @ torch.nn.functional.normalize(centres.to(features.device), dim=1).T
+    shares = torch.softmax(cosines / temperature, dim=1)
+    return shares.gather(1, clusters.to(features.device).unsqueeze(1)).squeeze(1).cpu().numpy()
+
+
+class Run:
+    """A finished run, ready to embed and assign images."""
+
+    def __init__(self, path: str | PathLike[str], device: str | None = None) -> None:
+        self.directory = RunDirectory(path)
+        self.info = self.directory.info()
+        if self.info["status"] != "finished":
+            raise RunError(f"the run in {path} is not finished; run its fit again with --resume")
+        self.config = self.directory.config()
+        self.device = choose_device(device or self.config.device)
+        self.names: list[str] = self.info["categories"]
+        self.n_known: int = len(self.info["known_classes"])
+        self.centres = self._read(self.directory.centres_file)["centres"].to(self.device)
+        self.network = build_network(self.config, pretrained=False)
+        try:
+            self.network.load_state_dict(self._read(self.directory.model_file))
+        except RuntimeError as error:
+            raise WeightsError(f"{self.directory.model_file} does not fit its config; fit again") from error
+        self.network.to(self.device).eval()
+
+    @property
+    def path(self) -> Path:
+        return self.directory.path
+
+    def embed(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> tuple[list[str], Tensor]:
+        """Names and L2-normalised embeddings of new images."""
+        image_set = ImageSet.of(images)
+        console = Console(stderr=True, quiet=not progress)
+        vit = self.network.vit
+        with progress_bar(console) as bar:
+            task = bar.add_task("reading", total=len(image_set), note="")
+            store, kept, _ = decode(
+                image_set,
+                self.info["resize"],
+                skip_unreadable=skip_unreadable,
+                on_progress=lambda done: bar.update(task, completed=done),
+            )
+            task = bar.add_task("embedding", total=len(store), note="")
+            view = View(store.to(self.device), *vit.preprocessing)
+            features = embed(
+                vit, view, torch.arange(len(store)), on_progress=lambda done: bar.update(task, completed=done)
+            )
+        return [image_set.names[i] for i in kept], features
+
+    def predict(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> Assignments:
+        """The category of each new image."""
+        paths, features = self.embed(images, skip_unreadable=skip_unreadable, progress=progress)
+        clusters, confidence = assign(features, self.centres, self.config.loss.affinity_temperature)
+        labelled = np.zeros(len(paths), dtype=bool)
+        return Assignments(paths, clusters, confidence, self.names, self.n_known, labelled)
+
+    def assignments(self) -> Assignments:
+        """What the fit assigned to its own images."""
+        try:
+            with self.directory.assignments_file.open(newline="", encoding="utf-8") as file:
+                rows = list(csv.DictReader(file))
+        except OSError as error:
+            raise RunError(f"{self.directory.assignments_file} cannot be read ({error}); fit again") from error
+        return Assignments(
+            [row["path"] for row in rows],
+            np.array([int(row["cluster"]) for row in rows]),
+            np.array([float(row["confidence"]) for row in rows]),
+            self.names,
+            self.n_known,
+            np.array([row["labelled"] == "yes" for row in rows]),
+        )
+
+    @staticmethod
+    def _read(path: Path) -> dict[str, Tensor]:
+        try:
+            return load_file(path)
+        except Exception as error:  # safetensors and OS errors share no base class
+            raise RunError(f"{path} cannot be read ({error}); fit again with --overwrite") from error

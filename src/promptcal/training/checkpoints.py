@@ -1,0 +1,82 @@
+"""Checkpoints on disk: `last.pt` to go on from exactly, and each stage's best weights to go on with."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from promptcal.errors import RunError
+from promptcal.files import write_safetensors, write_with
+from promptcal.models import Network
+
+
+class Checkpoints:
+    """Every file is written under a temporary name and renamed, so a file that exists is whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "last.pt"
+
+    def save_last(self, state: dict[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_with(self.last, lambda temporary: torch.save({**state, "random": random_states()}, temporary))
+
+    def load_last(self) -> dict[str, Any] | None:
+        """The state to go on from, or None; the random states are put back."""
+        if not self.last.exists():
+            return None
+        try:
+            state = torch.load(self.last, map_location="cpu", weights_only=True)
+        except Exception as error:  # unpickling raises anything
+            raise RunError(
+                f"the checkpoint {self.last} is damaged ({error}); start the run anew with --overwrite"
+            ) from error
+        restore_random_states(state.pop("random"))
+        return state
+
+    def best(self, stage: str) -> Path:
+        return self.folder / f"{stage}-best.safetensors"
+
+    def save_best(self, stage: str, network: Network) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_safetensors(self.best(stage), {n: p.detach() for n, p in network.trained_parameters().items()})
+
+    def load_best(self, stage: str, network: Network) -> None:
+        """A stage's best weights, into whatever of them the network still has (a new [P] head stays new)."""
+        load_trained(network, load_file(self.best(stage)))
+
+
+@torch.no_grad()
+def load_trained(network: nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    parameters = dict(network.named_parameters())
+    for name, value in weights.items():
+        parameters[name].copy_(value)
+
+
+def random_states() -> dict[str, Any]:
+    """The global generators', for backbones that draw (dropout); the method's own draws derive from the seed."""
+    python = random.getstate()
+    numpy: Any = np.random.get_state(legacy=True)
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [numpy[0], torch.from_numpy(np.asarray(numpy[1]).astype(np.int64)), *numpy[2:]],
+        "python": [python[0], list(python[1]), python[2]],
+    }
+
+
+def restore_random_states(states: dict[str, Any]) -> None:
+    torch.set_rng_state(states["torch"])
+    if torch.cuda.is_available() and len(states["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(states["cuda"])
+    name, keys, *rest = states["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))

@@ -1,0 +1,30 @@
+"""Embeddings of stored images by a network at rest."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from promptcal.data import View
+from promptcal.models import Network, PromptedViT
+
+
+@torch.no_grad()
+def embed(
+    network: Network | PromptedViT,
+    view: View,
+    images: Tensor,
+    *,
+    batch_size: int = 256,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Tensor:
+    """L2-normalised class-token embeddings of the centre views, on the network's device."""
+    was_training = network.training
+    network.eval()
+    vit = network.vit if isinstance(network, Network) else network
+    features = []
+    for chunk in images.to(view.store.device).split(batch_size):
+        features.append(torch.nn.functional.normalize(vit(view.centre(chunk)).cls.float(), dim=1))
+        on_progress(sum(map(len, features)))
+    network.train(was_training)
+    return torch.cat(features)

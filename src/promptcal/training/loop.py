@@ -1,0 +1,192 @@
+"""The training loop both stages run in."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rich.progress import Progress, TaskID
+from torch import Tensor
+
+from promptcal.config import OptimConfig
+from promptcal.data import BalancedSampler, View
+from promptcal.errors import Interrupted
+from promptcal.training.checkpoints import Checkpoints, load_trained
+from promptcal.training.interrupts import StopRequest
+from promptcal.training.recorder import Recorder, progress_bar
+from promptcal.training.seeds import derive_seed
+from promptcal.training.selection import Look
+from promptcal.training.stage import Batch, Stage
+
+
+@dataclass
+class Position:
+    """Where a stage stands: epochs done, steps done of the current one, its sums so far, the best look."""
+
+    epoch: int = 0
+    step: int = 0
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    best_score: float = -math.inf
+    best_epoch: int = 0
+
+    def add(self, logs: dict[str, Tensor]) -> None:
+        for key, value in logs.items():
+            self.sums[key] = self.sums[key] + value if key in self.sums else value
+            self.counts[key] = self.counts.get(key, 0) + 1
+
+    def means(self) -> dict[str, float]:
+        return {key: float(total) / self.counts[key] for key, total in self.sums.items()}
+
+    def next_epoch(self) -> None:
+        self.epoch, self.step, self.sums, self.counts = self.epoch + 1, 0, {}, {}
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Views of the images, their training labels (-1 = unlabelled), and how batches are drawn from them."""
+
+    view: View
+    labels: Tensor
+    sampler: BalancedSampler
+
+    def batch(self, indices: Tensor, seed: int) -> Batch:
+        """Two views of each image in one go; ``seed`` decides crops, flips and what the stage draws."""
+        device = self.view.store.device
+        twice = indices.to(device).repeat(2)
+        views = self.view.random(twice, torch.Generator().manual_seed(seed))
+        return Batch(views, self.labels[twice], twice, torch.Generator(device).manual_seed(seed))
+
+
+def cosine_lr(settings: OptimConfig, epoch: int, epochs: int) -> float:
+    """Learning rate of an epoch: from ``lr`` down towards ``min_lr``."""
+    return settings.min_lr + (settings.lr - settings.min_lr) * (1 + math.cos(math.pi * epoch / epochs)) / 2
+
+
+class Loop:
+    """Runs one stage from wherever it stands to its end, leaving a checkpoint after every epoch."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        data: TrainingData,
+        *,
+        epochs: int,
+        optim: OptimConfig,
+        seed: int,
+        look: Callable[[], Look] | None,
+        look_every: int,
+        checkpoints: Checkpoints,
+        recorder: Recorder,
+        stop: StopRequest,
+    ) -> None:
+        self.stage, self.data, self.epochs, self.optim, self.seed = stage, data, epochs, optim, seed
+        self.look, self.look_every = look, look_every
+        self.checkpoints, self.recorder, self.stop = checkpoints, recorder, stop
+        self.position = Position()
+        self.parameters = stage.network.trained_parameters()
+        self.optimiser = torch.optim.SGD(
+            self.parameters.values(), lr=optim.lr, momentum=optim.momentum, weight_decay=optim.weight_decay
+        )
+
+    def run(self) -> None:
+        steps = self.data.sampler.steps_per_epoch
+        self.recorder.open(self.position.epoch * steps + self.position.step)
+        self.stage.network.train()
+        with progress_bar(self.recorder.console) as progress:
+            done = self.position.epoch * steps + self.position.step
+            task = progress.add_task(self.stage.name, total=self.epochs * steps, completed=done, note="")
+            while self.position.epoch < self.epochs:
+                self._epoch(progress, task)
+        self.recorder.close()
+
+    def _epoch(self, progress: Progress, task: TaskID) -> None:
+        position = self.position
+        started = time.monotonic()
+        for group in self.optimiser.param_groups:
+            group["lr"] = cosine_lr(self.optim, position.epoch, self.epochs)
+        order = self.data.sampler.epoch(derive_seed(self.seed, self.stage.name, "order", position.epoch))
+        while position.step < len(order):
+            self._stop_if_asked()
+            self._step(order[position.step], position.epoch + position.step / len(order))
+            progress.advance(task)
+            if self.recorder.due():
+                progress.update(task, note=self.recorder.note(position.means()))
+        record: dict[str, Any] = {
+            "stage": self.stage.name,
+            "epoch": position.epoch + 1,
+            "epochs": self.epochs,
+            "lr": self.optimiser.param_groups[0]["lr"],
+            **position.means(),
+        }
+        position.next_epoch()
+        record |= self._look()
+        record["seconds"] = time.monotonic() - started
+        self.recorder.epoch(record, position.epoch * len(order))
+        progress.update(task, note=self.recorder.note(record))
+        self.save()
+
+    def _step(self, indices: Tensor, epochs_done: float) -> None:
+        position = self.position
+        seed = derive_seed(self.seed, self.stage.name, "step", position.epoch, position.step)
+        result = self.stage.step(self.data.batch(indices, seed), epochs_done)
+        self.optimiser.zero_grad(set_to_none=True)
+        result.loss.backward()
+        self.optimiser.step()
+        self.stage.after_update()
+        position.add({"loss": result.loss.detach(), **result.logs})
+        position.step += 1
+
+    def _look(self) -> dict[str, float]:
+        """Compare with the best so far; of equals the later epoch is kept. Without looks, the last epoch is."""
+        position = self.position
+        if self.look is None:
+            if position.epoch == self.epochs:
+                self._keep(math.nan)
+            return {}
+        if position.epoch % self.look_every and position.epoch != self.epochs:
+            return {}
+        found = self.look()
+        if found.score >= position.best_score:
+            self._keep(found.score)
+        return found.logs()
+
+    def _keep(self, score: float) -> None:
+        self.position.best_score, self.position.best_epoch = score, self.position.epoch
+        self.checkpoints.save_best(self.stage.name, self.stage.network)
+
+    def _stop_if_asked(self) -> None:
+        if self.stop:
+            self.save()
+            position = self.position
+            raise Interrupted(
+                f"stopped in {self.stage.name}, epoch {position.epoch + 1} of {self.epochs}, step {position.step}; "
+                "run the same command with --resume to go on",
+                self.stop.exit_code,
+            )
+
+    def save(self) -> None:
+        position = self.position
+        self.checkpoints.save_last(
+            {
+                "stage": self.stage.name,
+                "position": {**vars(position), "sums": dict(position.sums), "counts": dict(position.counts)},
+                "network": {name: p.detach() for name, p in self.parameters.items()},
+                "optimiser": self.optimiser.state_dict(),
+                "stage_state": self.stage.state_dict(),
+                "metrics_position": self.recorder.position(),
+            }
+        )
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on exactly where ``save`` was called."""
+        load_trained(self.stage.network, state["network"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.stage.load_state_dict(state["stage_state"])
+        device = self.data.view.store.device
+        position = dict(state["position"])
+        position["sums"] = {key: value.to(device) for key, value in position["sums"].items()}
+        self.position = Position(**position)
+        self.recorder.rewind(state["metrics_position"])

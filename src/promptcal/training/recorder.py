@@ -1,0 +1,98 @@
+"""What a run says while it trains: a progress bar, `metrics.jsonl`, and TensorBoard."""
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+_LABELS = {
+    "loss": "loss",
+    "cls/affinity": "affinity",
+    "cls/positives": "positives",
+    "cls/without_positives": "without",
+    "cls/precision": "precision",
+    "validation/known": "known",
+    "validation/silhouette": "silhouette",
+}
+
+
+def progress_bar(console: Console) -> Progress:
+    """The bar every slow step of the package shows."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console,
+    )
+
+
+class Recorder:
+    """Records epochs; shows steps. Recording the same epoch again after a resume leaves one record of it."""
+
+    _REFRESH_SECONDS = 0.5
+
+    def __init__(self, folder: Path, console: Console, *, tensorboard: bool) -> None:
+        self.path = folder / "metrics.jsonl"
+        self.console = console
+        self._tensorboard_folder = folder / "tensorboard" if tensorboard else None
+        self._writer: Any = None
+        self._shown_at = 0.0
+
+    def position(self) -> int:
+        """How far the records go, for a checkpoint to remember."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def rewind(self, position: int) -> None:
+        """Forget what was recorded after a checkpoint."""
+        if self.path.exists():
+            os.truncate(self.path, position)
+
+    def open(self, global_step: int) -> None:
+        if self._tensorboard_folder is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._tensorboard_folder), purge_step=global_step)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def due(self) -> bool:
+        """Whether the bar may be refreshed: not at every step, for reading a loss waits for the device."""
+        if time.monotonic() - self._shown_at < self._REFRESH_SECONDS:
+            return False
+        self._shown_at = time.monotonic()
+        return True
+
+    @staticmethod
+    def note(values: dict[str, float]) -> str:
+        return "  ".join(f"{label} {values[key]:.3g}" for key, label in _LABELS.items() if key in values)
+
+    def epoch(self, record: dict[str, Any], global_step: int) -> None:
+        """Write one epoch's means; numbers that are not finite become null."""
+        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(clean) + "\n")
+        if self._writer is not None:
+            for key, value in clean.items():
+                if isinstance(value, float):
+                    self._writer.add_scalar(f"{record['stage']}/{key}", value, global_step)
+            self._writer.flush()
+        if not self.console.is_terminal:
+            self.console.print(f"{record['stage']} {record['epoch']}/{record['epochs']}  {self.note(record)}")

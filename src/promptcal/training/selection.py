@@ -1,0 +1,98 @@
+"""Which epoch to keep: looks at the network between epochs, without a single hidden label unless told to."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from promptcal.clustering import SemiSupervisedKMeans
+from promptcal.config import Config
+from promptcal.data import View
+from promptcal.metrics import discovery_accuracy, silhouette
+from promptcal.models import Network
+from promptcal.training.embedding import embed
+from promptcal.training.seeds import derive_seed
+
+
+class Look(NamedTuple):
+    """What a look found; ``score`` is what the epochs compete on."""
+
+    score: float
+    known: float
+    silhouette: float
+
+    def logs(self) -> dict[str, float]:
+        return {f"validation/{name}": value for name, value in self._asdict().items()}
+
+
+class Selector:
+    """Looks at the validation images: those whose labels were kept back, clustered among the others.
+
+    ``labels`` are the training labels (-1 where unlabelled or kept back), ``held_out`` the kept-back ones (-1
+    elsewhere). Warm-up competes on the accuracy of the kept-back images; affinity learning on the mean of that
+    and the silhouette of the images predicted as new. With ``truth`` (selection "oracle") the scored images'
+    own classes are used instead, as the published release does.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        labels: np.ndarray,
+        held_out: np.ndarray,
+        config: Config,
+        truth: np.ndarray | None = None,
+    ) -> None:
+        self.view = view
+        self.config = config
+        self.n_known = int(max(labels.max(initial=-1), held_out.max(initial=-1))) + 1
+        chosen = self._choose(held_out)
+        self.images = torch.from_numpy(chosen)
+        self.labels, self.held_out = labels[chosen], held_out[chosen]
+        self.truth = None if truth is None else truth[chosen]
+
+    def _choose(self, held_out: np.ndarray) -> np.ndarray:
+        """All kept-back images and as many of the others as fit, the same ones at every look."""
+        kept_back, others = np.flatnonzero(held_out >= 0), np.flatnonzero(held_out < 0)
+        room = max(0, self.config.selection.max_images - len(kept_back))
+        drawn = np.random.default_rng(derive_seed(self.config.seed, "look")).permutation(others)[:room]
+        return np.sort(np.concatenate([kept_back, drawn]))
+
+    def look(self, network: Network, stage: str) -> Look:
+        features = embed(network, self.view, self.images)
+        clusters = self._cluster(features)
+        if self.truth is None:
+            known = self._kept_back_accuracy(clusters)
+            new = (self.labels < 0) & (clusters >= self.n_known)
+        else:
+            scored = self.labels < 0
+            known_classes = np.arange(self.n_known)
+            known = discovery_accuracy(self.truth[scored], clusters[scored], known_classes).known
+            new = scored & ~np.isin(self.truth, known_classes)
+        quality = self._silhouette(features, clusters, new)
+        if stage == "warmup" or self.n_known == self.config.n_classes:
+            return Look(known, known, quality)
+        return Look((known + quality) / 2, known, quality)
+
+    def _cluster(self, features: Tensor) -> np.ndarray:
+        # held-out classes that train without any label cannot occur: a class's last label is never kept back
+        settings = self.config.clustering
+        kmeans = SemiSupervisedKMeans(
+            self.config.n_classes,
+            self.config.selection.n_init,
+            settings.max_iter,
+            settings.tol,
+            random_state=derive_seed(self.config.seed, "look", "kmeans"),
+        )
+        return kmeans.fit(features, self.labels).labels_
+
+    def _kept_back_accuracy(self, clusters: np.ndarray) -> float:
+        """A known class's cluster carries its number, so no matching is needed."""
+        scored = self.held_out >= 0
+        return float((clusters[scored] == self.held_out[scored]).mean())
+
+    @staticmethod
+    def _silhouette(features: Tensor, clusters: np.ndarray, new: np.ndarray) -> float:
+        chosen = torch.from_numpy(new)
+        quality = silhouette(features[chosen], torch.from_numpy(clusters)[chosen].to(features.device))
+        return -1.0 if np.isnan(quality) else quality  # nothing that could be called new clusters

@@ -1,0 +1,194 @@
+"""The verbs, one keyword-only function each; the command line and the estimator call these."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from promptcal import files
+from promptcal.config import Config, load_config, validate
+from promptcal.data import ImageSet, embedded_set, label_half, read_labels
+from promptcal.errors import LabelError
+from promptcal.fitting import Fit, Problem
+from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
+from promptcal.run import Assignments, Run, RunDirectory
+
+DEMO_KNOWN = 5
+
+
+def fit(
+    *,
+    images: Any,
+    output: str | PathLike[str],
+    labels: Any = None,
+    n_classes: int | None = None,
+    truth: Any = None,
+    config: Config | str | PathLike[str] | None = None,
+    preset: str | None = None,
+    overrides: Sequence[str] = (),
+    backbone: str | None = None,
+    weights: str | PathLike[str] | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    skip_unreadable: bool = False,
+    progress: bool = True,
+) -> Run:
+    """Learn the categories of ``images`` and write a run directory.
+
+    Args:
+        images: A folder, a list of image files, or a uint8 array N x H x W x 3.
+        output: The run directory to write.
+        labels: A CSV file with the columns path,label, a mapping path -> label, or one label per image;
+            empty, missing or -1 = unlabelled.
+        n_classes: Number of categories, known and new together.
+        truth: True classes in the same form as ``labels``, used only to report accuracy.
+        config: A YAML file, or a `Config` (which then is the whole configuration).
+        preset: Name of a preset to start from.
+        overrides: Settings as ``a.b=value``; they win over everything else.
+        backbone: timm name of a ViT.
+        weights: Local weight file for the backbone.
+        seed: Seed of everything random.
+        device: auto, cpu, cuda, mps.
+        resume: Go on with the unfinished run in ``output``; images, labels and settings must be the same.
+        overwrite: Discard the run in ``output``, if there is one.
+        skip_unreadable: Leave out images that cannot be read instead of stopping.
+        progress: Show progress.
+    """
+    resolved = _resolve(config, preset, overrides, n_classes, backbone, weights, seed, device)
+    directory = RunDirectory(output)
+    directory.check_free(resume=resume, overwrite=overwrite)
+    image_set = ImageSet.of(images)
+    problem = Problem.of(
+        image_set, read_labels(labels, image_set), None if truth is None else read_labels(truth, image_set)
+    )
+    problem.check(resolved.n_classes)
+    console = Console(stderr=True, quiet=not progress)
+    Fit(problem, resolved, directory, console).run(resume=resume, skip_unreadable=skip_unreadable)
+    return Run(output, device)
+
+
+def _resolve(
+    config: Config | str | PathLike[str] | None,
+    preset: str | None,
+    overrides: Sequence[str],
+    n_classes: int | None,
+    backbone: str | None,
+    weights: str | PathLike[str] | None,
+    seed: int | None,
+    device: str | None,
+) -> Config:
+    values: dict[str, Any] = {"n_classes": n_classes, "seed": seed, "device": device}
+    model = {"backbone": backbone, "weights": None if weights is None else str(weights)}
+    values = {k: v for k, v in values.items() if v is not None}
+    values["model"] = {k: v for k, v in model.items() if v is not None}
+    if isinstance(config, Config):
+        base = config.model_dump()
+        merged = {**base, **values, "model": {**base["model"], **values["model"]}}
+        return load_config(values=merged, overrides=overrides) if overrides else validate(merged)
+    return load_config(preset=preset, file=config, values=values, overrides=overrides)
+
+
+def predict(
+    *,
+    run: str | PathLike[str] | Run,
+    images: Any,
+    output: str | PathLike[str] | None = None,
+    device: str | None = None,
+    skip_unreadable: bool = False,
+    progress: bool = True,
+) -> Assignments:
+    """Put new images into the categories of a finished run; ``output`` also writes them as CSV.
+
+    Args:
+        run: A run directory.
+        images: A folder, an image file, a list of image files, or a uint8 array N x H x W x 3.
+        output: CSV file to write.
+        device: auto, cpu, cuda, mps; by default the run's.
+        skip_unreadable: Leave out images that cannot be read instead of stopping.
+        progress: Show progress.
+    """
+    loaded = run if isinstance(run, Run) else Run(run, device)
+    assignments = loaded.predict(images, skip_unreadable=skip_unreadable, progress=progress)
+    if output is not None:
+        files.write_text(Path(output), assignments.to_csv())
+    return assignments
+
+
+def evaluate(*, run: str | PathLike[str] | Run, truth: Any) -> DiscoveryAccuracy:
+    """Score a finished run against true classes, over the images it was not given a label for.
+
+    Args:
+        run: A run directory.
+        truth: A CSV file with the columns path,label, a mapping path -> label, or one label per image.
+    """
+    loaded = run if isinstance(run, Run) else Run(run, "cpu")
+    assignments = loaded.assignments()
+    names = ImageSet(assignments.paths, _no_image)
+    true_classes = read_labels(truth, names)
+    scored = [i for i, t in enumerate(true_classes) if t is not None and not assignments.labelled[i]]
+    if not scored:
+        raise LabelError("the truth names no class for any image the run had no label for; check its paths")
+    accuracy = discovery_accuracy(
+        np.array([true_classes[i] for i in scored]),
+        assignments.clusters[scored],
+        loaded.info["known_classes"],
+    )
+    files.write_json(loaded.directory.evaluation_file, {"n_scored": len(scored), **asdict(accuracy)})
+    return accuracy
+
+
+def _no_image(index: int) -> Any:
+    raise NotImplementedError("a run keeps the names of its images, not the images")
+
+
+def demo(
+    *,
+    output: str | PathLike[str],
+    seed: int = 0,
+    device: str | None = None,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> Run:
+    """Run the whole method on the embedded images and backbone: minutes on a CPU, no network.
+
+    Half of the images of the first five CIFAR-10 classes are labelled; the other five classes are new.
+
+    Args:
+        output: The run directory to write.
+        seed: Seed of everything random; which images are labelled does not depend on it.
+        device: auto, cpu, cuda, mps.
+        overrides: Settings as ``a.b=value``.
+        resume: Go on with the unfinished run in ``output``.
+        overwrite: Discard the run in ``output``, if there is one.
+        progress: Show progress.
+    """
+    data = embedded_set("train")
+    labelled = label_half(data.labels, list(range(DEMO_KNOWN)))
+    truth = [data.classes[c] for c in data.labels]
+    return fit(
+        images=data.images,
+        labels=[t if is_labelled else None for t, is_labelled in zip(truth, labelled, strict=True)],
+        truth=truth,
+        output=output,
+        preset="demo",
+        overrides=overrides,
+        seed=seed,
+        device=device,
+        resume=resume,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def results(run: Run) -> dict[str, Any]:
+    """What a fit measured of itself: accuracy by stage where the truth was given, epochs kept, seconds."""
+    return json.loads(run.directory.results_file.read_text(encoding="utf-8"))
