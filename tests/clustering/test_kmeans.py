@@ -1,0 +1,167 @@
+"""Semi-supervised k-means: against scikit-learn without labels, against hand-made cases with them."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.cluster import KMeans
+
+from promptcal.clustering import SemiSupervisedKMeans, kmeans_plus_plus, lloyd
+
+
+def blobs(n=300, k=6, dim=5, spread=0.6, seed=0):
+    generator = np.random.default_rng(seed)
+    centres = generator.normal(size=(k, dim)) * 3
+    labels = np.arange(n) % k
+    return (centres[labels] + spread * generator.normal(size=(n, dim))).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_same_start_ends_where_scikit_learn_ends(seed):
+    points, _ = blobs(spread=2.0, seed=seed)
+    starts = np.stack([points[np.random.default_rng(s).choice(300, 6, replace=False)] for s in range(4)])
+    unlabelled = torch.full((300,), -1)
+    labels, centres, inertia, _ = lloyd(torch.from_numpy(points), torch.from_numpy(starts), unlabelled)
+    for i, start in enumerate(starts):
+        reference = KMeans(6, init=start, n_init=1, max_iter=200, tol=1e-4, algorithm="lloyd").fit(points)
+        assert np.array_equal(labels[i].numpy(), reference.labels_)
+        assert np.allclose(centres[i].numpy(), reference.cluster_centers_, atol=1e-4)
+        assert inertia[i].item() == pytest.approx(reference.inertia_, rel=1e-5)
+
+
+def test_without_labels_reaches_scikit_learns_inertia():
+    points, _ = blobs(spread=1.5)
+    ours = SemiSupervisedKMeans(6, n_init=30, random_state=0).fit(points)
+    reference = KMeans(6, n_init=30, random_state=0).fit(points)
+    assert ours.inertia_ == pytest.approx(reference.inertia_, rel=1e-3)
+    assert np.array_equal(ours.predict(points), ours.labels_)
+
+
+def test_inertia_is_the_sum_of_squared_distances():
+    points, truth = blobs(spread=2.0)
+    y = np.where(np.arange(300) % 5 == 0, truth, -1)
+    fitted = SemiSupervisedKMeans(6, n_init=3, random_state=0).fit(points, y)
+    by_hand = sum(np.sum((p - fitted.cluster_centers_[c]) ** 2) for p, c in zip(points, fitted.labels_, strict=True))
+    assert fitted.inertia_ == pytest.approx(by_hand, rel=1e-4)
+
+
+def test_labelled_points_stay_with_their_class_and_classes_keep_their_numbers():
+    points, truth = blobs(spread=2.5)
+    y = np.where((truth < 3) & (np.arange(300) // 6 % 2 == 0), truth, -1)
+    y[0] = 2  # a wrong label is honoured too
+    fitted = SemiSupervisedKMeans(6, n_init=10, random_state=0).fit(points, y)
+    assert np.array_equal(fitted.labels_[y >= 0], y[y >= 0])
+    assert fitted.cluster_centers_.shape == (6, 5)
+
+
+def test_class_numbers_need_not_be_consecutive():
+    points, truth = blobs(k=3, spread=0.1)
+    y = np.where(np.arange(300) % 2 == 0, np.array([40, 7, -1])[truth], -1)
+    fitted = SemiSupervisedKMeans(3, n_init=5, random_state=0).fit(points, y)
+    assert fitted.classes_.tolist() == [7, 40]
+    assert (fitted.labels_[truth == 1] == 0).all()
+    assert (fitted.labels_[truth == 0] == 1).all()
+    assert (fitted.labels_[truth == 2] == 2).all()
+
+
+def test_worked_example():
+    # class 0 is labelled at 0 and at 10: its centre is 5 and keeps both, the free points pair off
+    points = np.array([[0.0], [10.0], [4.0], [20.0], [21.0]])
+    fitted = SemiSupervisedKMeans(2, n_init=10, random_state=0).fit(points, [0, 0, -1, -1, -1])
+    assert fitted.labels_.tolist() == [0, 0, 0, 1, 1]
+    assert fitted.cluster_centers_[:, 0].tolist() == pytest.approx([14 / 3, 20.5])
+    assert fitted.inertia_ == pytest.approx((14 / 3) ** 2 + (16 / 3) ** 2 + (2 / 3) ** 2 + 0.5)
+
+
+def test_all_clusters_known_needs_no_start():
+    points, truth = blobs(k=3, spread=0.1)
+    y = np.where(np.arange(300) < 30, truth, -1)
+    assert np.array_equal(SemiSupervisedKMeans(3).fit(points, y).labels_, truth)
+
+
+def test_plus_plus_draws_by_squared_distance_to_all_centres():
+    # a known centre at 0; points at 1 and 2 have squared distances 1 and 4
+    points = torch.tensor([[0.0], [1.0], [2.0]])
+    drawn = kmeans_plus_plus(points, torch.zeros(1, 1), 1, 20000, torch.Generator().manual_seed(0))
+    assert drawn.shape == (20000, 2, 1)
+    assert (drawn[:, 0] == 0).all()
+    shares = [(drawn[:, 1, 0] == v).float().mean().item() for v in (0.0, 1.0, 2.0)]
+    assert shares == pytest.approx([0.0, 0.2, 0.8], abs=0.015)
+
+
+def test_plus_plus_starts_uniformly_without_known_centres():
+    drawn = kmeans_plus_plus(
+        torch.arange(4.0).view(4, 1), torch.zeros(0, 1), 1, 20000, torch.Generator().manual_seed(0)
+    )
+    shares = torch.bincount(drawn.flatten().long(), minlength=4) / 20000
+    assert torch.allclose(shares, torch.full((4,), 0.25), atol=0.015)
+
+
+def test_an_empty_cluster_is_reseeded_at_the_farthest_free_point():
+    points = torch.tensor([[0.0], [0.1], [9.0], [50.0]])
+    fixed = torch.tensor([-1, -1, -1, 0])
+    start = torch.tensor([[[0.0], [1000.0]]])  # nothing is near the second centre
+    labels, centres, _, _ = lloyd(points, start, fixed)
+    assert torch.isfinite(centres).all()
+    assert sorted(set(labels[0].tolist())) == [0, 1]
+    assert labels[0, 3] == 0
+
+
+@pytest.mark.parametrize("n_clusters", [1, 3, 5])
+def test_identical_points_give_no_nan(n_clusters):
+    fitted = SemiSupervisedKMeans(n_clusters, n_init=4, random_state=0).fit(np.ones((5, 2)), [0, -1, -1, -1, -1])
+    assert np.isfinite(fitted.cluster_centers_).all()
+    assert fitted.inertia_ == pytest.approx(0.0, abs=1e-6)
+    assert fitted.labels_[0] == 0
+
+
+def test_same_seed_same_result_other_seed_may_differ():
+    points, _ = blobs(spread=3.0, k=12)
+    runs = [SemiSupervisedKMeans(12, n_init=1, random_state=s).fit(points) for s in (3, 3, 4)]
+    assert np.array_equal(runs[0].labels_, runs[1].labels_)
+    assert runs[0].inertia_ != runs[2].inertia_
+
+
+def test_more_starts_are_never_worse():
+    points, _ = blobs(spread=3.0, k=12)
+    few, many = (SemiSupervisedKMeans(12, n_init=n, random_state=0).fit(points).inertia_ for n in (1, 50))
+    assert many <= few
+
+
+def test_batching_of_starts_does_not_change_what_a_start_does(monkeypatch):
+    points, _ = blobs(spread=3.0, k=12)
+    together = SemiSupervisedKMeans(12, n_init=1, random_state=5).fit(points)
+    monkeypatch.setattr("promptcal.clustering.kmeans._MAX_ELEMENTS", 1)
+    one_by_one = SemiSupervisedKMeans(12, n_init=1, random_state=5).fit(points)
+    assert np.array_equal(together.labels_, one_by_one.labels_)
+
+
+def test_tensors_and_arrays_give_the_same():
+    points, truth = blobs()
+    y = np.where(truth < 2, truth, -1)
+    a = SemiSupervisedKMeans(6, n_init=2, random_state=0).fit(points, y)
+    b = SemiSupervisedKMeans(6, n_init=2, random_state=0).fit(torch.from_numpy(points), torch.from_numpy(y))
+    assert np.array_equal(a.labels_, b.labels_)
+
+
+@pytest.mark.parametrize(
+    ("y", "n_clusters", "message"),
+    [
+        ([0, 1, 2, -1], 2, "3 labelled classes"),
+        ([0, 0, 0, -1], 3, "2 new clusters"),
+        ([0, 1], 2, "one entry per point"),
+    ],
+)
+def test_impossible_requests_say_why(y, n_clusters, message):
+    with pytest.raises(ValueError, match=message):
+        SemiSupervisedKMeans(n_clusters).fit(np.arange(8.0).reshape(4, 2), y)
+
+
+def test_nan_is_refused():
+    with pytest.raises(ValueError, match="NaN"):
+        SemiSupervisedKMeans(1).fit([[np.nan]])
+
+
+def test_follows_scikit_learns_parameter_protocol():
+    original = SemiSupervisedKMeans(4, n_init=7)
+    assert clone(original).get_params() == original.get_params()
