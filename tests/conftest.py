@@ -4,12 +4,10 @@ import os
 
 import numpy as np
 import pytest
-import torch
 
 from promptcal.data import embedded_set
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may depend on a network
-torch.set_num_threads(2)
 
 # The embedded backbone and images, cut down so that a whole fit takes seconds.
 QUICK = (

@@ -5,16 +5,30 @@ Generalized category discovery by PromptCAL (CVPR 2023). The verbs are `fit`, `p
 """
 
 from promptcal._version import __version__
-from promptcal.errors import PromptCALError
+from promptcal.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    LabelError,
+    PromptCALError,
+    RunError,
+    WeightsError,
+)
 from promptcal.estimator import PromptCAL
 from promptcal.run import Assignments, Run
 from promptcal.verbs import demo, evaluate, fit, predict
 
 __all__ = [
     "Assignments",
+    "ConfigError",
+    "DataError",
+    "Interrupted",
+    "LabelError",
     "PromptCAL",
     "PromptCALError",
     "Run",
+    "RunError",
+    "WeightsError",
     "__version__",
     "demo",
     "evaluate",

@@ -12,13 +12,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from promptcal.errors import ConfigError
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _yes_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
+            raise ValueError("input should not be yes or no")
+        return value
 
 
 class ModelConfig(_Section):
@@ -189,7 +196,7 @@ def load_config(
             raise ConfigError(f"there is no preset {preset!r}; choose one of {', '.join(presets())}")
         _merge(
             merged,
-            _parse_yaml((resources.files("promptcal") / "presets" / f"{preset}.yaml").read_text(), preset),
+            _parse_yaml((resources.files("promptcal") / "presets" / f"{preset}.yaml").read_text("utf-8"), preset),
         )
     if file is not None:
         path = Path(file)
@@ -200,7 +207,7 @@ def load_config(
         except UnicodeDecodeError as error:
             raise ConfigError(f"the config file {path} is not text; give a YAML file") from error
         _merge(merged, _parse_yaml(text, str(path)))
-    _merge(merged, dict(values or {}))
+    _merge(merged, values or {})
     for override in overrides:
         _merge(merged, _parse_override(override))
     return validate(merged)
@@ -217,7 +224,7 @@ def validate(values: Mapping[str, Any]) -> Config:
 def _parse_yaml(text: str, source: str) -> dict[str, Any]:
     try:
         parsed = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-99-99
         raise ConfigError(f"{source} is not valid YAML ({' '.join(str(error).split())}); mend it") from error
     if parsed is None:
         return {}
@@ -236,12 +243,11 @@ def _parse_override(override: str) -> dict[str, Any]:
     return nested
 
 
-def _merge(into: dict[str, Any], new: dict[str, Any]) -> None:
+def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
+    """Settings lie one section deep, so sections are merged and everything else is replaced."""
     for key, value in new.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = value
+        before = into.get(key)
+        into[key] = {**before, **value} if isinstance(value, Mapping) and isinstance(before, Mapping) else value
 
 
 def _explain(error: Any) -> str:

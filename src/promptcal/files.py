@@ -1,8 +1,11 @@
 """Files that are whole or absent: written under a temporary name beside their place, then renamed."""
 
+import csv
+import io
 import json
+import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,29 @@ def write_text(path: Path, text: str) -> None:
     write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    write_text(path, csv_text(header, rows))
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """JSON that any reader takes: numbers that are not finite become null."""
+    write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -157,12 +157,13 @@ class Fit:
         self.directory.clear()
         files.write_text(self.directory.config_file, self.config.to_yaml())
         if self.skipped:
-            rows = "".join(f'"{name.replace(chr(34), chr(34) * 2)}","{reason}"\n' for name, reason in self.skipped)
-            files.write_text(self.directory.skipped_file, "path,reason\n" + rows)
+            files.write_csv(self.directory.skipped_file, ["path", "reason"], self.skipped)
         self.directory.write_info({"status": "running", **self._description(), "fingerprint": fingerprint})
 
     def _description(self) -> dict[str, Any]:
+        root = self.problem.images.root
         return {
+            "root": None if root is None else str(root.absolute()),
             "n_images": len(self.problem.images),
             "n_labelled": int((self.problem.labels >= 0).sum()),
             "known_classes": self.problem.classes,
@@ -195,6 +196,8 @@ class Fit:
     def _train(self, stop: StopRequest, resume: bool) -> None:
         """Warm-up, then affinity learning from its best weights."""
         state = self.checkpoints.load_last() if resume else None
+        self.recorder = Recorder(self.directory.path, self.console, tensorboard=self.config.tensorboard)
+        self.recorder.rewind(state["records"] if state else 0)  # forget what came after the last checkpoint
         held_out = self._held_out()
         labels = np.where(held_out >= 0, -1, self.problem.labels)
         data = TrainingData(
@@ -244,7 +247,6 @@ class Fit:
         look: Callable[[], Any] | None = None
         if selector is not None:
             look = lambda: selector.look(self.network, stage.name)  # noqa: E731
-        recorder = Recorder(self.directory.path, self.console, tensorboard=self.config.tensorboard)
         loop = Loop(
             stage,
             data,
@@ -254,7 +256,7 @@ class Fit:
             look=look,
             look_every=self.config.selection.every,
             checkpoints=self.checkpoints,
-            recorder=recorder,
+            recorder=self.recorder,
             stop=stop,
         )
         if state is not None:
@@ -385,7 +387,8 @@ def results_table(results: dict[str, Any]) -> Table:
     for key, label in rows.items():
         if "accuracy" in results.get(key, {}):
             accuracy = results[key]["accuracy"]
-            table.add_row(label, *(f"{100 * accuracy[part]:.1f}" for part in ("all", "known", "new")))
+            parts = (accuracy[part] for part in ("all", "known", "new"))
+            table.add_row(label, *("-" if share is None else f"{100 * share:.1f}" for share in parts))
     return table
 
 

@@ -1,7 +1,6 @@
 """A run directory: what a fit leaves behind, and what predict and evaluate go by."""
 
 import csv
-import io
 import json
 import shutil
 from collections.abc import Sequence
@@ -51,33 +50,17 @@ class Assignments:
         """The category's name of each image."""
         return [self.names[c] for c in self.clusters]
 
-    def rows(self) -> list[dict[str, str]]:
-        return [
-            {
-                "path": path,
-                "cluster": str(cluster),
-                "name": self.names[cluster],
-                "kind": "known" if cluster < self.n_known else "new",
-                "confidence": f"{confidence:.4f}",
-                "labelled": "yes" if labelled else "no",
-            }
-            for path, cluster, confidence, labelled in zip(
-                self.paths,
-                self.clusters.tolist(),
-                self.confidence.tolist(),
-                self.labelled.tolist(),
-                strict=True,
-            )
-        ]
-
     def to_csv(self) -> str:
-        text = io.StringIO()
-        writer = csv.DictWriter(
-            text, ["path", "cluster", "name", "kind", "confidence", "labelled"], lineterminator="\n"
+        rows = zip(
+            self.paths,
+            self.clusters.tolist(),
+            self.categories,
+            ["known" if c < self.n_known else "new" for c in self.clusters],
+            [f"{c:.4f}" for c in self.confidence],
+            ["yes" if labelled else "no" for labelled in self.labelled],
+            strict=True,
         )
-        writer.writeheader()
-        writer.writerows(self.rows())
-        return text.getvalue()
+        return files.csv_text(["path", "cluster", "name", "kind", "confidence", "labelled"], rows)
 
 
 class RunDirectory:
@@ -257,9 +240,22 @@ class Run:
             np.array([row["labelled"] == "yes" for row in rows]),
         )
 
+    def image_names(self) -> ImageSet:
+        """The names the run's images went by: first those assigned, then those left out as unreadable."""
+        skipped = []
+        if self.directory.skipped_file.exists():
+            with self.directory.skipped_file.open(newline="", encoding="utf-8") as file:
+                skipped = [row["path"] for row in csv.DictReader(file)]
+        root = self.info.get("root")
+        return ImageSet([*self.assignments().paths, *skipped], _no_image, None if root is None else Path(root))
+
     @staticmethod
     def _read(path: Path) -> dict[str, Tensor]:
         try:
             return load_file(path)
         except Exception as error:  # safetensors and OS errors share no base class
             raise RunError(f"{path} cannot be read ({error}); fit again with --overwrite") from error
+
+
+def _no_image(index: int) -> Any:
+    raise NotImplementedError("a run keeps the names of its images, not the images")

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from promptcal import files
-from promptcal.config import Config, load_config, validate
+from promptcal.config import Config, load_config
 from promptcal.data import ImageSet, embedded_set, label_half, read_labels
 from promptcal.errors import LabelError
 from promptcal.fitting import Fit, Problem
@@ -89,9 +89,10 @@ def _resolve(
     values = {k: v for k, v in values.items() if v is not None}
     values["model"] = {k: v for k, v in model.items() if v is not None}
     if isinstance(config, Config):
-        base = config.model_dump()
-        merged = {**base, **values, "model": {**base["model"], **values["model"]}}
-        return load_config(values=merged, overrides=overrides) if overrides else validate(merged)
+        # only what was set, so that another variant can still fill in the switches
+        base = config.model_dump(exclude_unset=True)
+        merged = {**base, **values, "model": {**base.get("model", {}), **values["model"]}}
+        return load_config(values=merged, overrides=overrides)
     return load_config(preset=preset, file=config, values=values, overrides=overrides)
 
 
@@ -130,8 +131,7 @@ def evaluate(*, run: str | PathLike[str] | Run, truth: Any) -> DiscoveryAccuracy
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
     assignments = loaded.assignments()
-    names = ImageSet(assignments.paths, _no_image)
-    true_classes = read_labels(truth, names)
+    true_classes = read_labels(truth, loaded.image_names())[: len(assignments)]
     scored = [i for i, t in enumerate(true_classes) if t is not None and not assignments.labelled[i]]
     if not scored:
         raise LabelError("the truth names no class for any image the run had no label for; check its paths")
@@ -142,10 +142,6 @@ def evaluate(*, run: str | PathLike[str] | Run, truth: Any) -> DiscoveryAccuracy
     )
     files.write_json(loaded.directory.evaluation_file, {"n_scored": len(scored), **asdict(accuracy)})
     return accuracy
-
-
-def _no_image(index: int) -> Any:
-    raise NotImplementedError("a run keeps the names of its images, not the images")
 
 
 def demo(

@@ -1,7 +1,7 @@
 """Images by name: found in a folder, listed as paths, or given as arrays."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,8 @@ class ImageSet:
         if isinstance(images, str | os.PathLike):
             return cls._of_path(Path(images))
         if isinstance(images, np.ndarray | torch.Tensor):
-            return cls._of_array(np.asarray(images))
-        images = list(images)
+            return cls._of_array(images)
+        images = list(images) if isinstance(images, Iterable) else [images]
         if not images:
             raise DataError("no images were given; pass a folder, a list of image files, or an array")
         if all(isinstance(i, str | os.PathLike) for i in images):
@@ -56,29 +56,33 @@ class ImageSet:
             return cls._of_files([path], [path.name])
         if not path.is_dir():
             raise DataError(f"the image folder {path} does not exist; check the path")
-        files = sorted(
-            Path(folder, name)
-            for folder, _, names in os.walk(path, followlinks=True)
-            for name in names
-            if Path(name).suffix.lower() in SUFFIXES and not name.startswith(".")
-        )
+        files = sorted(_image_files(path, frozenset()))
         if not files:
             raise DataError(f"the folder {path} holds no images ({', '.join(sorted(SUFFIXES))}); check the path")
-        return cls._of_files(files, [f.relative_to(path).as_posix() for f in files], path)
+        return cls._opening(files, [f.relative_to(path).as_posix() for f in files], path)
 
     @classmethod
-    def _of_files(cls, files: list[Path], names: list[str], root: Path | None = None) -> "ImageSet":
-        missing = next((f for f in files if not f.is_file()), None)
-        if missing is not None:
-            raise DataError(f"the image {missing} does not exist; check the path")
+    def _of_files(cls, files: list[Path], names: list[str]) -> "ImageSet":
+        for file in files:
+            if file.is_dir():
+                raise DataError(f"{file} is a folder; pass it alone, or list the images in it")
+            if not file.is_file():
+                raise DataError(f"the image {file} does not exist; check the path")
+        return cls._opening(files, names)
+
+    @classmethod
+    def _opening(cls, files: list[Path], names: list[str], root: Path | None = None) -> "ImageSet":
+        for name in names:
+            if name.encode("utf-8", "ignore").decode() != name:
+                raise DataError(f"the image name {name!a} is not valid Unicode; rename the file")
         return cls(names, lambda i: Image.open(files[i]), root)
 
     @classmethod
-    def _of_array(cls, array: np.ndarray) -> "ImageSet":
-        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] != 3 or len(array) == 0:
-            raise DataError(
-                f"an image array must be uint8 of shape N x H x W x 3, not {array.dtype} of shape {array.shape}"
-            )
+    def _of_array(cls, images: np.ndarray | torch.Tensor) -> "ImageSet":
+        dtype, shape = str(images.dtype).removeprefix("torch."), tuple(images.shape)
+        if dtype != "uint8" or len(shape) != 4 or shape[3] != 3 or 0 in shape:
+            raise DataError(f"an image array must be uint8 of shape N x H x W x 3, not {dtype} of shape {shape}")
+        array = images if isinstance(images, np.ndarray) else images.numpy(force=True)
         names = [f"image-{i:06d}" for i in range(len(array))]
         return cls(names, lambda i: Image.fromarray(array[i]))
 
@@ -91,21 +95,45 @@ class ImageSet:
         try:
             with self._open(index) as image:
                 return _to_rgb(image)
+        except UnreadableImage:
+            raise
         except UnidentifiedImageError as error:
             raise UnreadableImage("not an image") from error
-        except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        except Exception as error:  # on damaged files PIL's decoders fail in every way, struct.error and KeyError too
             raise UnreadableImage(str(error) or type(error).__name__) from error
 
     def resized(self, index: int, shorter_side: int) -> np.ndarray:
         """uint8 H x W x 3 with the shorter side as asked (PIL bicubic, the longer side rounded down)."""
         image = self.image(index)
         if max(image.size) > _MAX_ASPECT * min(image.size):
-            raise UnreadableImage(f"{image.width} x {image.height} pixels is longer than {_MAX_ASPECT} times its width")
+            raise UnreadableImage(
+                f"of {image.width} x {image.height} pixels, one side over {_MAX_ASPECT} times the other"
+            )
         return np.asarray(resize_image(image, [shorter_side], InterpolationMode.BICUBIC))
+
+
+def _image_files(folder: Path, above: frozenset[str]) -> Iterator[Path]:
+    """Images in a folder and those below it, links followed but never back into a folder ``above``."""
+    real = os.path.realpath(folder)
+    if real in above:
+        return
+    try:
+        entries = list(os.scandir(folder))
+    except OSError as error:
+        raise DataError(f"the folder {folder} cannot be read ({error.strerror}); check its permissions") from error
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _image_files(Path(entry.path), above | {real})
+        elif (entry.is_file() or entry.is_symlink()) and Path(entry.name).suffix.lower() in SUFFIXES:
+            yield Path(entry.path)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     image = ImageOps.exif_transpose(image)
+    if image.mode == "F":
+        raise UnreadableImage("floating-point pixels have no fixed range; save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # 16-bit grey: PIL's own conversion would clip, not scale
         image = Image.fromarray((np.asarray(image, dtype=np.float64) / 257.0).clip(0, 255).astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:

@@ -1,7 +1,9 @@
 """Labels from a CSV file (`path,label`) or a sequence, matched to images by name; missing or empty = unlabelled."""
 
 import csv
-from collections.abc import Sequence
+import os
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,13 @@ def read_labels(labels: Any, images: ImageSet) -> list[str | None]:
     """One class name (or None) per image, from a CSV path, a mapping name -> label, or a sequence in order."""
     if labels is None:
         return [None] * len(images)
-    if isinstance(labels, str | Path):
-        labels = _read_csv(Path(labels))
-    if isinstance(labels, dict):
-        return _match(labels, images)
+    if isinstance(labels, str | os.PathLike):
+        return _match(_read_csv(Path(labels)), images)
+    if isinstance(labels, Mapping):
+        return _match(((str(name), class_name(label)) for name, label in labels.items()), images)
+    if getattr(labels, "ndim", 1) != 1 or not isinstance(labels, Iterable):
+        raise LabelError("labels must be a CSV file, a mapping from paths, or a flat sequence with one per image")
+    labels = list(labels)
     if len(labels) != len(images):
         raise LabelError(f"{len(labels)} labels do not fit {len(images)} images; give one per image, -1 = unlabelled")
     return [class_name(label) for label in labels]
@@ -26,12 +31,13 @@ def read_labels(labels: Any, images: ImageSet) -> list[str | None]:
 
 def class_name(label: Any) -> str | None:
     """The class a label names, as text; None for -1, NaN, None and empty text."""
-    if label is None or (isinstance(label, float | np.floating) and (np.isnan(label) or label == -1)):
+    label = label.item() if hasattr(label, "item") else label  # of a NumPy or torch scalar
+    if label is None or label != label:
         return None
-    if isinstance(label, float | np.floating) and float(label).is_integer():
+    if isinstance(label, float) and label.is_integer():
         label = int(label)
-    text = str(label.item() if hasattr(label, "item") else label).strip()
-    return None if text in ("", "-1") else text
+    text = str(label).strip()
+    return None if text in ("", "-1", "-1.0") else text
 
 
 def class_numbers(names: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:
@@ -45,55 +51,65 @@ def _natural(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() and name.isascii() else (1, 0, name)
 
 
-def _read_csv(path: Path) -> dict[str, str | None]:
+def _read_csv(path: Path) -> list[tuple[str, str | None]]:
     if not path.is_file():
         raise LabelError(f"the label file {path} does not exist; check the path")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, skipinitialspace=True, strict=True)
             columns = [c.strip() for c in reader.fieldnames or [] if c is not None]
             if not {"path", "label"} <= set(columns):
                 found = ", ".join(columns) or "nothing"
-                raise LabelError(f"{path} needs a header with the columns path,label; it has {found}")
+                raise LabelError(
+                    f"{path} needs a header with the columns path,label and commas between; it has {found!r}"
+                )
             reader.fieldnames = columns
-            found_labels: dict[str, str | None] = {}
+            pairs = []
             for row in reader:
-                name, label = (row["path"] or "").strip(), class_name(row["label"])
+                name = (row["path"] or "").strip()
                 if not name:
                     raise LabelError(f"line {reader.line_num} of {path} has no path; fill it in or delete the line")
-                if name in found_labels and found_labels[name] != label:
+                if any(row.get(None, [])):
                     raise LabelError(
-                        f"{path} gives {name} two labels, {found_labels[name]!r} and {label!r}; keep one of the lines"
+                        f"line {reader.line_num} of {path} is longer than its header; quote values with commas"
                     )
-                found_labels[name] = label
+                pairs.append((name, class_name(row["label"])))
     except (UnicodeDecodeError, csv.Error) as error:
         raise LabelError(f"{path} is not a readable CSV file ({error}); save it as UTF-8 CSV") from error
-    return found_labels
+    return pairs
 
 
-def _match(labels: dict[Any, Any], images: ImageSet) -> list[str | None]:
+def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> list[str | None]:
     """Labels in the order of the images; a label for a file that is not among them is an error."""
-    position = {name: i for i, name in enumerate(images.names)}
-    by_image: list[str | None] = [None] * len(images)
+    names = [_plain(name) for name in images.names]
+    known = set(names)
+    by_name: dict[str, str | None] = {}
     unknown = []
-    for raw, label in labels.items():
-        name = _as_image_name(str(raw), images)
-        if name in position:
-            by_image[position[name]] = class_name(label)
-        else:
-            unknown.append(str(raw))
+    for path, label in pairs:
+        name = _as_image_name(path, images)
+        if name not in known:
+            unknown.append(path)
+        elif by_name.setdefault(name, label) != label:
+            raise LabelError(f"{path} has two labels, {by_name[name]!r} and {label!r}; keep one of them")
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        raise LabelError(
-            f"there is a label for {unknown[0]}{more}, but no such image; write paths relative to the image folder"
+        remedy = (
+            f"write paths as in {images.names[0]}"
+            if images.root is None
+            else "write paths relative to the image folder"
         )
-    return by_image
+        raise LabelError(f"there is a label for {unknown[0]}{more}, but no such image; {remedy}")
+    return [by_name.get(name) for name in names]
 
 
-def _as_image_name(name: str, images: ImageSet) -> str:
-    if images.root is not None and Path(name).is_absolute():
-        try:
-            return Path(name).resolve().relative_to(images.root.resolve()).as_posix()
-        except ValueError:
-            return name
-    return Path(name).as_posix() if images.root is not None else name
+def _as_image_name(path: str, images: ImageSet) -> str:
+    if images.root is not None and Path(path).is_absolute():
+        for file, root in ((Path(path), images.root.absolute()), (Path(path).resolve(), images.root.resolve())):
+            if file.is_relative_to(root):
+                return _plain(str(file.relative_to(root)))
+    return _plain(path)
+
+
+def _plain(name: str) -> str:
+    """One spelling of a path: without ./ and with accents composed, as some systems store them apart."""
+    return unicodedata.normalize("NFC", Path(name).as_posix())

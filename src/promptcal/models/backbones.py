@@ -29,11 +29,7 @@ def create_backbone(name: str, *, image_size: int | None = None, pretrained: boo
     """
     if name == EMBEDDED_BACKBONE:
         return _embedded(image_size, pretrained)
-    if not timm.is_model(name.split(".")[0]):
-        known = [*timm.list_models("*vit*"), *timm.list_models("*eva*"), EMBEDDED_BACKBONE]
-        close = difflib.get_close_matches(name.split(".")[0], known, n=3)
-        hint = f" Did you mean {', '.join(close)}?" if close else " `timm.list_models()` lists them."
-        raise WeightsError(f"timm has no model called {name!r}.{hint}")
+    _require_known(name)
     sizes = {} if image_size is None else {"img_size": image_size}
     try:
         model = timm.create_model(name, pretrained=False, num_classes=0, **sizes)
@@ -42,6 +38,7 @@ def create_backbone(name: str, *, image_size: int | None = None, pretrained: boo
         require_vit(timm.create_model(name, pretrained=False, num_classes=0), name)
         raise WeightsError(f"{name} cannot be built at {image_size} px: {error}") from error
     require_vit(model, name)
+    _require_room_for_a_patch(model, name, image_size)
     if not pretrained:
         return model
     try:
@@ -49,8 +46,8 @@ def create_backbone(name: str, *, image_size: int | None = None, pretrained: boo
     except Exception as error:  # hub, network and file errors share no base class
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise WeightsError(
-            f"the weights of {name} could not be fetched ({reason}). Connect to the network once, or point HF_HOME "
-            "at a filled Hugging Face cache, or pass a local file as the weights, or use the embedded "
+            f"the weights of {name} could not be fetched ({reason.rstrip('.')}); connect to the network once, "
+            "or point HF_HOME at a filled Hugging Face cache, or pass a local file as the weights, or use the embedded "
             f"backbone {EMBEDDED_BACKBONE}"
         ) from error
 
@@ -81,6 +78,25 @@ def preprocessing(backbone: Any) -> Preprocessing:
     )
 
 
+def _require_known(name: str) -> None:
+    architecture, _, tag = name.partition(".")
+    if not timm.is_model(architecture):
+        wrong, known = architecture, [*timm.list_models("*vit*"), *timm.list_models("*eva*"), EMBEDDED_BACKBONE]
+    elif tag and name not in (known := timm.list_models(architecture, include_tags=True)):
+        wrong = name
+    else:
+        return
+    close = difflib.get_close_matches(wrong, known, n=3)
+    hint = f"did you mean {', '.join(close)}?" if close else "`timm.list_models()` lists them"
+    raise WeightsError(f"timm has no model called {name!r}; {hint}")
+
+
+def _require_room_for_a_patch(model: Any, name: str, image_size: int | None) -> None:
+    patch = max(model.patch_embed.patch_size)
+    if image_size is not None and image_size < patch:
+        raise WeightsError(f"{name} cannot be built at {image_size} px: one of its patches is {patch} px already")
+
+
 def _embedded(image_size: int | None, pretrained: bool) -> Any:
     model = VisionTransformer(img_size=32, patch_size=4, embed_dim=192, depth=6, num_heads=3, num_classes=0)
     model.pretrained_cfg = {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD}
@@ -90,6 +106,7 @@ def _embedded(image_size: int | None, pretrained: bool) -> Any:
         asset = resources.files("promptcal.models") / "assets" / "vit_tiny_patch4_32.safetensors"
         with resources.as_file(asset) as path:
             load_weights(model, path)
+    _require_room_for_a_patch(model, EMBEDDED_BACKBONE, image_size)
     if image_size is not None and image_size != 32:
         model.set_input_size(img_size=(image_size, image_size))
     return model

@@ -58,7 +58,8 @@ def projected_cosine(queries: Projection, keys: Projection) -> Tensor:
     cross = queries.bottleneck @ cross_gram @ keys.bottleneck.T
     query_norm = _quadratic(queries.bottleneck, query_gram)
     key_norm = _quadratic(keys.bottleneck, key_gram)
-    return cross / torch.sqrt(query_norm.unsqueeze(1) * key_norm.unsqueeze(0)).clamp(min=1e-12)
+    # clamped before the root, whose gradient at 0 is infinite
+    return cross / torch.sqrt((query_norm.unsqueeze(1) * key_norm.unsqueeze(0)).clamp(min=1e-24))
 
 
 def _quadratic(rows: Tensor, gram: Tensor) -> Tensor:

@@ -5,13 +5,13 @@ Files are read as safetensors or with ``weights_only``: nothing in them can run.
 """
 
 import argparse
-import pickle
+import contextlib
+import io
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from timm.models.eva import Eva
 from timm.models.eva import checkpoint_filter_fn as convert_for_eva
@@ -33,7 +33,7 @@ def load_weights(model: Any, path: str | Path) -> None:
     """
     path = Path(path)
     state = _unwrap(_read(path), path)
-    prompts = _take_prompts(state)
+    prompts = _take_prompts(state, path)
     if prompts is not None:
         _check_prompts(model, prompts, path)
     backbone: Any = getattr(model, "backbone", model)
@@ -51,9 +51,9 @@ def _read(path: Path) -> dict[str, Any]:
             return load_file(path)
         with torch.serialization.safe_globals([argparse.Namespace]):  # DINO keeps its arguments beside the weights
             loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
+    except Exception as error:  # damaged files make the readers stumble in every way there is
         raise WeightsError(
-            f"{path} is not a readable weight file ({_first_line(error)}); give a .safetensors file or a "
+            f"{path} is not a readable weight file ({_why_unreadable(error)}); give a .safetensors file or a "
             "PyTorch .pth that holds only tensors"
         ) from error
     if not isinstance(loaded, dict):
@@ -63,12 +63,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _unwrap(loaded: dict[str, Any], path: Path) -> dict[str, Tensor]:
     """The flat state dict inside a checkpoint, common prefixes taken off."""
-    while not any(isinstance(v, Tensor) for v in loaded.values()):
-        inner = next((loaded[k] for k in _WRAPPERS if isinstance(loaded.get(k), dict)), None)
-        if inner is None:
-            raise WeightsError(f"{path} holds no weights under any of {', '.join(_WRAPPERS)}; is it a ViT checkpoint?")
-        loaded = inner
-    state = {k: v for k, v in loaded.items() if isinstance(v, Tensor)}
+    while wrapped := [loaded[k] for k in _WRAPPERS if isinstance(loaded.get(k), dict)]:
+        loaded = wrapped[0]
+    state = {k: v for k, v in loaded.items() if isinstance(k, str) and isinstance(v, Tensor)}
+    if not state:
+        raise WeightsError(f"{path} holds no weights, nor under any of {', '.join(_WRAPPERS)}; is it a ViT checkpoint?")
     stripping = True
     while stripping:
         stripping = False
@@ -81,46 +80,67 @@ def _unwrap(loaded: dict[str, Any], path: Path) -> dict[str, Tensor]:
     return {re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", k): v for k, v in state.items()}
 
 
-def _take_prompts(state: dict[str, Tensor]) -> Tensor | None:
+def _take_prompts(state: dict[str, Tensor], path: Path) -> Tensor | None:
     """Remove the prompts from ``state``; the published checkpoints' rows for them in ``pos_embed`` go too."""
-    if "prompts" in state:
-        return state.pop("prompts")
-    if "prompt_tokens" not in state:
+    key = next((k for k in ("prompts", "prompt_tokens") if k in state), None)
+    if key is None:
         return None
-    prompts = state.pop("prompt_tokens").clone()
-    n = prompts.shape[1]
-    positions = state["pos_embed"]
-    # zero in the published files; added here so that any other value would count as it did there
-    prompts[0] += positions[0, 1 : 1 + n]
+    prompts = state.pop(key)
+    if prompts.ndim != 3:
+        raise WeightsError(
+            f"{path} has {key} of shape {list(prompts.shape)} where blocks x prompts x width was expected; "
+            "is it a PromptCAL checkpoint?"
+        )
+    if key == "prompts":
+        return prompts
+    n, width = prompts.shape[1:]
+    positions = state.get("pos_embed", torch.empty(0))
+    if positions.ndim != 3 or positions.shape[1] < n + 2 or positions.shape[2] != width:
+        raise WeightsError(
+            f"{path} has a pos_embed of shape {list(positions.shape)} that leaves no rows for its {n} prompts; "
+            "is it a published PromptCAL checkpoint?"
+        )
     state["pos_embed"] = torch.cat([positions[:, :1], positions[:, 1 + n :]], dim=1)
-    return prompts
+    # zero in the published files; added here so that any other value would count as it did there
+    return torch.cat([prompts[:1] + positions[:, 1 : 1 + n], prompts[1:]])
 
 
 def _load_backbone(backbone: Any, state: dict[str, Tensor], path: Path) -> None:
     state = {k: v.float() for k, v in state.items()}
     expected = backbone.state_dict()
+    patches = state.get("patch_embed.proj.weight")
+    if patches is not None and patches.ndim == 4:  # timm would resample patches of another size
+        _require_shapes({"patch_embed.proj.weight": patches}, expected, backbone, path)
+    dinov2 = "register_tokens" in state or any(".mlp.w12." in k for k in state)
+    if dinov2 and not isinstance(backbone, Eva):
+        state.setdefault("mask_token", torch.zeros(1))  # the mark timm knows DINOv2 by
+    convert = convert_for_eva if isinstance(backbone, Eva) else convert_for_vit
     try:
-        if not isinstance(backbone, Eva) and "mask_token" not in state and "register_tokens" in state:
-            state["mask_token"] = torch.zeros(1)  # the mark timm knows DINOv2 by
-        convert = convert_for_eva if isinstance(backbone, Eva) else convert_for_vit
-        state = convert(state, backbone)
-    except (RuntimeError, KeyError, IndexError, AttributeError, AssertionError, ValueError) as error:
+        with contextlib.redirect_stdout(io.StringIO()):  # timm prints about biases DINOv3 does not use
+            state = convert(state, backbone)
+    except (RuntimeError, KeyError, IndexError, TypeError, AttributeError, AssertionError, ValueError) as error:
         raise WeightsError(
             f"{path} does not fit {type(backbone).__name__} ({_first_line(error)}); it is of another architecture"
         ) from error
-    state = {k: v for k, v in state.items() if k in expected or not _LEFT_OUT.match(k)}
-    wrong_shape = [k for k, v in state.items() if k in expected and v.shape != expected[k].shape]
-    if wrong_shape:
-        key = wrong_shape[0]
-        raise WeightsError(
-            f"{path} does not fit {type(backbone).__name__}: {key} is {list(state[key].shape)} in the file and "
-            f"{list(expected[key].shape)} in the model; choose the backbone the file was made for"
-        )
-    missing = [k for k in expected if k not in state]
+    # a classifier is of no use here: one that fits is loaded, any other is left out, none is missed
+    state = {
+        k: v for k, v in state.items() if not _LEFT_OUT.match(k) or (k in expected and v.shape == expected[k].shape)
+    }
+    _require_shapes(state, expected, backbone, path)
+    missing = [k for k in expected if k not in state and not _LEFT_OUT.match(k)]
     unexpected = [k for k in state if k not in expected]
     if missing or unexpected:
         raise WeightsError(_mismatch(path, type(backbone).__name__, missing, unexpected))
-    backbone.load_state_dict(state)
+    backbone.load_state_dict(state, strict=False)
+
+
+def _require_shapes(state: dict[str, Tensor], expected: dict[str, Tensor], backbone: Any, path: Path) -> None:
+    for key, value in state.items():
+        if key in expected and value.shape != expected[key].shape:
+            raise WeightsError(
+                f"{path} does not fit {type(backbone).__name__}: {key} is {list(value.shape)} in the file and "
+                f"{list(expected[key].shape)} in the model; choose the backbone the file was made for"
+            )
 
 
 def _check_prompts(model: Any, prompts: Tensor, path: Path) -> None:
@@ -140,6 +160,14 @@ def _mismatch(path: Path, model: str, missing: list[str], unexpected: list[str])
         if keys
     ]
     return f"{path} does not fit {model}: {' and '.join(parts)}; choose the backbone the file was made for"
+
+
+def _why_unreadable(error: Exception) -> str:
+    """The reason without torch's advice, which is to load the file unsafely."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    named = re.search(r"GLOBAL ([\w.]+)", str(error))
+    return f"it asks to call {named[1]}" if named else "it is damaged or of another kind"
 
 
 def _first_line(error: Exception) -> str:

@@ -176,7 +176,7 @@ class Loop:
                 "network": {name: p.detach() for name, p in self.parameters.items()},
                 "optimiser": self.optimiser.state_dict(),
                 "stage_state": self.stage.state_dict(),
-                "metrics_position": self.recorder.position(),
+                "records": self.recorder.position(),
             }
         )
 
@@ -189,4 +189,3 @@ class Loop:
         position = dict(state["position"])
         position["sums"] = {key: value.to(device) for key, value in position["sums"].items()}
         self.position = Position(**position)
-        self.recorder.rewind(state["metrics_position"])

@@ -1,7 +1,6 @@
 """What a run says while it trains: a progress bar, `metrics.jsonl`, and TensorBoard."""
 
 import json
-import math
 import os
 import time
 from pathlib import Path
@@ -16,6 +15,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from promptcal.files import finite
 
 _LABELS = {
     "loss": "loss",
@@ -86,7 +87,7 @@ class Recorder:
 
     def epoch(self, record: dict[str, Any], global_step: int) -> None:
         """Write one epoch's means; numbers that are not finite become null."""
-        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+        clean = finite(record)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(clean) + "\n")
         if self._writer is not None:

@@ -1,0 +1,370 @@
+"""Finding images by folder, list or array, and decoding whatever an image file may be."""
+
+import os
+import struct
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from promptcal.data import ImageSet
+from promptcal.data.images import UnreadableImage
+from promptcal.data.store import decode
+from promptcal.errors import DataError
+
+
+def picture(height=12, width=20, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def save(path, array=None, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(picture() if array is None else array).save(path, **options)
+    return path
+
+
+def pixels(path):
+    return np.asarray(ImageSet.of(path).image(0))
+
+
+# -- where images come from -----------------------------------------------------------------------------------
+
+
+def test_a_folder_gives_all_images_below_it_sorted_by_name(tmp_path):
+    names = ["b.PNG", "a b/ü ñ.jpg", "a b/2.webp", "z/deep/日本.bmp", "a.tif", "g.gif", "x.jpeg", "y.tiff"]
+    for name in names:
+        save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no image")
+    save(tmp_path / "._a.jpg")
+    save(tmp_path / ".thumbnails" / "a.jpg")
+    found = ImageSet.of(tmp_path)
+    expected = ["a b/2.webp", "a b/ü ñ.jpg", "a.tif", "b.PNG", "g.gif", "x.jpeg", "y.tiff", "z/deep/日本.bmp"]
+    assert found.names == ImageSet.of(str(tmp_path)).names == expected
+    assert len(found) == 8
+    assert [found.image(i).size for i in range(8)] == [(20, 12)] * 8
+
+
+def test_a_linked_folder_is_followed(tmp_path):
+    save(tmp_path / "elsewhere" / "a.png")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "link").symlink_to(tmp_path / "elsewhere")
+    assert ImageSet.of(tmp_path / "images").names == ["link/a.png"]
+
+
+@pytest.mark.timeout(10)
+def test_links_in_a_circle_give_each_image_once(tmp_path):
+    save(tmp_path / "a" / "1.png")
+    save(tmp_path / "b" / "2.png")
+    for i in range(5):
+        (tmp_path / f"self{i}").symlink_to(tmp_path)
+        (tmp_path / "a" / f"up{i}").symlink_to("..")
+    assert ImageSet.of(tmp_path).names == ["a/1.png", "b/2.png"]
+
+
+def test_links_between_two_folders_end(tmp_path):
+    save(tmp_path / "a" / "1.png")
+    save(tmp_path / "b" / "2.png")
+    (tmp_path / "a" / "to_b").symlink_to(tmp_path / "b")
+    (tmp_path / "b" / "to_a").symlink_to(tmp_path / "a")
+    assert ImageSet.of(tmp_path).names == ["a/1.png", "a/to_b/2.png", "b/2.png", "b/to_a/1.png"]
+
+
+def test_a_folder_named_like_an_image_is_a_folder(tmp_path):
+    save(tmp_path / "album.jpg" / "a.png")
+    assert ImageSet.of(tmp_path).names == ["album.jpg/a.png"]
+
+
+def test_a_dangling_link_is_an_unreadable_image(tmp_path):
+    save(tmp_path / "a.png")
+    (tmp_path / "b.png").symlink_to(tmp_path / "gone.png")
+    _, kept, faults = decode(ImageSet.of(tmp_path), 8, skip_unreadable=True)
+    assert kept == [0]
+    assert [name for name, _ in faults] == ["b.png"]
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_named_like_an_image_is_passed_over(tmp_path):
+    save(tmp_path / "a.png")
+    os.mkfifo(tmp_path / "b.png")
+    assert ImageSet.of(tmp_path).names == ["a.png"]
+
+
+def test_a_list_keeps_its_order_and_names(tmp_path):
+    files = [save(tmp_path / "b.png"), str(save(tmp_path / "a.png", picture(seed=1)))]
+    images = ImageSet.of(files)
+    assert images.names == [str(f) for f in files]
+    assert np.array_equal(images.image(1), picture(seed=1))
+    assert ImageSet.of(iter(files)).names == images.names
+    assert ImageSet.of(images) is images
+
+
+def test_one_file_is_a_set_of_one(tmp_path):
+    assert ImageSet.of(save(tmp_path / "a.png")).names == ["a.png"]
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, torch.from_numpy, np.asfortranarray])
+def test_arrays_are_their_own_images(wrap):
+    array = np.stack([picture(seed=s) for s in range(3)])
+    images = ImageSet.of(wrap(array))
+    assert len(set(images.names)) == 3
+    assert all(np.array_equal(images.image(i), array[i]) for i in range(3))
+
+
+def test_a_subset_of_a_subset_opens_the_right_images():
+    array = np.stack([picture(seed=s) for s in range(6)])
+    images = ImageSet.of(array).subset([5, 1, 3]).subset(np.array([2, 0]))
+    assert images.names == ["image-000003", "image-000005"]
+    assert np.array_equal(images.image(0), array[3])
+    assert np.array_equal(images.image(1), array[5])
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((2, 8, 8, 3), dtype=np.float32),
+        np.zeros((2, 3, 8, 8), dtype=np.uint8),
+        np.zeros((8, 8, 3), dtype=np.uint8),
+        np.zeros((0, 8, 8, 3), dtype=np.uint8),
+        np.zeros((2, 0, 8, 3), dtype=np.uint8),
+        torch.zeros(2, 8, 8, 3),
+        torch.zeros(2, 8, 8, 3, dtype=torch.bfloat16, requires_grad=True),
+        torch.zeros(2, 3, 8, 8, dtype=torch.uint8),
+    ],
+)
+def test_other_arrays_are_refused_with_their_shape(array):
+    with pytest.raises(DataError, match="uint8 of shape N x H x W x 3, not .*" + str(tuple(array.shape))[1:-1]):
+        ImageSet.of(array)
+
+
+@pytest.mark.parametrize("images", [[], (), [1, 2], [np.zeros((8, 8, 3), np.uint8)], 5, None, b"a.png", ["a", None]])
+def test_what_is_no_image_source_is_refused(images):
+    with pytest.raises(DataError, match="a list of image files"):
+        ImageSet.of(images)
+
+
+def test_missing_and_empty_folders_are_named(tmp_path):
+    with pytest.raises(DataError, match="absent does not exist; check the path"):
+        ImageSet.of(tmp_path / "absent")
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(DataError, match=f"{tmp_path.name} holds no images"):
+        ImageSet.of(tmp_path)
+
+
+def test_a_missing_file_or_a_folder_in_a_list_is_named(tmp_path):
+    there = save(tmp_path / "a.png")
+    with pytest.raises(DataError, match=r"b\.png does not exist"):
+        ImageSet.of([there, tmp_path / "b.png"])
+    with pytest.raises(DataError, match="is a folder; pass it alone"):
+        ImageSet.of([there, tmp_path])
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
+    save(tmp_path / "a.png")
+
+    def refuse(folder):
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match=r"Permission denied.*check its permissions"):
+        ImageSet.of(tmp_path)
+
+
+def test_a_name_that_is_not_unicode_is_refused_before_anything_is_computed(tmp_path):
+    try:
+        with open(os.fsencode(tmp_path) + b"/caf\xe9.png", "wb"):
+            pass
+    except OSError:
+        pytest.skip("this file system takes only Unicode names")
+    with pytest.raises(DataError, match=r"caf\\udce9\.png.*rename"):
+        ImageSet.of(tmp_path)
+
+
+# -- decoding -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.bmp", "a.tif", "a.webp"])
+def test_lossless_formats_give_their_pixels(tmp_path, name):
+    options = {"lossless": True} if name.endswith("webp") else {}
+    assert np.array_equal(pixels(save(tmp_path / name, **options)), picture())
+
+
+def test_jpeg_gives_nearly_its_pixels(tmp_path):
+    smooth = np.full((16, 16, 3), (200, 100, 50), dtype=np.uint8)
+    difference = pixels(save(tmp_path / "a.jpg", smooth, quality=95)).astype(int) - smooth
+    assert abs(difference).max() <= 3
+
+
+def test_of_an_animation_the_first_frame_is_taken(tmp_path):
+    frames = [Image.new("RGB", (9, 7), colour) for colour in ("red", "lime", "blue")]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    assert np.array_equal(pixels(tmp_path / "a.gif"), np.full((7, 9, 3), (255, 0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("orientation", "upright"),
+    [
+        (1, lambda a: a),
+        (2, lambda a: a[:, ::-1]),
+        (3, lambda a: a[::-1, ::-1]),
+        (4, lambda a: a[::-1]),
+        (5, lambda a: a.transpose(1, 0, 2)),
+        (6, lambda a: a.transpose(1, 0, 2)[:, ::-1]),
+        (7, lambda a: a[::-1, ::-1].transpose(1, 0, 2)),
+        (8, lambda a: a.transpose(1, 0, 2)[::-1]),
+    ],
+)
+def test_exif_orientation_is_undone(tmp_path, orientation, upright):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    assert np.array_equal(pixels(save(tmp_path / "a.png", exif=exif)), upright(picture()))
+
+
+def test_grey_becomes_three_equal_channels(tmp_path):
+    grey = picture()[:, :, 0]
+    assert np.array_equal(pixels(save(tmp_path / "a.png", grey)), np.stack([grey] * 3, axis=2))
+
+
+def test_one_bit_images_become_black_and_white(tmp_path):
+    bits = picture()[:, :, 0] > 127
+    assert np.array_equal(pixels(save(tmp_path / "a.png", bits)), np.where(bits, 255, 0)[:, :, None].repeat(3, 2))
+
+
+def of_palette(tmp_path, **options):
+    """Pixels 0, 1, 2 in red, green, blue."""
+    numbers = np.arange(60).reshape(6, 10) % 3
+    image = Image.fromarray(numbers.astype(np.uint8))
+    image.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255])
+    assert image.mode == "P"
+    image.save(tmp_path / "a.png", **options)
+    return numbers, pixels(tmp_path / "a.png")
+
+
+def test_a_palette_is_looked_up(tmp_path):
+    numbers, found = of_palette(tmp_path)
+    assert np.array_equal(found, np.eye(3)[numbers] * 255)
+
+
+def test_a_transparent_palette_entry_is_white(tmp_path):
+    numbers, found = of_palette(tmp_path, transparency=1)
+    assert np.array_equal(found, np.array([[255, 0, 0], [255, 255, 255], [0, 0, 255]])[numbers])
+
+
+@pytest.mark.parametrize("channels", [2, 4])
+def test_alpha_is_laid_over_white(tmp_path, channels):
+    array = np.random.default_rng(0).integers(0, 256, (9, 11, channels), dtype=np.uint8)
+    array[0, :, -1], array[1, :, -1] = 0, 255
+    colour, alpha = array[:, :, :-1].astype(float), array[:, :, -1:] / 255
+    expected = np.broadcast_to(colour * alpha + 255 * (1 - alpha), (9, 11, 3))
+    found = pixels(save(tmp_path / "a.png", array))
+    assert abs(found - expected).max() <= 1
+    assert np.array_equal(found[:2], expected[:2])
+
+
+def test_cmyk_is_converted(tmp_path):
+    Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "a.jpg", quality=95)
+    assert abs(pixels(tmp_path / "a.jpg").astype(int) - (255, 0, 0)).max() <= 4
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path, suffix):
+    deep = np.linspace(0, 65535, 24 * 32).astype(np.uint16).reshape(24, 32)
+    found = pixels(save(tmp_path / f"a.{suffix}", deep))
+    assert abs(found - (deep / 65535 * 255)[:, :, None]).max() <= 1
+    assert found.min() == 0
+    assert found.max() == 255
+
+
+def test_floating_point_pixels_are_refused_rather_than_black(tmp_path):
+    save(tmp_path / "a.tif", np.random.default_rng(0).random((8, 8), dtype=np.float32))
+    with pytest.raises(UnreadableImage, match="8 or 16 bits"):
+        pixels(tmp_path / "a.tif")
+
+
+# -- what cannot be read --------------------------------------------------------------------------------------
+
+
+def truncated(path):
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+FAULTS = {
+    "truncated.jpg": truncated,
+    "truncated.png": truncated,
+    "garbage.jpg": lambda path: path.write_bytes(bytes(range(256)) * 4),
+    "text.png": lambda path: path.write_text("this is no image"),
+    "zero.jpg": lambda path: path.write_bytes(b""),
+    "thin.png": lambda path: save(path, picture(2, 101)),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_unreadable_image_is_named_with_the_remedy_or_left_out(tmp_path, name):
+    save(tmp_path / "a.png", picture(40, 60))
+    FAULTS[name](save(tmp_path / name, picture(40, 60)))
+    images = ImageSet.of(tmp_path)
+    with pytest.raises(DataError, match=rf"cannot read {name} \(.+\); remove it or pass --skip-unreadable"):
+        decode(images, 8)
+    store, kept, faults = decode(images, 8, skip_unreadable=True)
+    assert (len(store), kept) == (1, [0])
+    assert [faulty for faulty, _ in faults] == [name]
+    assert faults[0][1]
+
+
+def test_of_many_unreadable_images_the_first_is_named_and_each_is_reported_once(tmp_path):
+    for name in FAULTS:
+        FAULTS[name](save(tmp_path / name, picture(40, 60)))
+    save(tmp_path / "m.png")
+    images = ImageSet.of(tmp_path)
+    with pytest.raises(DataError, match=r"cannot read garbage\.jpg \(not an image\) and 5 more"):
+        decode(images, 8)
+    progress = []
+    _, kept, faults = decode(images, 8, skip_unreadable=True, on_progress=progress.append)
+    assert [images.names[i] for i in kept] == ["m.png"]
+    assert [name for name, _ in faults] == sorted(FAULTS)
+    assert progress == list(range(1, 8))
+
+
+def test_no_readable_image_at_all_is_an_error(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"")
+    with pytest.raises(DataError, match="none of the images could be read"):
+        decode(ImageSet.of(tmp_path), 8, skip_unreadable=True)
+
+
+def test_an_image_too_large_to_trust_is_unreadable(tmp_path, monkeypatch):
+    save(tmp_path / "a.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(UnreadableImage, match="bomb"):
+        ImageSet.of(tmp_path).image(0)
+
+
+@pytest.mark.parametrize("failure", [struct.error("short"), KeyError(3), TypeError(), IndexError("i"), MemoryError()])
+def test_any_failure_of_a_decoder_makes_the_image_unreadable(failure):
+    def fail(index):
+        raise failure
+
+    with pytest.raises(UnreadableImage, match=r".+"):
+        ImageSet(["a.png"], fail).image(0)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "tif", "gif"])
+def test_damaged_bytes_give_an_image_or_an_unreadable_one(tmp_path, suffix):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    options = {"exif": exif} if suffix in ("jpg", "png", "webp", "tif") else {}
+    sound = save(tmp_path / f"a.{suffix}", **options).read_bytes()
+    generator = np.random.default_rng(0)
+    outcomes = set()
+    for _ in range(60):
+        damaged = np.frombuffer(sound, np.uint8).copy()
+        places = generator.integers(0, min(len(damaged), 200), 6)
+        damaged[places] = generator.integers(0, 256, 6)
+        (tmp_path / f"a.{suffix}").write_bytes(damaged.tobytes())
+        try:
+            outcomes.add(ImageSet.of(tmp_path).image(0).mode)
+        except UnreadableImage:
+            outcomes.add("unreadable")
+    assert outcomes <= {"RGB", "unreadable"}
+    assert "unreadable" in outcomes

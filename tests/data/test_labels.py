@@ -1,0 +1,180 @@
+"""Labels from CSV files and sequences, matched to images by name."""
+
+import unicodedata
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from promptcal.data import ImageSet, read_labels
+from promptcal.data.labels import class_numbers
+from promptcal.errors import LabelError
+
+NAMES = ["a.png", "b.png", "sub/c, d.png", "sub/é.png"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "images"
+    for name in NAMES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(folder / name)
+    return folder
+
+
+@pytest.fixture
+def read(folder, tmp_path):
+    def read_text(text, images=None):
+        file = tmp_path / "labels.csv"
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_labels(file, ImageSet.of(folder if images is None else images))
+
+    return read_text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'path,label\na.png,cat\n"sub/c, d.png",dog\n',
+        '\ufeffpath,label\r\na.png,cat\r\n"sub/c, d.png",dog\r\n',
+        'label,path\ncat,a.png\ndog,"sub/c, d.png"',
+        'id,path,note,label\n1,a.png,"x, y",cat\n2,"sub/c, d.png",,dog\n',
+        ' path , label \n a.png , cat \n"sub/c, d.png", dog\n',
+        'path, label\na.png, cat\n"sub/c, d.png", "dog"\n',
+        'path,label\n./a.png,cat\n"sub//./c, d.png",dog\n',
+        'path,label\na.png,cat\na.png,cat\n\n"sub/c, d.png",dog,\n',
+        'path,label\na.png,cat\nb.png,\nsub/é.png,-1\n"sub/c, d.png",dog\n',
+        'path,label\nb.png\na.png,cat\nsub/é.png,"  "\n"sub/c, d.png",dog\n',
+        'path,label\nb.png,-1.0\na.png,cat\n"sub/c, d.png",dog\n',
+    ],
+    ids=lambda text: repr(text[:24]),
+)
+def test_csv_files_are_read_whatever_their_form(read, text):
+    assert read(text) == ["cat", None, "dog", None]
+
+
+def test_labels_may_hold_commas_quotes_and_any_script(read):
+    text = 'path,label\na.png,"cat, big"\nb.png,"the ""cat"""\nsub/é.png,猫\n'
+    assert read(text) == ["cat, big", 'the "cat"', None, "猫"]
+
+
+def test_a_header_alone_labels_nothing(read):
+    assert read("path,label\n") == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("path,label\na.png,cat\na.png,dog\n", "a.png has two labels, 'cat' and 'dog'"),
+        ("path,label\na.png,cat\n./a.png,dog\n", "a.png has two labels, 'cat' and 'dog'"),
+        ("path,label\na.png,cat\na.png,\n", "a.png has two labels, 'cat' and None"),
+        ("path,class\na.png,cat\n", "needs a header with the columns path,label .*; it has 'path, class'"),
+        ("a.png,cat\nb.png,dog\n", "needs a header"),
+        ("", "needs a header with the columns path,label .*; it has 'nothing'"),
+        ("path\tlabel\na.png\tcat\n", r"commas between; it has 'path\\tlabel'"),
+        ("path;label\na.png;cat\n", "commas between; it has 'path;label'"),
+        ("path,label\ngone.png,cat\n", "a label for gone.png, but no such image; write paths relative to the image"),
+        ("path,label\ngone.png,x\nlost.png,y\n", "a label for gone.png and 1 more, but no such image"),
+        ("path,label\na.png,cat\n,dog\n", "line 3 of .*labels.csv has no path; fill it in"),
+        ("path,label\na.png,cat, big\n", "line 2 of .*labels.csv is longer than its header; quote"),
+        ('path,label\na.png,"cat\nb.png,dog\n', "not a readable CSV file"),
+        ("path,label\na.png,caf\u00e9\n".encode("latin-1"), "save it as UTF-8 CSV"),
+        ("path,label\na.png,cat\n".encode("utf-16"), "save it as UTF-8 CSV"),
+    ],
+)
+def test_a_csv_file_that_does_not_fit_is_refused_with_the_remedy(read, text, message):
+    with pytest.raises(LabelError, match=message):
+        read(text)
+
+
+def test_a_missing_label_file_is_named(folder, tmp_path):
+    with pytest.raises(LabelError, match=r"absent\.csv does not exist; check the path"):
+        read_labels(str(tmp_path / "absent.csv"), ImageSet.of(folder))
+
+
+def test_absolute_paths_inside_the_folder_are_understood(read, folder):
+    assert read(f"path,label\n{folder}/a.png,cat\n{folder.parent}/x/../images/b.png,dog\n")[:2] == ["cat", "dog"]
+
+
+def test_absolute_paths_of_linked_images_are_understood_either_way(folder, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "elsewhere" / "e.png")
+    (folder / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "alias").symlink_to(folder)
+    labels = {folder / "link" / "e.png": "through a link", tmp_path / "alias" / "a.png": "through an alias"}
+    found = dict(zip(ImageSet.of(folder).names, read_labels(labels, ImageSet.of(folder)), strict=True))
+    assert (found["link/e.png"], found["a.png"]) == ("through a link", "through an alias")
+
+
+def test_an_absolute_path_outside_the_folder_is_unknown(read, folder):
+    with pytest.raises(LabelError, match=r"no such image"):
+        read(f"path,label\n{folder.parent}/a.png,cat\n")
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_accents_match_however_they_are_stored(read, form):
+    assert read(unicodedata.normalize(form, "path,label\nsub/é.png,cat\n"))[3] == "cat"
+
+
+def test_images_given_as_a_list_go_by_the_paths_of_the_list(read, folder):
+    listed = [f"{folder}/b.png", f"{folder}/a.png"]
+    assert read(f"path,label\n{listed[1]},cat\n", listed) == [None, "cat"]
+    with pytest.raises(LabelError, match=r"a label for a\.png, but no such image; write paths as in .*b\.png"):
+        read("path,label\na.png,cat\n", listed)
+
+
+def test_an_image_listed_twice_has_its_label_twice(read, folder):
+    assert read(f"path,label\n{folder}/a.png,cat\n", [folder / "a.png"] * 2) == ["cat", "cat"]
+
+
+ARRAYS = ImageSet.of(np.zeros((4, 8, 8, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (None, [None] * 4),
+        ([3, -1, 10, 3], ["3", None, "10", "3"]),
+        ([3.0, float("nan"), -1.0, 2.5], ["3", None, None, "2.5"]),
+        (["cat", "", "-1", None], ["cat", None, None, None]),
+        (np.array([3, -1, 10, 3]), ["3", None, "10", "3"]),
+        (np.array([3, np.nan, -1, 10], dtype=np.float32), ["3", None, None, "10"]),
+        (np.array(["cat", " ", "-1", "dog"]), ["cat", None, None, "dog"]),
+        (np.array(["cat", None, np.nan, 3], dtype=object), ["cat", None, None, "3"]),
+        (torch.tensor([3, -1, 10, 3]), ["3", None, "10", "3"]),
+        (torch.tensor([3.0, float("nan"), -1.0, 10.0]), ["3", None, None, "10"]),
+        ({"image-000001": "cat", "image-000003": np.int64(-1)}, [None, "cat", None, None]),
+    ],
+)
+def test_sequences_and_mappings_name_classes(labels, expected):
+    assert read_labels(labels, ARRAYS) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([1, 2, 3], "3 labels do not fit 4 images; give one per image"),
+        (np.zeros(5), "5 labels do not fit 4 images"),
+        (np.zeros((4, 2)), "a flat sequence"),
+        (torch.zeros(4, 1), "a flat sequence"),
+        (np.array(3), "a flat sequence"),
+        (7, "a flat sequence"),
+        ({"image-9": "cat"}, "a label for image-9, but no such image; write paths as in image-000000"),
+    ],
+)
+def test_sequences_that_do_not_fit_are_refused(labels, message):
+    with pytest.raises(LabelError, match=message):
+        read_labels(labels, ARRAYS)
+
+
+def test_class_numbers_follow_natural_order():
+    numbers, classes = class_numbers(["10", None, "2", "owl", "Ant", "2", "1"])
+    assert classes == ["1", "2", "10", "Ant", "owl"]
+    assert numbers.tolist() == [2, -1, 1, 4, 3, 1, 0]
+    assert numbers.dtype == np.int64
+
+
+def test_no_labels_have_no_classes():
+    numbers, classes = class_numbers([None, None])
+    assert (numbers.tolist(), classes) == ([-1, -1], [])

@@ -1,0 +1,54 @@
+"""Batches that are half labelled, drawn with replacement."""
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from promptcal.data import BalancedSampler
+
+
+def mask(n, n_labelled):
+    labelled = torch.zeros(n, dtype=torch.bool)
+    labelled[torch.randperm(n, generator=torch.Generator().manual_seed(1))[:n_labelled]] = True
+    return labelled
+
+
+@pytest.mark.parametrize(("n", "batch", "steps"), [(100, 10, 10), (109, 10, 10), (10, 10, 1), (3, 128, 1)])
+def test_an_epoch_is_the_full_batches_of_n_draws_and_at_least_one(n, batch, steps):
+    sampler = BalancedSampler(mask(n, 2), batch)
+    epoch = sampler.epoch(0)
+    assert sampler.steps_per_epoch == steps
+    assert (epoch.shape, epoch.dtype) == ((steps, batch), torch.int64)
+    assert int(epoch.min()) >= 0
+    assert int(epoch.max()) < n
+
+
+@pytest.mark.parametrize("n_labelled", [3, 50, 250, 297])
+def test_half_of_the_draws_are_labelled_and_each_side_is_uniform(n_labelled):
+    labelled = mask(300, n_labelled)
+    sampler = BalancedSampler(labelled, 100)
+    draws = torch.cat([sampler.epoch(seed).flatten() for seed in range(200)])
+    assert abs(labelled[draws].double().mean() - 0.5) < 4 * 0.5 / len(draws) ** 0.5
+    counts = torch.bincount(draws, minlength=300)
+    for side in (labelled, ~labelled):
+        assert chisquare(counts[side].numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("n_labelled", [0, 40])
+def test_where_one_side_is_empty_all_images_are_equally_likely(n_labelled):
+    sampler = BalancedSampler(mask(40, n_labelled), 40)
+    counts = torch.bincount(torch.cat([sampler.epoch(s).flatten() for s in range(500)]), minlength=40)
+    assert chisquare(counts.numpy()).pvalue > 1e-3
+
+
+def test_draws_are_with_replacement():
+    assert len(BalancedSampler(mask(200, 100), 200).epoch(0).unique()) < 160  # expected share 1 - 1/e: 126 of 200
+
+
+def test_the_seed_alone_decides_an_epoch():
+    sampler = BalancedSampler(mask(300, 50), 30)
+    first = sampler.epoch(7)
+    torch.rand(3)
+    assert torch.equal(first, sampler.epoch(7))
+    assert torch.equal(first, BalancedSampler(mask(300, 50), 30).epoch(7))
+    assert not torch.equal(first, sampler.epoch(8))

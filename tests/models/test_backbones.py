@@ -1,0 +1,159 @@
+"""Backbones by name: from the hub's cache, from the package, or a clear refusal."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+
+from promptcal.data import embedded_set
+from promptcal.errors import WeightsError
+from promptcal.models import EMBEDDED_BACKBONE, PromptedViT, create_backbone, preprocessing
+
+HUB_NAME = "test_vit.r160_in1k"  # timm's smallest: 0.3 M parameters
+
+
+def run_offline(code, hf_home, environment):
+    """Run Python in a process of its own whose hub cache is ``hf_home`` and whose network is off."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "HF_HOME": str(hf_home), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT", "TIMM_USE_OLD_CACHE", "TORCH_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    return dict(os.environ)
+
+
+def fill_cache(hf_home, name, state):
+    """The layout huggingface_hub leaves behind: a ref that names a snapshot, and the files in it."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    repository = hf_home / "hub" / f"models--timm--{name}"
+    snapshot = repository / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    (snapshot / "config.json").write_text(json.dumps({"architecture": name.split(".")[0], "num_classes": 1000}))
+    save_file(state, snapshot / "model.safetensors")
+
+
+def test_hub_weights_come_from_a_filled_cache_without_network(tmp_path, environment):
+    torch.manual_seed(0)
+    source = timm.create_model(HUB_NAME, pretrained=False)
+    for parameter in source.parameters():
+        torch.nn.init.normal_(parameter)
+    fill_cache(tmp_path / "home", HUB_NAME, source.state_dict())
+    code = (
+        "import sys; from safetensors.torch import save_file; from promptcal.models import create_backbone\n"
+        f"save_file(create_backbone({HUB_NAME!r}).state_dict(), {str(tmp_path / 'loaded.safetensors')!r})"
+    )
+    outcome = run_offline(code, tmp_path / "home", environment)
+    assert outcome.returncode == 0, outcome.stderr
+    loaded = load_file(tmp_path / "loaded.safetensors")
+    assert loaded.keys() == source.state_dict().keys() - {"head.weight", "head.bias"}
+    assert all(torch.equal(value, source.state_dict()[name]) for name, value in loaded.items())
+
+
+def test_hub_weights_absent_from_the_cache_are_refused_at_once(tmp_path, environment):
+    code = (
+        "import time; from promptcal.models import PromptedViT; from promptcal.errors import WeightsError\n"
+        "start = time.monotonic()\n"
+        "try:\n"
+        f"    PromptedViT({HUB_NAME!r})\n"
+        "except WeightsError as error:\n"
+        "    print(time.monotonic() - start, error)"
+    )
+    outcome = run_offline(code, tmp_path / "empty", environment)
+    assert outcome.returncode == 0, outcome.stderr
+    seconds, _, message = outcome.stdout.strip().partition(" ")
+    assert float(seconds) < 10
+    assert "\n" not in message
+    for fragment in (HUB_NAME, "HF_HOME", "local file", EMBEDDED_BACKBONE):
+        assert fragment in message
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [
+        ("vit_bse_patch16_224.dino", "vit_base_patch16_224"),
+        ("vit_small_patch14_dinov22", "vit_small_patch14_dinov2"),
+        ("eva02_tinny_patch14_224", "eva02_tiny_patch14_224"),
+        ("vit_base_patch16_224.dinno", "vit_base_patch16_224.dino"),
+        ("vit_tiny_patch4_32.promtcal", EMBEDDED_BACKBONE),
+    ],
+)
+@pytest.mark.parametrize("pretrained", [True, False])
+def test_a_typo_gets_a_suggestion(typo, meant, pretrained):
+    with pytest.raises(WeightsError) as refusal:
+        create_backbone(typo, pretrained=pretrained)
+    assert repr(typo) in str(refusal.value)
+    assert meant in str(refusal.value).partition("did you mean")[2]
+
+
+def test_a_name_like_no_other_points_to_the_list():
+    with pytest.raises(WeightsError, match=r"no model called 'xyzzy'; `timm\.list_models\(\)`"):
+        create_backbone("xyzzy")
+
+
+def test_a_model_timm_has_no_weights_for_is_refused(monkeypatch):
+    monkeypatch.setattr(timm, "create_model", partial(timm.create_model, depth=1))
+    name = "vit_small_patch16_18x2_224"
+    assert timm.get_pretrained_cfg(name).hf_hub_id is None
+    with pytest.raises(WeightsError, match=f"the weights of {name} could not be fetched"):
+        create_backbone(name)
+
+
+def test_preprocessing_travels_with_the_backbone(tiny_vit):
+    clip = timm.create_model("vit_base_patch16_clip_224", depth=1, embed_dim=32, num_heads=2, num_classes=0)
+    assert preprocessing(clip).mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
+    assert preprocessing(clip).std == pytest.approx((0.26862954, 0.26130258, 0.27577711))
+    assert preprocessing(clip).image_size == 224
+    assert preprocessing(tiny_vit()) == (16, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def test_embedded_backbone_needs_no_network(monkeypatch):
+    monkeypatch.setattr(socket, "socket", None)
+    backbone = create_backbone(EMBEDDED_BACKBONE)
+    assert (backbone.embed_dim, len(backbone.blocks), preprocessing(backbone).image_size) == (192, 6, 32)
+    assert backbone.norm.weight.std() > 0  # a new one would start at 1 throughout
+
+
+def normalised(images, vit):
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
+    return (pixels - torch.tensor(vit.mean).view(3, 1, 1)) / torch.tensor(vit.std).view(3, 1, 1)
+
+
+def neighbour_accuracy(features, labels, k=20):
+    """Leave-one-out: the commonest label among the k nearest other images."""
+    cosines = torch.nn.functional.normalize(features, dim=1) @ torch.nn.functional.normalize(features, dim=1).T
+    neighbours = labels[cosines.fill_diagonal_(-2).topk(k, dim=1).indices]
+    return (neighbours.mode(dim=1).values == labels).float().mean().item()
+
+
+@torch.no_grad()
+def test_embedded_backbone_tells_real_images_apart():
+    data = embedded_set("train")
+    chosen = torch.randperm(len(data.labels), generator=torch.Generator().manual_seed(0))[:500].numpy()
+    vit = PromptedViT(EMBEDDED_BACKBONE, prompts=0).eval()
+    features = torch.cat([vit(batch).cls for batch in normalised(data.images[chosen], vit.preprocessing).split(100)])
+    assert neighbour_accuracy(features, torch.from_numpy(data.labels[chosen])) > 0.8
+
+
+@torch.no_grad()
+def test_embedded_backbone_still_tells_images_apart_at_another_size():
+    data = embedded_set("test")
+    vit = PromptedViT(EMBEDDED_BACKBONE, prompts=0, image_size=40).eval()
+    pixels = torch.nn.functional.interpolate(normalised(data.images[::2], vit.preprocessing), 40, mode="bicubic")
+    assert neighbour_accuracy(vit(pixels).cls, torch.from_numpy(data.labels[::2])) > 0.7

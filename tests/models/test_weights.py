@@ -1,0 +1,402 @@
+"""load_weights: the same network, written the way others write it, loads back into the same function."""
+
+import argparse
+import copy
+import os
+import pickle
+import random
+import zipfile
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from timm.layers import resample_abs_pos_embed
+from timm.layers.mlp import SwiGLUPacked
+
+from promptcal.errors import WeightsError
+from promptcal.models import Network, PromptedViT, load_weights
+
+
+def save(state, path):
+    if path.suffix == ".safetensors":
+        save_file({name: value.contiguous() for name, value in state.items()}, path)
+    else:
+        torch.save(state, path)
+    return path
+
+
+def state_of(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def prefixed(prefix, state):
+    return {prefix + name: value for name, value in state.items()}
+
+
+def noise(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(9))
+
+
+def assert_same_function(model, source, images):
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), source(images), rtol=1e-5, atol=1e-5)
+
+
+def assert_refused(model, path, *fragments):
+    """WeightsError of one sentence that names the file, and a model that is as it was."""
+    before = state_of(model)
+    with pytest.raises(WeightsError) as refusal:
+        load_weights(model, path)
+    message = str(refusal.value)
+    assert str(path) in message
+    assert "\n" not in message
+    assert "\x1b" not in message
+    assert ". " not in message.replace(str(path), "")
+    for fragment in fragments:
+        assert fragment in message
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+# files of others
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_timm_file_without_its_classifier(suffix, tmp_path, tiny_vit, images):
+    source, model = tiny_vit(1), tiny_vit(2)
+    state = state_of(source) | {"head.weight": noise(10, 32), "head.bias": noise(10)}
+    load_weights(model, save(state, tmp_path / f"timm{suffix}"))
+    assert_same_function(model, source, images(model))
+
+
+def test_backbone_file_leaves_the_prompts_as_they_are(tmp_path, tiny_vit, images):
+    source, model = tiny_vit(1), PromptedViT(tiny_vit(2))
+    before = model.prompts.detach().clone()
+    load_weights(model, save(state_of(source), tmp_path / "timm.pth"))
+    assert torch.equal(model.prompts, before)
+    assert_same_function(model.backbone, source, images(source))
+
+
+def test_backbone_with_an_unused_classifier_takes_a_file_without_one(tmp_path, tiny_vit, images):
+    source, model = tiny_vit(1), tiny_vit(2, num_classes=7)
+    classifier = state_of(model.head)
+    load_weights(model, save(state_of(source) | {"head.mlp.0.weight": noise(3, 3)}, tmp_path / "dino.pth"))
+    assert torch.equal(model.head.weight, classifier["weight"])
+    model.reset_classifier(0)
+    assert_same_function(model, source, images(source))
+
+
+def test_dino_full_checkpoint_gives_the_teacher(tmp_path, tiny_vit, images):
+    teacher, student, model = tiny_vit(1), tiny_vit(2), tiny_vit(3)
+    checkpoint = {
+        "student": prefixed("module.backbone.", state_of(student)) | {"module.head.mlp.0.weight": noise(4, 4)},
+        "teacher": prefixed("backbone.", state_of(teacher))
+        | {"head.mlp.0.weight": noise(4, 4), "head.last_layer.weight_v": noise(4, 4)},
+        "optimizer": {"state": {0: {"step": 1, "exp_avg": noise(3)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
+        "args": argparse.Namespace(arch="vit_small", lr=0.0005, output_dir="."),
+        "epoch": 1,
+        "dino_loss": {"center": noise(1, 4)},
+        "center": noise(1, 4),
+    }
+    load_weights(model, save(checkpoint, tmp_path / "dino_full.pth"))
+    assert_same_function(model, teacher, images(model))
+
+
+def test_dino_student_alone(tmp_path, tiny_vit, images):
+    student, model = tiny_vit(1), tiny_vit(2)
+    checkpoint = {"student": prefixed("module.backbone.", state_of(student)) | {"module.head.mlp.0.weight": noise(4)}}
+    load_weights(model, save(checkpoint, tmp_path / "student.pth"))
+    assert_same_function(model, student, images(model))
+
+
+def test_ibot_checkpoint(tmp_path, tiny_vit, images):
+    source, model = tiny_vit(1), tiny_vit(2)
+    state = state_of(source) | {"masked_embed": noise(1, 32), "head.mlp.0.weight": noise(4, 4)}
+    load_weights(model, save({"state_dict": state, "epoch": 2}, tmp_path / "ibot.pth"))
+    assert_same_function(model, source, images(model))
+
+
+def dinov2_style(source, *, chunk=None, mask_token=True):
+    """A timm DINOv2's weights as Meta's code would save them."""
+    state = state_of(source)
+    if "reg_token" in state:
+        position = noise(1, 1, 32)
+        state["register_tokens"] = state.pop("reg_token")
+        state["cls_token"] = state["cls_token"] - position
+        state["pos_embed"] = torch.cat([position, state["pos_embed"]], dim=1)
+    if mask_token:
+        state["mask_token"] = noise(1, 32)
+    if isinstance(source.blocks[0].mlp, SwiGLUPacked.func):
+        state = {k.replace("mlp.fc1.", "mlp.w12.").replace("mlp.fc2.", "mlp.w3."): v for k, v in state.items()}
+    if chunk:
+        state = {
+            k.replace(f"blocks.{i}.", f"blocks.{i // chunk}.{i}.") if k.startswith(f"blocks.{i}.") else k: v
+            for k, v in state.items()
+            for i in ([int(k.split(".")[1])] if k.startswith("blocks.") else [-1])
+        }
+    return state
+
+
+@pytest.mark.parametrize("mask_token", [True, False])
+@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_small_patch14_dinov2",
+        "vit_small_patch14_reg4_dinov2",
+        "vit_giant_patch14_dinov2",
+        "vit_giant_patch14_reg4_dinov2",
+    ],
+)
+def test_dinov2_checkpoint(name, chunk, mask_token, tmp_path, tiny_timm, images):
+    source, model = tiny_timm(name, 1), tiny_timm(name, 2)
+    state = dinov2_style(source, chunk=chunk, mask_token=mask_token)
+    assert state.keys() != source.state_dict().keys() or not (chunk or mask_token)
+    load_weights(model, save(state, tmp_path / "dinov2.pth"))
+    assert_same_function(model, source, images(model))
+
+
+def test_dinov2_training_checkpoint(tmp_path, tiny_timm, images):
+    name = "vit_small_patch14_reg4_dinov2"
+    source, model = tiny_timm(name, 1), tiny_timm(name, 2)
+    teacher = prefixed("backbone.", dinov2_style(source, chunk=1))
+    teacher |= {"dino_head.mlp.0.weight": noise(4, 4), "ibot_head.mlp.0.weight": noise(4, 4)}
+    load_weights(model, save({"teacher": teacher}, tmp_path / "teacher_checkpoint.pth"))
+    assert_same_function(model, source, images(model))
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch16_dinov3", "vit_small_patch16_dinov3_qkvb"])
+def test_dinov3_checkpoint(name, tmp_path, tiny_timm, images, capsys):
+    source, model = tiny_timm(name, 1), tiny_timm(name, 2)
+    state = {
+        k.replace("gamma_1", "ls1.gamma").replace("gamma_2", "ls2.gamma").replace("reg_token", "storage_tokens"): v
+        for k, v in state_of(source).items()
+    } | {"mask_token": noise(1, 32), "rope_embed.periods": noise(4)}
+    for i in range(3):
+        bias = {kind: state.pop(f"blocks.{i}.attn.{kind}_bias", torch.zeros(32)) for kind in "qv"}
+        state[f"blocks.{i}.attn.qkv.bias"] = torch.cat([bias["q"], torch.zeros(32), bias["v"]])
+        state[f"blocks.{i}.attn.qkv.bias_mask"] = noise(96)
+    load_weights(model, save(state, tmp_path / "dinov3.pth"))
+    assert capsys.readouterr().out == ""
+    assert_same_function(model, source, images(model))
+
+
+@pytest.mark.parametrize(
+    "name", ["eva02_tiny_patch14_224", "vit_small_patch16_rope_mixed_224", "vit_small_patch16_dinov3_qkvb"]
+)
+def test_timm_file_of_a_rotary_vit(name, tmp_path, tiny_timm, images):
+    source, model = tiny_timm(name, 1), tiny_timm(name, 2)
+    load_weights(model, save(state_of(source), tmp_path / "timm.safetensors"))
+    assert_same_function(model, source, images(model))
+
+
+def published_style(source):
+    """A PromptedViT's weights as the published PromptCAL code saves them."""
+    state = state_of(source.backbone)
+    positions = state["pos_embed"]
+    of_prompts = torch.zeros(1, source.n_prompts, source.dim)
+    state["pos_embed"] = torch.cat([positions[:, :1], of_prompts, positions[:, 1:]], dim=1)
+    return state | {"prompt_tokens": source.prompts.detach().clone()}
+
+
+@pytest.mark.parametrize(
+    "wrap", [dict, lambda state: {"state_dict": prefixed("module.", state)}], ids=["flat", "wrapped"]
+)
+def test_published_promptcal_checkpoint(wrap, tmp_path, tiny_vit, images):
+    source, model = PromptedViT(tiny_vit(1)), PromptedViT(tiny_vit(2))
+    load_weights(model, save(wrap(published_style(source)), tmp_path / "promptcal.pth"))
+    assert torch.equal(model.prompts, source.prompts)
+    assert_same_function(model, source, images(source.backbone))
+
+
+def test_published_promptcal_checkpoint_at_another_input_size(tmp_path, tiny_vit):
+    source, model = PromptedViT(tiny_vit(1)), PromptedViT(tiny_vit(2, img_size=24))
+    load_weights(model, save(published_style(source), tmp_path / "promptcal.pth"))
+    expected = resample_abs_pos_embed(source.backbone.pos_embed, [3, 3], num_prefix_tokens=1)
+    torch.testing.assert_close(model.backbone.pos_embed.data, expected.data)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_promptcals_own_file(suffix, tmp_path, tiny_vit, images):
+    sizes = {"hidden": 8, "bottleneck": 4, "prototypes": 16}
+    source, model = Network(PromptedViT(tiny_vit(1)), **sizes), PromptedViT(tiny_vit(2))
+    load_weights(model, save(state_of(source), tmp_path / f"own{suffix}"))
+    assert_same_function(model, source.vit, images(model.backbone))
+
+
+def test_prompted_vits_own_state(tmp_path, tiny_vit, images):
+    source, model = PromptedViT(tiny_vit(1)), PromptedViT(tiny_vit(2))
+    load_weights(model, save(state_of(source), tmp_path / "vit.safetensors"))
+    assert_same_function(model, source, images(model.backbone))
+
+
+@pytest.mark.parametrize("options", [{}, {"reg_tokens": 4, "no_embed_class": True}], ids=["class position", "none"])
+def test_positions_of_another_input_size_are_resampled(options, tmp_path, tiny_vit):
+    source, model = tiny_vit(1, img_size=32, **options), tiny_vit(2, img_size=16, **options)
+    load_weights(model, save(state_of(source), tmp_path / "large.pth"))
+    source.set_input_size(img_size=(16, 16))
+    torch.testing.assert_close(model.pos_embed.data, source.pos_embed.data)
+    assert torch.equal(model.cls_token, source.cls_token)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_half_precision_file_loads_into_a_full_precision_model(dtype, suffix, tmp_path, tiny_vit):
+    source, model = PromptedViT(tiny_vit(1)).to(dtype), PromptedViT(tiny_vit(2))
+    load_weights(model, save(state_of(source), tmp_path / f"half{suffix}"))
+    for name, value in model.state_dict().items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, source.state_dict()[name].float()), name
+
+
+def test_loading_keeps_what_is_trained(tmp_path, tiny_vit):
+    source, model = PromptedViT(tiny_vit(1)), PromptedViT(tiny_vit(2))
+    before = {name: p.requires_grad for name, p in model.named_parameters()}
+    load_weights(model, save(state_of(source), tmp_path / "vit.pth"))
+    assert {name: p.requires_grad for name, p in model.named_parameters()} == before
+
+
+# refusals
+
+
+def test_missing_file_is_named(tmp_path, tiny_vit):
+    assert_refused(tiny_vit(), tmp_path / "absent.pth", "does not exist")
+    assert_refused(tiny_vit(), tmp_path, "does not exist")
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+@pytest.mark.parametrize("kept", [0, 5, 1000, -20])
+def test_truncated_file_is_refused(kept, suffix, tmp_path, tiny_vit):
+    path = save(state_of(tiny_vit(1)), tmp_path / f"cut{suffix}")
+    path.write_bytes(path.read_bytes()[:kept])
+    assert_refused(tiny_vit(), path, "not a readable weight file")
+
+
+def test_truncated_legacy_file_is_refused(tmp_path, tiny_vit):
+    path = tmp_path / "legacy.pth"
+    torch.save(state_of(tiny_vit(1)), path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes()[:-300])
+    assert_refused(tiny_vit(), path, "not a readable weight file")
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_garbage_is_refused(suffix, tmp_path, tiny_vit):
+    path, vit, draw = tmp_path / f"garbage{suffix}", tiny_vit(), random.Random(0)
+    # pickle opcodes after a valid start make the reader stumble in every way it can
+    for start in (b"", b"\x80\x02", b"PK\x03\x04", b"<html>", b"\x80\x02}q", b"\x80\x02("):
+        for _ in range(30):
+            path.write_bytes(start + draw.randbytes(60))
+            assert_refused(vit, path, "not a readable weight file")
+
+
+class Trap:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_pickle_that_would_run_code_does_not(tmp_path, tiny_vit):
+    sprung = tmp_path / "sprung"
+    path = save(state_of(tiny_vit(1)) | {"trap": Trap(sprung)}, tmp_path / "trap.pth")
+    assert_refused(tiny_vit(), path, "mkdir", "holds only tensors")
+    path.write_bytes(pickle.dumps(Trap(sprung), protocol=2))
+    assert_refused(tiny_vit(), path)
+    assert not sprung.exists()
+
+
+def test_a_whole_pickled_module_is_refused(tmp_path, tiny_vit):
+    assert_refused(tiny_vit(), save(tiny_vit(1), tmp_path / "module.pth"), "holds only tensors")
+
+
+@pytest.mark.parametrize("content", [[1, 2], torch.zeros(3), {}, {"epoch": 1}, {"model": {}}, {"model": {"a": 1}}])
+def test_a_file_without_a_state_dict_is_refused(content, tmp_path, tiny_vit):
+    assert_refused(tiny_vit(), save(content, tmp_path / "other.pth"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"embed_dim": 48},
+        {"embed_dim": 48, "img_size": 32},
+        {"patch_size": 4},
+        {"depth": 2},
+        {"depth": 4},
+        {"mlp_ratio": 2},
+        {"reg_tokens": 4},
+        {"init_values": 0.1},
+        {"in_chans": 1},
+        {"qkv_bias": False},
+        {"pos_embed": "none"},
+    ],
+    ids=str,
+)
+def test_another_architecture_is_refused(options, tmp_path, tiny_vit):
+    path = save(state_of(tiny_vit(1, **options)), tmp_path / "other.safetensors")
+    assert_refused(tiny_vit(), path, "does not fit VisionTransformer")
+    assert_refused(PromptedViT(tiny_vit()), path, "does not fit VisionTransformer")
+
+
+def test_a_rotary_file_does_not_fit_a_plain_vit_nor_the_other_way(tmp_path, tiny_vit, tiny_timm):
+    plain, rotary = tiny_vit(), tiny_timm("vit_small_patch16_dinov3")
+    assert_refused(plain, save(state_of(rotary), tmp_path / "rotary.pth"), "does not fit VisionTransformer")
+    assert_refused(rotary, save(state_of(plain), tmp_path / "plain.pth"), "does not fit Eva")
+
+
+def test_missing_and_unexpected_keys_are_named(tmp_path, tiny_vit):
+    state = state_of(tiny_vit(1))
+    del state["blocks.1.norm2.bias"]
+    assert_refused(
+        tiny_vit(), save(state, tmp_path / "missing.pth"), "1 of its weights are missing", "blocks.1.norm2.bias"
+    )
+    state = state_of(tiny_vit(1)) | {"blocks.1.adapter.weight": noise(3)}
+    assert_refused(tiny_vit(), save(state, tmp_path / "extra.pth"), "1 are unknown to it", "blocks.1.adapter.weight")
+
+
+@pytest.mark.parametrize("style", [published_style, state_of])
+@pytest.mark.parametrize("prompts", [0, 2, 7])
+def test_another_number_of_prompts_is_refused(style, prompts, tmp_path, tiny_vit):
+    path = save(style(PromptedViT(tiny_vit(1))), tmp_path / "five.pth")
+    assert_refused(PromptedViT(tiny_vit(2), prompts, 1), path, "5 prompts in each of 3 blocks", "prompts=5")
+
+
+def test_prompts_do_not_fit_a_plain_vit(tmp_path, tiny_vit):
+    path = save(published_style(PromptedViT(tiny_vit(1))), tmp_path / "five.pth")
+    assert_refused(tiny_vit(2), path, "5 prompts in each of 3 blocks")
+
+
+@pytest.mark.parametrize("damage", ["pos_embed missing", "prompts flat", "pos_embed without prompts"])
+def test_damaged_published_checkpoint_is_refused(damage, tmp_path, tiny_vit):
+    source = PromptedViT(tiny_vit(1))
+    state = published_style(source)
+    if damage == "pos_embed missing":
+        del state["pos_embed"]
+    elif damage == "prompts flat":
+        state["prompt_tokens"] = state["prompt_tokens"].flatten()
+    else:
+        state["pos_embed"] = state["pos_embed"][:, :3]
+    assert_refused(PromptedViT(tiny_vit(2)), save(state, tmp_path / "damaged.pth"))
+
+
+def test_prompts_that_fit_stay_out_when_the_backbone_does_not(tmp_path, tiny_vit):
+    state = state_of(PromptedViT(tiny_vit(1)))
+    del state["backbone.norm.bias"]
+    assert_refused(PromptedViT(tiny_vit(2)), save(state, tmp_path / "half.pth"), "norm.bias")
+
+
+def test_a_zip_that_is_no_checkpoint_is_refused(tmp_path, tiny_vit):
+    path = tmp_path / "archive.pth"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    assert_refused(tiny_vit(), path, "not a readable weight file")
+
+
+def test_loading_twice_gives_the_same(tmp_path, tiny_vit):
+    model = PromptedViT(tiny_vit(2))
+    path = save(published_style(PromptedViT(tiny_vit(1))), tmp_path / "promptcal.pth")
+    load_weights(model, path)
+    once = copy.deepcopy(model.state_dict())
+    load_weights(model, path)
+    assert all(torch.equal(value, once[name]) for name, value in model.state_dict().items())

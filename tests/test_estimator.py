@@ -1,0 +1,58 @@
+"""The estimator keeps scikit-learn's conventions and agrees with the verbs."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from promptcal import PromptCAL, RunError, predict
+from promptcal.data import embedded_set
+
+
+@pytest.fixture(scope="module")
+def fitted(small_set, quick_settings):
+    images, _, labels = small_set
+    return PromptCAL(n_classes=4, overrides=quick_settings, random_state=0, verbose=False).fit(images, labels)
+
+
+def test_labels_keep_the_known_classes(fitted, small_set):
+    _, _, labels = small_set
+    assert fitted.labels_.shape == (48,)
+    assert np.array_equal(fitted.labels_[labels >= 0], labels[labels >= 0])
+    assert fitted.classes_.tolist() == ["0", "1"]
+    assert fitted.names_.tolist() == ["0", "1", "new-1", "new-2"]
+    assert fitted.cluster_centers_.shape == (4, 192)
+
+
+def test_transform_gives_unit_embeddings_nearest_their_predicted_centre(fitted):
+    images = embedded_set("test").images[:9]
+    embeddings = fitted.transform(images)
+    assert np.allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-5)
+    distances = np.linalg.norm(embeddings[:, None] - fitted.cluster_centers_, axis=2)
+    assert np.array_equal(fitted.predict(images), distances.argmin(axis=1))
+
+
+def test_arrays_and_tensors_are_the_same_images(fitted):
+    images = embedded_set("test").images[:3]
+    assert np.array_equal(fitted.transform(images), fitted.transform(torch.from_numpy(images)))
+
+
+def test_saved_and_loaded_it_is_the_same(fitted, tmp_path):
+    images = embedded_set("test").images[:9]
+    fitted.save(tmp_path / "model")
+    loaded = PromptCAL.load(tmp_path / "model")
+    assert np.array_equal(loaded.labels_, fitted.labels_)
+    assert np.array_equal(loaded.transform(images), fitted.transform(images))
+    assert np.array_equal(
+        predict(run=tmp_path / "model", images=images, progress=False).clusters, fitted.predict(images)
+    )
+    with pytest.raises(RunError, match="exists already"):
+        fitted.save(tmp_path / "model")
+
+
+def test_clones_like_any_estimator(fitted):
+    copy = clone(fitted)
+    assert copy.get_params() == fitted.get_params()
+    with pytest.raises(NotFittedError):
+        copy.predict(np.zeros((1, 32, 32, 3), np.uint8))

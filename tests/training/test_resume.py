@@ -1,0 +1,144 @@
+"""A run that is stopped or killed and resumed equals an uninterrupted one, bit for bit."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.torch import load_file
+
+from promptcal.errors import Interrupted, RunError
+from promptcal.training.loop import Loop
+from promptcal.verbs import fit
+
+
+def outcome(run_folder):
+    """Everything a run computed: records without their times, weights, embeddings, assignments."""
+    records = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        record.pop("seconds")
+    weights = {k: v.numpy().tobytes() for k, v in load_file(run_folder / "model.safetensors").items()}
+    return {
+        "records": records,
+        "weights": weights,
+        "embeddings": np.load(run_folder / "embeddings.npy").tobytes(),
+        "assignments": (run_folder / "assignments.csv").read_text(),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, small_set):
+    """The small set as files, with labels.csv beside them."""
+    root = tmp_path_factory.mktemp("images")
+    images, _, labels = small_set
+    lines = ["path,label"]
+    for i, image in enumerate(images):
+        Image.fromarray(image).save(root / f"{i:03d}.png")
+        if labels[i] >= 0:
+            lines.append(f"{i:03d}.png,class {labels[i]}")
+    (root / "labels.csv").write_text("\n".join(lines))
+    return root
+
+
+@pytest.fixture(scope="module")
+def arguments(folder, quick_settings):
+    return {
+        "images": folder,
+        "labels": folder / "labels.csv",
+        "n_classes": 4,
+        "overrides": quick_settings,
+        "progress": False,
+        "seed": 3,
+    }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory, arguments):
+    output = tmp_path_factory.mktemp("uninterrupted") / "run"
+    fit(**arguments, output=output)
+    return outcome(output)
+
+
+STEPS = 3 * 2 * 2  # 48 images in batches of 16, two epochs in each of two stages
+
+
+@pytest.mark.parametrize("stop_at", [1, 3, 5, 7, 11])
+def test_stopped_between_any_two_steps_and_resumed(monkeypatch, tmp_path, arguments, uninterrupted, stop_at):
+    step = Loop._step
+    done = 0
+
+    def step_then_interrupt(self, *args):
+        nonlocal done
+        step(self, *args)
+        done += 1
+        if done == stop_at:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Loop, "_step", step_then_interrupt)
+    with pytest.raises(Interrupted, match="--resume") as stopped:
+        fit(**arguments, output=tmp_path / "run")
+    assert stopped.value.exit_code == 130
+    fit(**arguments, output=tmp_path / "run", resume=True)
+    assert done == STEPS  # nothing was computed twice
+    assert outcome(tmp_path / "run") == uninterrupted
+
+
+def wait_for_records(run_folder, n, process):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        metrics = run_folder / "metrics.jsonl"
+        if metrics.exists() and len(metrics.read_text().splitlines()) >= n:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"no {n} records: {process.communicate()}")
+
+
+def start(arguments, output):
+    command = [sys.executable, "-m", "promptcal", "fit", str(arguments["images"]), "--output", str(output)]
+    command += ["--labels", str(arguments["labels"]), "--n-classes", "4", "--seed", "3", "--quiet"]
+    for setting in arguments["overrides"]:
+        command += ["--set", setting]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "after_records", "code"),
+    [(signal.SIGKILL, 1, -9), (signal.SIGKILL, 3, -9), (signal.SIGTERM, 1, 143), (signal.SIGINT, 2, 130)],
+)
+def test_signalled_process_is_resumed(tmp_path, arguments, uninterrupted, number, after_records, code):
+    output = tmp_path / "run"
+    with start(arguments, output) as process:
+        wait_for_records(output, after_records, process)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in errors
+    fit(**arguments, output=output, resume=True)
+    assert outcome(output) == uninterrupted
+
+
+def test_resume_refuses_other_settings_or_images(monkeypatch, tmp_path, arguments, small_set):
+    def interrupt(self, *args):
+        signal.raise_signal(signal.SIGINT)
+        self.position.step += 1
+
+    monkeypatch.setattr(Loop, "_step", interrupt)
+    with pytest.raises(Interrupted):
+        fit(**arguments, output=tmp_path / "run")
+    with pytest.raises(RunError, match="unfinished run.*--resume"):
+        fit(**arguments, output=tmp_path / "run")
+    changed = {**arguments, "overrides": (*arguments["overrides"], "loss.beta=0.5")}
+    with pytest.raises(RunError, match="loss.beta=0.6"):
+        fit(**changed, output=tmp_path / "run", resume=True)
+    images, _, labels = small_set
+    with pytest.raises(RunError, match="other images or labels"):
+        fit(**{**arguments, "images": images, "labels": labels}, output=tmp_path / "run", resume=True)
+
+
+def test_another_seed_gives_another_run(tmp_path, arguments, uninterrupted):
+    fit(**{**arguments, "seed": 4}, output=tmp_path / "run")
+    assert outcome(tmp_path / "run")["weights"] != uninterrupted["weights"]

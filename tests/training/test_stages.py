@@ -1,0 +1,225 @@
+"""Both stages' losses against loops written from method.md, on a real network small enough for loops."""
+
+import math
+
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch.nn import functional as F
+
+from promptcal.config import Config, LossConfig, OptimConfig, validate
+from promptcal.models import DINOHead, Network, PromptedViT
+from promptcal.training.affinity import AffinityStage
+from promptcal.training.loop import cosine_lr
+from promptcal.training.stage import Batch
+from promptcal.training.warmup import WarmupStage
+
+B, MEMORY, CLASSES = 4, 12, 3
+
+
+def tiny_network(prompts=3, supervised=2):
+    torch.manual_seed(0)
+    vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=0)
+    return Network(PromptedViT(vit, prompts, supervised), hidden=12, bottleneck=6, prototypes=20)
+
+
+def a_batch(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(2 * B, 3, 8, 8, generator=generator)
+    labels = torch.tensor([0, -1, 1, 0]).repeat(2)
+    indices = torch.tensor([5, 6, 7, 8]).repeat(2)
+    return Batch(images, labels, indices, torch.Generator().manual_seed(seed))
+
+
+def log_share(similarities, positives, anchors, temperature):
+    """Minus the mean over positives of log(exp(s+/t) / sum over anchors exp(s/t)), one query."""
+    total = sum(math.exp(similarities[a] / temperature) for a in anchors)
+    return -sum(math.log(math.exp(similarities[p] / temperature) / total) for p in positives) / len(positives)
+
+
+def semi_supervised(queries, keys, labels):
+    """0.65 self(1.0) and 0.35 sup(0.07) as lists of numbers: the two means."""
+    n = len(labels)
+    similarity = (queries @ keys.T).tolist()
+    others = [[j for j in range(n) if j != i] for i in range(n)]
+    self_term = sum(log_share(similarity[i], [(i + B) % n], others[i], 1.0) for i in range(n)) / n
+    labelled = [i for i in range(n) if labels[i] >= 0]
+    sup_term = sum(
+        log_share(
+            similarity[i],
+            [j for j in labelled if j != i and labels[j] == labels[i]],
+            [j for j in labelled if j != i],
+            0.07,
+        )
+        for i in labelled
+    ) / len(labelled)
+    return self_term, sup_term
+
+
+def test_warmup_loss_equals_the_loops():
+    network = tiny_network()
+    batch = a_batch()
+    expected = 0.0
+    for token, weight in (("cls", 1.0), ("prompt", 0.35)):
+        wide = DINOHead.widen(network(batch.views)[token].z).detach()
+        self_term, sup_term = semi_supervised(wide, wide, batch.labels.tolist())
+        expected += weight * (0.65 * self_term + 0.35 * sup_term)
+    found = WarmupStage(network, LossConfig()).step(batch, 0.0)
+    assert found.loss.item() == pytest.approx(expected, rel=1e-4)
+
+
+def affinity_config(**changes) -> Config:
+    # as many negatives as memory rows: what is not positive is negative, and nothing is left to chance
+    values = {
+        "n_classes": CLASSES,
+        "affinity": {"memory": MEMORY, "k": 3, "quantile": 0.3, "negatives": 100},
+        "switches": {"threshold_diagonal": False, "beta_ramp_epochs": 0.0},
+    }
+    return validate({**values, **changes})
+
+
+def diffused(nodes, k):
+    """Steps 1 to 3 of SemiAG, entry by entry."""
+    unit = F.normalize(nodes, dim=1)
+    similarity = (unit @ unit.T).tolist()
+    n = len(nodes)
+    hoods = [{i, *sorted((j for j in range(n) if j != i), key=lambda j, i=i: -similarity[i][j])[:k]} for i in range(n)]
+    counts = [[0 if i == j else sum(i in h and j in h for h in hoods) for j in range(n)] for i in range(n)]
+    g = torch.tensor([[c / sum(row) for c in row] for row in counts], dtype=torch.float64)
+    return g @ g @ g.T + torch.eye(n, dtype=torch.float64)
+
+
+def threshold(q, quantile, diagonal):
+    entries = [q[i, j].item() for i in range(len(q)) for j in range(len(q)) if diagonal or i != j]
+    mean = sum(e for e in entries if e) / sum(1 for e in entries if e)
+    above = torch.tensor([e for e in entries if e > mean], dtype=torch.float64)
+    return torch.quantile(above, quantile).item()
+
+
+def affinity_by_loops(queries, teacher, memory, memory_labels, labels, config, token):
+    """CAL as method.md words it, for queries of one token."""
+    n = len(queries)
+    swapped = torch.cat([teacher[B:], teacher[:B]])
+    q = diffused(torch.cat([swapped, memory]), config.neighbours)
+    limit = threshold(q, config.affinity.quantile, config.switches.threshold_diagonal)
+    with_batch = config.switches.keys == "memory-and-batch"
+    swapped_labels = [*labels[B:], *labels[:B]]
+    keys = torch.cat([swapped, memory]) if with_batch else memory
+    key_labels = [*swapped_labels, *memory_labels] if with_batch else memory_labels
+    own_view = teacher if token == "cls" and config.switches.own_positive == "same-view" else swapped
+    losses = []
+    for i in range(n):
+        similarities = [float(queries[i] @ own_view[i])] + (keys @ queries[i]).tolist()
+        positives, anchors = [0], [0]
+        for j in range(len(keys)):
+            if with_batch and j == i:
+                continue  # its own node is its own positive already
+            node = j if with_batch else n + j
+            positive = q[i, node].item() > limit
+            if labels[i] >= 0 and key_labels[j] >= 0:
+                positive = labels[i] == key_labels[j]
+            anchors.append(1 + j)  # positive, or negative since the budget suffices for all
+            if positive:
+                positives.append(1 + j)
+        losses.append(log_share(similarities, positives, anchors, 0.07))
+    return sum(losses) / n
+
+
+@pytest.mark.parametrize("variant", ["official", "paper"])
+@pytest.mark.parametrize("diagonal", [True, False])
+def test_affinity_loss_equals_the_loops(variant, diagonal):
+    switches = {"threshold_diagonal": diagonal, "beta_ramp_epochs": 0.0}
+    if variant == "official":
+        # the whole budget, so that the loops need not know which negatives were drawn
+        switches["negatives"] = "whole-budget"
+    config = affinity_config(variant=variant, switches=switches)
+    network = tiny_network()
+    stage = AffinityStage(network, config)
+    for seed in (1, 2):  # fill the memories, moving the teacher away from the student
+        stage.step(a_batch(seed), 0.0)
+        stage.after_update()
+    with torch.no_grad():
+        for parameter in network.trained_parameters().values():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    batch = a_batch(3)
+    labels = batch.labels.tolist()
+    student, teacher = network(batch.views), stage.teacher(batch.views)
+    expected = 0.0
+    for token, weight in (("cls", 1.0), ("prompt", 0.35)):
+        wide = [DINOHead.widen(net[token].z).detach() for net in (student, teacher)]
+        self_term, sup_term = semi_supervised(*wide, labels)
+        memory = stage.memories[token]
+        cal = affinity_by_loops(
+            student[token].h.detach(),
+            teacher[token].h,
+            memory.embeddings.clone(),
+            memory.labels.tolist(),
+            labels,
+            config,
+            token,
+        )
+        expected += weight * (0.35 * sup_term + 0.65 * (0.4 * self_term + 0.6 * cal))
+    found = stage.step(batch, 10.0)
+    assert found.loss.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_empty_memory_means_no_affinity_term():
+    stage = AffinityStage(tiny_network(), affinity_config())
+    batch = a_batch()
+    logs = stage.step(batch, 10.0).logs
+    assert "cls/affinity" not in logs
+    stage.after_update()
+    assert "cls/affinity" in stage.step(batch, 10.0).logs
+
+
+def test_memory_receives_the_teachers_embeddings_after_the_step():
+    network = tiny_network()
+    stage = AffinityStage(network, affinity_config())
+    batch = a_batch()
+    expected = stage.teacher(batch.views)
+    stage.step(batch, 0.0)
+    assert len(stage.memories["cls"]) == 0
+    stage.after_update()
+    for token in ("cls", "prompt"):
+        assert torch.equal(stage.memories[token].embeddings, expected[token].h)
+        assert torch.equal(stage.memories[token].labels, batch.labels)
+
+
+def test_graph_statistics_count_what_was_found():
+    truth = torch.full((20,), -1)
+    truth[5:9] = torch.tensor([0, 1, 1, 0])
+    stage = AffinityStage(tiny_network(), affinity_config(), truth)
+    positives = torch.tensor([[True, False, True, False], [False, False, False, False]])
+    logs = stage._graph_statistics(positives, torch.tensor(0.5), torch.tensor([5, 6]), torch.tensor([8, 5, 7, 6]))
+    assert logs["positives"].item() == 1.0
+    assert logs["without_positives"].item() == 0.5
+    assert logs["precision"].item() == 0.5  # of image 8 (same class as 5) and 7 (another)
+    assert logs["recall"].item() == 0.25  # one of: 5-8, 5-5, 6-7, 6-6
+
+
+@pytest.mark.parametrize(
+    ("ramp", "epochs_done", "beta"),
+    [(2.0, 0.0, 0.0), (2.0, 1.0, 0.3), (2.0, 2.0, 0.6), (2.0, 9.0, 0.6), (0.0, 0.0, 0.6)],
+)
+def test_beta_ramp(ramp, epochs_done, beta):
+    stage = AffinityStage(tiny_network(), affinity_config(switches={"beta_ramp_epochs": ramp}))
+    assert stage._beta(epochs_done) == pytest.approx(beta)
+
+
+def test_without_supervised_prompts_only_the_class_token_is_trained_on():
+    network = tiny_network(prompts=3, supervised=0)
+    assert network.tokens == ("cls",)
+    found = WarmupStage(network, LossConfig()).step(a_batch(), 0.0)
+    assert set(found.logs) == {"cls/self", "cls/supervised"}
+
+
+def test_cosine_schedule():
+    settings = OptimConfig(lr=0.1, min_lr=1e-4)
+    scheduler_lrs = []
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=7, eta_min=1e-4)
+    for _ in range(7):
+        scheduler_lrs.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        scheduler.step()
+    assert [cosine_lr(settings, e, 7) for e in range(7)] == pytest.approx(scheduler_lrs)
