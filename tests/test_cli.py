@@ -204,6 +204,7 @@ def bad_inputs(folder, tmp_path):
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "bad.jpg").write_bytes(b"\xff\xd8\xff nothing more")
     Image.fromarray(np.zeros((40, 40, 3), np.uint8)).save(tmp_path / "broken" / "good.png")
+    write_csv(tmp_path / "one.csv", [("good.png", "cat")])
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("precious")
     all_labelled = tmp_path / "all.csv"
@@ -212,7 +213,7 @@ def bad_inputs(folder, tmp_path):
         "missing folder": ({"images": tmp_path / "nowhere"}, ["nowhere", "does not exist"]),
         "empty folder": ({"images": tmp_path / "empty"}, ["empty", "no images"]),
         "unreadable image": (
-            {"images": tmp_path / "broken", "labels": None, "n_classes": 1},
+            {"images": tmp_path / "broken", "labels": tmp_path / "one.csv", "n_classes": 2},
             ["bad.jpg", "--skip-unreadable"],
         ),
         "missing labels": ({"labels": tmp_path / "nolabels.csv"}, ["nolabels.csv", "does not exist"]),
@@ -231,7 +232,7 @@ def bad_inputs(folder, tmp_path):
         "wrong type": ({"more": ["--set", "affinity.k=many"]}, ["affinity.k"]),
         "broken YAML": ({"more": ["--config", tmp_path / "bad.yaml"]}, ["bad.yaml", "YAML"]),
         "typo in YAML": ({"more": ["--config", tmp_path / "typo.yaml"]}, ["afinity"]),
-        "unknown preset": ({"more": ["--preset", "fast"]}, ["fast", "demo"]),
+        "unknown preset": ({"more": ["--preset", "fast"]}, ["fast", "quick"]),
         "unknown device": ({"more": ["--device", "abacus"]}, ["abacus"]),
         "output is full of other things": ({"output": tmp_path / "full"}, ["full", "not empty"]),
         "resume of nothing": ({"more": ["--resume"]}, ["not a run directory"]),

@@ -251,8 +251,8 @@ def test_python_tags_in_yaml_are_not_executed(written, tmp_path):
 def test_a_missing_file_and_an_unknown_preset_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"absent\.yaml does not exist; check the path"):
         load_config(file=tmp_path / "absent.yaml")
-    with pytest.raises(ConfigError, match=r"there is no preset 'deno'; choose one of .*demo"):
-        load_config(preset="deno")
+    with pytest.raises(ConfigError, match=r"there is no preset 'quik'; choose one of .*quick"):
+        load_config(preset="quik")
 
 
 def test_an_empty_file_and_a_byte_order_mark_are_no_error(written):
@@ -261,13 +261,13 @@ def test_an_empty_file_and_a_byte_order_mark_are_no_error(written):
 
 
 def test_the_later_source_wins_and_the_rest_of_a_section_stays(written):
-    preset = load_config(preset="demo")
+    preset = load_config(preset="quick", values={"n_classes": 3})
     assert preset.model.backbone != config().model.backbone
     file = written("affinity: {memory: 2000, negatives: 100, k: 4, epochs: 2}\n")
     found = load_config(
-        preset="demo",
+        preset="quick",
         file=str(file),
-        values={"affinity": {"negatives": 200, "k": 5}},
+        values={"n_classes": 3, "affinity": {"negatives": 200, "k": 5}},
         overrides=["affinity.k=6", "affinity.k=7"],
     )
     assert (found.affinity.memory, found.affinity.epochs) == (2000, 2)
@@ -304,8 +304,8 @@ def test_every_preset_loads_and_reads_back(preset, written):
     assert load_config(file=written(found.to_yaml())) == found
 
 
-def test_there_are_presets_and_the_demo_is_one():
-    assert "demo" in presets()
+def test_the_demos_preset_is_listed():
+    assert "quick" in presets()
 
 
 def test_a_config_cannot_be_changed():

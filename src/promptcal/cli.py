@@ -1,9 +1,10 @@
 """The command line: each command is a verb of `promptcal.verbs`."""
 
 import sys
+import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,7 +14,7 @@ from rich.table import Table
 from promptcal import verbs
 from promptcal._version import __version__
 from promptcal.config import presets
-from promptcal.errors import Interrupted, PromptCALError
+from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
 from promptcal.fitting import results_table
 from promptcal.run import Assignments, Run
 
@@ -203,6 +204,12 @@ def _categories(assignments: Assignments, what: str) -> Table:
 def main() -> None:
     """Entry point: user errors are one sentence and exit code 2, an interrupted run exits with 130 or 143."""
     errors = Console(stderr=True, soft_wrap=True)
+
+    def show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, PromptCALWarning):
+            errors.print(f"promptcal: {message}", style="yellow", markup=False, highlight=False)
+
+    warnings.showwarning = show_warning
     try:
         app()
     except PromptCALError as error:

@@ -1,7 +1,9 @@
 """The whole method, from images and labels to a finished run directory."""
 
 import hashlib
+import json
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,7 +22,7 @@ from promptcal.data.labels import class_numbers
 from promptcal.data.splits import hold_out
 from promptcal.data.store import decode
 from promptcal.device import choose_device
-from promptcal.errors import ConfigError, DataError, LabelError, RunError
+from promptcal.errors import ConfigError, DataError, Interrupted, LabelError, PromptCALWarning, RunError
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.models import Network, PromptedViT
 from promptcal.report.sheets import write_sheets
@@ -103,9 +105,7 @@ class Fit:
     def run(self, *, resume: bool, skip_unreadable: bool) -> None:
         self.started = time.monotonic()
         if not self.problem.classes:
-            self.console.print(
-                "No image is labelled: nothing can be learned, so this is plain k-means on the backbone's features."
-            )
+            _warn("no image is labelled, so nothing can be learned: this is plain k-means on the backbone's features")
             untrained = {
                 "model": self.config.model.model_copy(update={"prompts": 0}),
                 "warmup": self.config.warmup.model_copy(update={"epochs": 0}),
@@ -145,7 +145,7 @@ class Fit:
             )
         self.problem = self.problem.kept(kept)
         if self.skipped:
-            self.console.print(f"{len(self.skipped)} unreadable images are left out; see {self.directory.skipped_file}")
+            _warn(f"{len(self.skipped)} unreadable images are left out; see {self.directory.skipped_file}")
             self.problem.check(self.config.n_classes)
         return store
 
@@ -153,6 +153,8 @@ class Fit:
         fingerprint = self._fingerprint(store)
         if resume:
             self._check_same_run(fingerprint)
+            if self.directory.results_file.exists():
+                self.results = json.loads(self.directory.results_file.read_text(encoding="utf-8"))
             return
         self.directory.clear()
         files.write_text(self.directory.config_file, self.config.to_yaml())
@@ -227,7 +229,7 @@ class Fit:
             derive_seed(self.config.seed, "validation"),
         )
         if not mask.any():
-            self.console.print("No label can be spared to select a checkpoint by: the last epoch is kept.")
+            _warn("no label can be spared to select an epoch by, so the last one is kept")
         return np.where(mask, self.problem.labels, -1)
 
     def _selector(self, labels: np.ndarray, held_out: np.ndarray) -> Selector | None:
@@ -268,6 +270,9 @@ class Fit:
                 "epochs": epochs,
                 "score": loop.position.best_score,
             }
+            files.write_json(self.directory.results_file, self.results)
+            if stop:
+                raise Interrupted(f"stopped after {stage.name}; run the same command with --resume", stop.exit_code)
 
     def _start_affinity(self) -> None:
         if self.config.warmup.epochs:
@@ -321,8 +326,9 @@ class Fit:
             settings.tol,
             random_state=derive_seed(self.config.seed, "kmeans"),
         )
-        with self.console.status("clustering"):
-            return kmeans.fit(features, labels)
+        with progress_bar(self.console) as bar:
+            task = bar.add_task("clustering", total=settings.n_init, note="")
+            return kmeans.fit(features, labels, on_progress=lambda done: bar.update(task, completed=done))
 
     def _score_frozen(self) -> None:
         """The backbone as it came: what any of this is worth is the gain over this."""
@@ -332,10 +338,8 @@ class Fit:
         self._score("semi_supervised_kmeans", self._cluster(features, self.problem.labels).labels_)
 
     def _score_warmup(self) -> None:
-        # on a copy of the config's network: the trained one may already hold a new [P] head
-        warmed = build_network(self.config, pretrained=True).to(self.device)
-        self.checkpoints.load_best("warmup", warmed)
-        features = self._embed(warmed, "warm-up features")
+        self.checkpoints.load_best("warmup", self.network)
+        features = self._embed(self.network, "warm-up features")
         self._score("warmup", self._cluster(features, self.problem.labels).labels_)
 
     def _score(self, name: str, clusters: np.ndarray) -> None:
@@ -357,8 +361,7 @@ class Fit:
         files.write_safetensors(directory.centres_file, {"centres": centres})
         files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features.cpu().numpy()))
         files.write_text(directory.assignments_file, assignments.to_csv())
-        with self.console.status("drawing contact sheets"):
-            write_sheets(directory.sheets_folder, store, assignments)
+        write_sheets(directory.sheets_folder, store, assignments)
         self.results["seconds"] = round(time.monotonic() - self.started, 1)
         files.write_json(directory.results_file, self.results)
         info = directory.info()
@@ -390,6 +393,10 @@ def results_table(results: dict[str, Any]) -> Table:
             parts = (accuracy[part] for part in ("all", "known", "new"))
             table.add_row(label, *("-" if share is None else f"{100 * share:.1f}" for share in parts))
     return table
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, PromptCALWarning, stacklevel=2)
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

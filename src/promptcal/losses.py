@@ -34,8 +34,8 @@ def contrastive_loss(
         per_query = logits.sum(dim=1)
     else:
         log_total = logits.masked_fill(~anchors, -torch.inf).logsumexp(dim=1, keepdim=True)
-        log_share = (logits - log_total).masked_fill(~positives, 0.0)
-        per_query = -log_share.sum(dim=1) / n_positives.clamp(min=1)
+        minus_log_share = (log_total - logits).masked_fill(~positives, 0.0)
+        per_query = minus_log_share.sum(dim=1) / n_positives.clamp(min=1)
     if reduction == "none":
         return per_query
     return per_query.sum() if reduction == "sum" else per_query.sum() / max(1, len(per_query))

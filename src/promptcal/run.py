@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -185,13 +186,19 @@ class Run:
         self.device = choose_device(device or self.config.device)
         self.names: list[str] = self.info["categories"]
         self.n_known: int = len(self.info["known_classes"])
-        self.centres = self._read(self.directory.centres_file)["centres"].to(self.device)
-        self.network = build_network(self.config, pretrained=False)
+
+    @cached_property
+    def centres(self) -> Tensor:
+        return self._read(self.directory.centres_file)["centres"].to(self.device)
+
+    @cached_property
+    def network(self) -> Network:
+        network = build_network(self.config, pretrained=False)
         try:
-            self.network.load_state_dict(self._read(self.directory.model_file))
+            network.load_state_dict(self._read(self.directory.model_file))
         except RuntimeError as error:
             raise WeightsError(f"{self.directory.model_file} does not fit its config; fit again") from error
-        self.network.to(self.device).eval()
+        return network.to(self.device).eval()
 
     @property
     def path(self) -> Path:

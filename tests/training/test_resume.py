@@ -66,7 +66,7 @@ def uninterrupted(tmp_path_factory, arguments):
 STEPS = 3 * 2 * 2  # 48 images in batches of 16, two epochs in each of two stages
 
 
-@pytest.mark.parametrize("stop_at", [1, 3, 5, 7, 11])
+@pytest.mark.parametrize("stop_at", [1, 3, 5, 6, 7, 12])
 def test_stopped_between_any_two_steps_and_resumed(monkeypatch, tmp_path, arguments, uninterrupted, stop_at):
     step = Loop._step
     done = 0

@@ -73,9 +73,9 @@ def test_kept_back_labels_are_not_trained_on_but_are_used_in_the_end(tmp_path, s
     seen = []
     original = SemiSupervisedKMeans.fit
 
-    def watch(self, X, y=None):
+    def watch(self, X, y=None, **kwargs):
         seen.append((np.asarray(y) >= 0).sum())
-        return original(self, X, y)
+        return original(self, X, y, **kwargs)
 
     monkeypatch.setattr(SemiSupervisedKMeans, "fit", watch)
     fit(

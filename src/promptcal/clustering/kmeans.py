@@ -4,6 +4,7 @@ All starts run side by side as one batch of centres [starts, clusters, dim]; a s
 the batch.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,7 +151,10 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         self.tol = tol
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> "SemiSupervisedKMeans":
+    def fit(
+        self, X: Any, y: Any = None, *, on_progress: Callable[[int], None] = lambda done: None
+    ) -> "SemiSupervisedKMeans":
+        """Cluster ``X``; ``on_progress`` is told how many starts are done."""
         points = _as_points(X)
         fixed, self.classes_ = self._fixed_clusters(points, y)
         generator = torch.Generator()
@@ -158,7 +162,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             generator.seed()
         else:
             generator.manual_seed(self.random_state)
-        best = self._best_start(points, fixed, generator)
+        best = self._best_start(points, fixed, generator, on_progress)
         self.cluster_centers_ = best.centres.cpu().numpy()
         self.labels_ = best.labels.cpu().numpy()
         self.inertia_ = best.inertia
@@ -188,7 +192,9 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         fixed = np.where(y >= 0, np.searchsorted(classes, y), -1)
         return torch.as_tensor(fixed, dtype=torch.long, device=points.device), classes
 
-    def _best_start(self, points: Tensor, fixed: Tensor, generator: torch.Generator) -> Clustering:
+    def _best_start(
+        self, points: Tensor, fixed: Tensor, generator: torch.Generator, on_progress: Callable[[int], None]
+    ) -> Clustering:
         n_known = len(self.classes_)
         n_new = self.n_clusters - n_known
         labelled = fixed >= 0
@@ -206,6 +212,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             winner = int(inertia.argmin())
             if best is None or float(inertia[winner]) < best.inertia:
                 best = Clustering(centres[winner], labels[winner], float(inertia[winner]), int(n_iter[winner]))
+            on_progress(first + batch)
         assert best is not None
         return best
 

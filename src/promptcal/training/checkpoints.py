@@ -49,7 +49,7 @@ class Checkpoints:
         write_safetensors(self.best(stage), {n: p.detach() for n, p in network.trained_parameters().items()})
 
     def load_best(self, stage: str, network: Network) -> None:
-        """A stage's best weights, into whatever of them the network still has (a new [P] head stays new)."""
+        """Put a stage's best weights into the network."""
         load_trained(network, load_file(self.best(stage)))
 
 

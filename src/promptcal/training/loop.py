@@ -125,7 +125,6 @@ class Loop:
         record |= self._look()
         record["seconds"] = time.monotonic() - started
         self.recorder.epoch(record, position.epoch * len(order))
-        progress.update(task, note=self.recorder.note(record))
         self.save()
 
     def _step(self, indices: Tensor, epochs_done: float) -> None:

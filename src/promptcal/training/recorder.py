@@ -18,14 +18,16 @@ from rich.progress import (
 
 from promptcal.files import finite
 
-_LABELS = {
+_BAR_LABELS = {"loss": "loss", "cls/positives": "positives"}
+_EPOCH_LABELS = {
     "loss": "loss",
-    "cls/affinity": "affinity",
-    "cls/positives": "positives",
-    "cls/without_positives": "without",
+    "cls/affinity": "affinity loss",
+    "cls/positives": "positives per query",
+    "cls/without_positives": "queries without",
     "cls/precision": "precision",
-    "validation/known": "known",
-    "validation/silhouette": "silhouette",
+    "cls/recall": "recall",
+    "validation/known": "validation known",
+    "validation/silhouette": "silhouette of new",
 }
 
 
@@ -33,12 +35,11 @@ def progress_bar(console: Console) -> Progress:
     """The bar every slow step of the package shows."""
     return Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("left  {task.fields[note]}"),
         console=console,
     )
 
@@ -83,7 +84,8 @@ class Recorder:
 
     @staticmethod
     def note(values: dict[str, float]) -> str:
-        return "  ".join(f"{label} {values[key]:.3g}" for key, label in _LABELS.items() if key in values)
+        """What the bar says beside the time left."""
+        return _describe(values, _BAR_LABELS)
 
     def epoch(self, record: dict[str, Any], global_step: int) -> None:
         """Write one epoch's means; numbers that are not finite become null."""
@@ -95,5 +97,9 @@ class Recorder:
                 if isinstance(value, float):
                     self._writer.add_scalar(f"{record['stage']}/{key}", value, global_step)
             self._writer.flush()
-        if not self.console.is_terminal:
-            self.console.print(f"{record['stage']} {record['epoch']}/{record['epochs']}  {self.note(record)}")
+        line = f"{record['stage']} {record['epoch']}/{record['epochs']}  {_describe(record, _EPOCH_LABELS)}"
+        self.console.print(line, highlight=False, soft_wrap=True)
+
+
+def _describe(values: dict[str, Any], labels: dict[str, str]) -> str:
+    return ", ".join(f"{label} {values[key]:.3g}" for key, label in labels.items() if key in values)
