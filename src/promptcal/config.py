@@ -52,6 +52,10 @@ class DataConfig(_Section):
     """How images become batches."""
 
     resize: int | None = Field(None, ge=8, description="shorter side in the store; none: image_size * 256/224")
+    store: Literal["auto", "memory", "mapped"] = Field(
+        "auto", description="decoded images in memory, or in a mapped file beside the run; auto: by their size"
+    )
+    cache: str | None = Field(None, description="folder to keep decoded images in for the next run")
     batch_size: int = Field(128, ge=2, description="images a batch, two views each")
     validation_fraction: float = Field(
         0.1, ge=0, lt=1, description="share of each class's labels kept back to select a checkpoint by"

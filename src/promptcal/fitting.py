@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ from promptcal import files
 from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.config import Config
 from promptcal.data import BalancedSampler, ImageSet, ImageStore, View
+from promptcal.data.cache import decode_to_file
 from promptcal.data.labels import class_numbers
 from promptcal.data.splits import hold_out
-from promptcal.data.store import decode
+from promptcal.data.store import HOST_SHARE, decode, free_host_memory
 from promptcal.device import choose_device
 from promptcal.errors import ConfigError, DataError, Interrupted, LabelError, PromptCALWarning, RunError
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
@@ -116,7 +118,13 @@ class Fit:
         self.resize = self._stored_size()
         store = self._decode(skip_unreadable)
         self._prepare_directory(store, resume)
-        self.view = View(store.to(self.device), *self.network.vit.preprocessing)
+        self.view = View(
+            store.placed(self.device),
+            *self.network.vit.preprocessing,
+            resize=self.resize,
+            device=self.device,
+            reuse=True,
+        )
         self.all_images = torch.arange(len(store))
         if self.problem.truth is not None:
             self._score_frozen()
@@ -137,17 +145,32 @@ class Fit:
     def _decode(self, skip_unreadable: bool) -> ImageStore:
         with progress_bar(self.console) as bar:
             task = bar.add_task("reading", total=len(self.problem.images), note="")
-            store, kept, self.skipped = decode(
-                self.problem.images,
-                self.resize,
-                skip_unreadable=skip_unreadable,
-                on_progress=lambda done: bar.update(task, completed=done),
+            options: dict[str, Any] = {
+                "skip_unreadable": skip_unreadable,
+                "on_progress": lambda done: bar.update(task, completed=done),
+            }
+            cache = self._cache_folder()
+            store, kept, self.skipped = (
+                decode(self.problem.images, self.resize, **options)
+                if cache is None
+                else decode_to_file(self.problem.images, self.resize, cache, **options)
             )
         self.problem = self.problem.kept(kept)
         if self.skipped:
             _warn(f"{len(self.skipped)} unreadable images are left out; see {self.directory.skipped_file}")
             self.problem.check(self.config.n_classes)
         return store
+
+    def _cache_folder(self) -> Path | None:
+        """Where to keep decoded images: as set, or beside the run if they would fill half of the free memory."""
+        settings = self.config.data
+        if settings.cache is not None:
+            return Path(settings.cache)
+        likely_bytes = len(self.problem.images) * 3 * self.resize * self.resize * 4 // 3
+        mapped = settings.store == "mapped" or (
+            settings.store == "auto" and likely_bytes > HOST_SHARE * free_host_memory()
+        )
+        return self.directory.path.parent / "promptcal-cache" if mapped else None
 
     def _prepare_directory(self, store: ImageStore, resume: bool) -> None:
         fingerprint = self._fingerprint(store)

@@ -218,7 +218,7 @@ class Run:
                 on_progress=lambda done: bar.update(task, completed=done),
             )
             task = bar.add_task("embedding", total=len(store), note="")
-            view = View(store.to(self.device), *vit.preprocessing)
+            view = View(store.placed(self.device), *vit.preprocessing, resize=self.info["resize"], device=self.device, reuse=True)
             features = embed(
                 vit, view, torch.arange(len(store)), on_progress=lambda done: bar.update(task, completed=done)
             )

@@ -1,5 +1,6 @@
 """Images by name: found in a folder, listed as paths, or given as arrays."""
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -101,6 +102,24 @@ class ImageSet:
             raise UnreadableImage("not an image") from error
         except Exception as error:  # on damaged files PIL's decoders fail in every way, struct.error and KeyError too
             raise UnreadableImage(str(error) or type(error).__name__) from error
+
+    def size(self, index: int) -> tuple[int, int] | None:
+        """Width and height by the file's header, before any rotation; None if it cannot be read."""
+        try:
+            with self._open(index) as image:
+                return image.size
+        except Exception:  # as in `image`, which says why
+            return None
+
+    def content_hash(self, index: int) -> str:
+        """Of the file's bytes, or of an array's pixels."""
+        try:
+            with self._open(index) as image:
+                file = getattr(image, "filename", "")
+                data = Path(file).read_bytes() if file else image.tobytes()
+        except Exception as error:  # an unreadable image has the content "unreadable", for this reason
+            data = repr(error).encode()
+        return hashlib.sha256(data).hexdigest()
 
     def resized(self, index: int, shorter_side: int) -> np.ndarray:
         """uint8 H x W x 3 with the shorter side as asked (PIL bicubic, the longer side rounded down)."""

@@ -1,7 +1,10 @@
-"""All images decoded and resized once, kept as ragged uint8 in one buffer, cropped and flipped by one gather."""
+"""All images decoded and resized once, kept as ragged uint8 in one buffer, cropped and flipped from there.
+
+The buffer lies on the GPU if it fits, else in pinned or plain host memory, else in a mapped file (`data/cache.py`).
+"""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,9 +14,11 @@ from torch import Tensor
 from promptcal.data.images import ImageSet, UnreadableImage
 from promptcal.errors import DataError
 
+GPU_SHARE, HOST_SHARE = 0.4, 0.5  # of the free memory that a store may take
+
 
 class ImageStore:
-    """``pixels`` holds every image row by row (total pixels x 3); the rest says where each one lies."""
+    """``pixels`` holds every image as 3 x H x W, end to end; the rest says where each one lies."""
 
     def __init__(self, pixels: Tensor, offsets: Tensor, heights: Tensor, widths: Tensor) -> None:
         self.pixels = pixels
@@ -31,31 +36,84 @@ class ImageStore:
     @classmethod
     def of(cls, arrays: Sequence[np.ndarray]) -> "ImageStore":
         """From decoded images, uint8 H x W x 3 each."""
-        sizes = torch.tensor([a.shape[:2] for a in arrays], dtype=torch.long).reshape(-1, 2)
-        areas = sizes.prod(dim=1)
-        pixels = np.empty((int(areas.sum()), 3), dtype=np.uint8)
-        offsets = torch.cat([areas.new_zeros(1), areas.cumsum(dim=0)[:-1]]) if len(arrays) else areas
-        for array, offset in zip(arrays, offsets.tolist(), strict=True):
-            pixels[offset : offset + array.shape[0] * array.shape[1]] = array.reshape(-1, 3)
-        return cls(torch.from_numpy(pixels), offsets, sizes[:, 0].clone(), sizes[:, 1].clone())
+        pixels = np.concatenate([planar(a) for a in arrays]) if arrays else np.empty(0, dtype=np.uint8)
+        return cls.laid_out(torch.from_numpy(pixels), [a.shape[:2] for a in arrays])
+
+    @classmethod
+    def laid_out(cls, pixels: Tensor, sizes: Sequence[Sequence[int]]) -> "ImageStore":
+        """Over a buffer that holds images of these heights and widths one after another."""
+        shape = torch.tensor(sizes, dtype=torch.long).reshape(-1, 2)
+        ends = (3 * shape.prod(dim=1)).cumsum(dim=0)
+        offsets = torch.cat([ends.new_zeros(1), ends[:-1]]) if len(ends) else ends
+        return cls(pixels, offsets, shape[:, 0].clone(), shape[:, 1].clone())
 
     def to(self, device: torch.device | str) -> "ImageStore":
         return ImageStore(*(t.to(device) for t in (self.pixels, self.offsets, self.heights, self.widths)))
 
-    def crop(self, index: Tensor, top: Tensor, left: Tensor, size: int, flip: Tensor) -> Tensor:
-        """uint8 n x 3 x size x size: a square of each image ``index``, mirrored where ``flip``."""
-        steps = torch.arange(size, device=self.device)
-        columns = torch.where(flip.unsqueeze(1), steps.flip(0), steps) + left.unsqueeze(1)
-        rows = steps + top.unsqueeze(1)
-        positions = self.offsets[index].view(-1, 1, 1) + (
-            rows.unsqueeze(2) * self.widths[index].view(-1, 1, 1) + columns.unsqueeze(1)
-        )
-        return self.pixels[positions].permute(0, 3, 1, 2)
+    def placed(self, device: torch.device) -> "ImageStore":
+        """On the GPU if it takes no more than its share there, else pinned if host memory allows, else as it is."""
+        if device.type != "cuda":
+            return self if device.type == "cpu" else self.to(device)
+        size = self.pixels.numel()
+        if size <= GPU_SHARE * torch.cuda.mem_get_info(device)[0]:
+            return self.to(device)
+        if size <= HOST_SHARE * free_host_memory():
+            return ImageStore(self.pixels.pin_memory(), self.offsets, self.heights, self.widths)
+        return self
+
+    def view(self, index: int) -> Tensor:
+        """One image, uint8 3 x H x W, as it lies in the buffer."""
+        offset, height, width = (int(t[index]) for t in (self.offsets, self.heights, self.widths))
+        return self.pixels[offset : offset + 3 * height * width].view(3, height, width)
 
     def image(self, index: int) -> np.ndarray:
-        """One resized image, uint8 H x W x 3."""
-        offset, height, width = (int(t[index]) for t in (self.offsets, self.heights, self.widths))
-        return self.pixels[offset : offset + height * width].view(height, width, 3).cpu().numpy()
+        """One image, uint8 H x W x 3."""
+        return self.view(index).permute(1, 2, 0).cpu().numpy()
+
+    def crop(self, index: Tensor, top: Tensor, left: Tensor, size: int, flip: Tensor) -> Tensor:
+        """uint8 n x 3 x size x size: a square of each image ``index``, mirrored where ``flip``; one gather."""
+        steps = torch.arange(size, device=self.device)
+        columns = torch.where(flip.unsqueeze(1), steps.flip(0), steps) + left.unsqueeze(1)
+        rows = (steps + top.unsqueeze(1)) * self.widths[index].unsqueeze(1)
+        planes = torch.arange(3, device=self.device) * (self.heights[index] * self.widths[index]).unsqueeze(1)
+        starts = self.offsets[index].unsqueeze(1) + planes
+        return self.pixels[starts[:, :, None, None] + rows[:, None, :, None] + columns[:, None, None, :]]
+
+    def each_crop(self, index: Tensor, top: Tensor, left: Tensor, size: int, flip: Tensor) -> Iterator[Tensor]:
+        """The same crops one by one, as slices: on a CPU many times faster than a gather."""
+        places = zip(index.tolist(), top.tolist(), left.tolist(), flip.tolist(), strict=True)
+        for i, y, x, mirrored in places:
+            square = self.view(i)[:, y : y + size, x : x + size]
+            yield square.flip(2) if mirrored else square
+
+
+def planar(image: np.ndarray) -> np.ndarray:
+    """The bytes of an H x W x 3 image as they lie in a store."""
+    return np.ascontiguousarray(image.transpose(2, 0, 1)).reshape(-1)
+
+
+def free_host_memory() -> float:
+    """Bytes; infinite where the system does not say."""
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError, AttributeError):
+        return float("inf")
+
+
+def decoded(images: ImageSet, shorter_side: int | None) -> Iterator[np.ndarray | UnreadableImage]:
+    """Each image resized (not at all for None), or why it cannot be read, in order, on every core."""
+
+    def load(i: int) -> np.ndarray | UnreadableImage:
+        try:
+            return images.resized(i, shorter_side) if shorter_side else np.asarray(images.image(i))
+        except UnreadableImage as fault:
+            return fault
+
+    cores = os.cpu_count() or 1
+    with ThreadPoolExecutor(cores) as pool:  # PIL decodes and resizes without holding the interpreter lock
+        # a few at a time, so that what waits to be stored stays small
+        for first in range(0, len(images), 16 * cores):
+            yield from pool.map(load, range(first, min(first + 16 * cores, len(images))))
 
 
 def decode(
@@ -69,26 +127,33 @@ def decode(
 
     Unreadable images are an error that names them unless ``skip_unreadable``.
     """
-
-    def load(i: int) -> np.ndarray | UnreadableImage:
-        try:
-            return images.resized(i, shorter_side)
-        except UnreadableImage as fault:
-            return fault
-
     arrays, kept, faults = [], [], []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # PIL decodes and resizes without holding the interpreter lock
-        for i, loaded in enumerate(pool.map(load, range(len(images)))):
-            if isinstance(loaded, UnreadableImage):
-                faults.append((images.names[i], str(loaded)))
-            else:
-                arrays.append(loaded)
-                kept.append(i)
-            on_progress(i + 1)
+    for i, image in enumerate(decoded(images, stored_size(images, shorter_side))):
+        if isinstance(image, UnreadableImage):
+            faults.append((images.names[i], str(image)))
+        else:
+            arrays.append(image)
+            kept.append(i)
+        on_progress(i + 1)
+    refuse_faults(faults, len(arrays), skip_unreadable)
+    return ImageStore.of(arrays), kept, faults
+
+
+def refuse_faults(faults: list[tuple[str, str]], n_read: int, skip_unreadable: bool) -> None:
     if faults and not skip_unreadable:
         name, reason = faults[0]
         more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
         raise DataError(f"cannot read {name} ({reason}){more}; remove it or pass --skip-unreadable")
-    if not arrays:
+    if not n_read:
         raise DataError("none of the images could be read; check that they are image files")
-    return ImageStore.of(arrays), kept, faults
+
+
+def stored_size(images: ImageSet, shorter_side: int) -> int | None:
+    """The shorter side to store images at; None, as they are, for equal squares that would at least double.
+
+    Such small ones (CIFAR for a 224-px backbone) take a fiftieth of the room and are enlarged on the device.
+    """
+    first = images.size(0)
+    if first is None or first[0] != first[1] or 2 * first[0] > shorter_side:
+        return shorter_side
+    return None if all(images.size(i) == first for i in range(len(images))) else shorter_side

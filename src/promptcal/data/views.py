@@ -1,40 +1,114 @@
 """Views of stored images: random crop and flip to train on, the centre crop to look at."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
+from promptcal.data.enlarge import enlarged_crops, enlarging_matrix
 from promptcal.data.store import ImageStore
 
 
 class View:
-    """Crops of ``size`` pixels from a store, normalised with the backbone's mean and standard deviation."""
+    """Crops of ``size`` pixels, normalised with the backbone's mean and standard deviation, on ``device``.
+
+    The crops are those of images with a shorter side of ``resize``; a store of smaller images is enlarged to
+    that as they are cropped. With ``reuse``, on a CPU, what a call returns is overwritten by the next call for as
+    many images: the training loop's views, asked for anew at every step, would cost more than cropping them.
+    """
 
     def __init__(
-        self, store: ImageStore, size: int, mean: tuple[float, float, float], std: tuple[float, float, float]
+        self,
+        store: ImageStore,
+        size: int,
+        mean: tuple[float, float, float],
+        std: tuple[float, float, float],
+        *,
+        resize: int | None = None,
+        device: torch.device | str | None = None,
+        reuse: bool = False,
     ) -> None:
         self.store = store
+        self.reuse = reuse
         self.size = size
-        self.mean = torch.tensor(mean, device=store.device).view(1, 3, 1, 1)
-        self.std = torch.tensor(std, device=store.device).view(1, 3, 1, 1)
+        self.device = torch.device(device) if device is not None else store.device
+        self.mean = torch.tensor(mean, device=self.device).view(3, 1, 1)
+        self.std = torch.tensor(std, device=self.device).view(3, 1, 1)
+        self._enlarging = self._matrices(resize)
+        self._rooms: dict[int, Tensor] = {}
+
+    def _matrices(self, resize: int | None) -> tuple[Tensor, Tensor] | None:
+        """How a store of equal small images is enlarged: the matrices down and across, or None if it is not."""
+        height, width = int(self.store.heights[0]), int(self.store.widths[0])
+        if resize is None or min(height, width) >= resize:
+            return None
+        down = resize if height <= width else int(resize * height / width)
+        across = resize if width <= height else int(resize * width / height)
+        device = self.store.device
+        return enlarging_matrix(height, down).to(device), enlarging_matrix(width, across).to(device)
 
     def random(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """One random crop, mirrored half of the time, of each image; ``generator`` is the host's."""
+        index = index.to(self.store.device)
         draws = torch.rand(3, len(index), generator=generator).to(self.store.device)
         spare_rows, spare_columns = self._spare(index)
         top = (draws[0] * (spare_rows + 1)).long().clamp(max=spare_rows)
         left = (draws[1] * (spare_columns + 1)).long().clamp(max=spare_columns)
-        return self._normalise(self.store.crop(index, top, left, self.size, draws[2] < 0.5))
+        return self._crops(index, top, left, draws[2] < 0.5)
 
     def centre(self, index: Tensor) -> Tensor:
         """The centre crop of each image (torchvision's rounding)."""
-        spare_rows, spare_columns = self._spare(index)
+        index = index.to(self.store.device)
         # torchvision rounds half to even: int(round(spare / 2))
-        top, left = (torch.round(spare / 2.0).long() for spare in (spare_rows, spare_columns))
-        still = torch.zeros(len(index), dtype=torch.bool, device=self.store.device)
-        return self._normalise(self.store.crop(index, top, left, self.size, still))
+        top, left = (torch.round(spare / 2.0).long() for spare in self._spare(index))
+        return self._crops(index, top, left, torch.zeros_like(index, dtype=torch.bool))
 
     def _spare(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """How far a crop may be moved down and across."""
+        if self._enlarging is not None:
+            down, across = (torch.full_like(index, len(matrix) - self.size) for matrix in self._enlarging)
+            return down, across
         return self.store.heights[index] - self.size, self.store.widths[index] - self.size
+
+    def _crops(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
+        if self._enlarging is not None:
+            return self._normalise(self._enlarged(index, top, left, flip).to(self.device))
+        if self.store.device.type != "cpu":
+            return self._normalise(self.store.crop(index, top, left, self.size, flip))
+        crops = self.store.each_crop(index, top, left, self.size, flip)
+        if self.device.type == "cpu":
+            return self._normalised_one_by_one(crops, len(index))
+        stacked = self._room(len(index), torch.uint8)
+        for place, crop in zip(stacked, crops, strict=True):
+            place.copy_(crop)
+        return self._normalise(stacked.to(self.device))
+
+    def _enlarged(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
+        assert self._enlarging is not None
+        down, across = self._enlarging
+        height, width = down.shape[1], across.shape[1]
+        steps = torch.arange(self.size, device=self.store.device)
+        rows = down[top.unsqueeze(1) + steps]
+        columns = across[left.unsqueeze(1) + torch.where(flip.unsqueeze(1), steps.flip(0), steps)]
+        whole = self.store.pixels.view(-1, 3, height, width)[index]
+        return enlarged_crops(whole, rows, columns)
 
     def _normalise(self, pixels: Tensor) -> Tensor:
         return (pixels.float() / 255.0 - self.mean) / self.std
+
+    def _normalised_one_by_one(self, crops: Iterator[Tensor], n: int) -> Tensor:
+        """Each crop while it is in the processor's cache."""
+        views = self._room(n, torch.float32)
+        for place, crop in zip(views, crops, strict=True):
+            place.copy_(crop).div_(255.0).sub_(self.mean).div_(self.std)
+        return views
+
+    def _room(self, n: int, dtype: torch.dtype) -> Tensor:
+        """Host memory for n crops: the last call's if it may be reused, pinned if they go on to a GPU."""
+        if self.reuse and n in self._rooms:
+            return self._rooms[n]
+        pinned = self.device.type == "cuda"
+        room = torch.empty(n, 3, self.size, self.size, dtype=dtype, pin_memory=pinned)
+        if self.reuse:
+            self._rooms[n] = room
+        return room

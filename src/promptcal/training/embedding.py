@@ -23,7 +23,7 @@ def embed(
     network.eval()
     vit = network.vit if isinstance(network, Network) else network
     features = []
-    for chunk in images.to(view.store.device).split(batch_size):
+    for chunk in images.split(batch_size):
         features.append(torch.nn.functional.normalize(vit(view.centre(chunk)).cls.float(), dim=1))
         on_progress(sum(map(len, features)))
     network.train(was_training)

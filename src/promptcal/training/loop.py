@@ -54,10 +54,10 @@ class TrainingData:
 
     def batch(self, indices: Tensor, seed: int) -> Batch:
         """Two views of each image in one go; ``seed`` decides crops, flips and what the stage draws."""
-        device = self.view.store.device
-        twice = indices.to(device).repeat(2)
+        twice = indices.repeat(2)
         views = self.view.random(twice, torch.Generator().manual_seed(seed))
-        return Batch(views, self.labels[twice], twice, torch.Generator(device).manual_seed(seed))
+        twice = twice.to(views.device)
+        return Batch(views, self.labels[twice], twice, torch.Generator(views.device).manual_seed(seed))
 
 
 def cosine_lr(settings: OptimConfig, epoch: int, epochs: int) -> float:
@@ -184,7 +184,7 @@ class Loop:
         load_trained(self.stage.network, state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.stage.load_state_dict(state["stage_state"])
-        device = self.data.view.store.device
+        device = self.data.view.device
         position = dict(state["position"])
         position["sums"] = {key: value.to(device) for key, value in position["sums"].items()}
         self.position = Position(**position)

@@ -1,0 +1,97 @@
+"""Decoded images in a file, for sets larger than memory and for the next run on the same images.
+
+A cache is found by its content: names, bytes and the size asked for make its key, so a changed image makes another
+cache and none goes stale. The pixels are mapped, not read, into memory.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from promptcal.data.images import ImageSet, UnreadableImage
+from promptcal.data.store import ImageStore, decoded, planar, refuse_faults, stored_size
+from promptcal.files import write_json
+
+_VERSION = 1
+Decoded = tuple[ImageStore, list[int], list[tuple[str, str]]]
+
+
+def cache_key(images: ImageSet, shorter_side: int) -> str:
+    """Of everything the decoded pixels depend on."""
+    digest = hashlib.sha256(f"{_VERSION}:{shorter_side}".encode())
+    for i, name in enumerate(images.names):
+        digest.update(f"\0{name}\0{images.content_hash(i)}".encode())
+    return digest.hexdigest()[:32]
+
+
+def decode_to_file(
+    images: ImageSet,
+    shorter_side: int,
+    folder: Path,
+    *,
+    skip_unreadable: bool = False,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Decoded:
+    """As `store.decode`, with the pixels in a mapped file in ``folder``; reused if it is there and whole."""
+    key = cache_key(images, shorter_side)
+    pixels_file, index_file = folder / f"{key}.pixels", folder / f"{key}.json"
+    found = _load(pixels_file, index_file)
+    if found is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(images, shorter_side, pixels_file, index_file, on_progress)
+        found = _load(pixels_file, index_file)
+        assert found is not None
+    on_progress(len(images))
+    _, kept, faults = found
+    refuse_faults(faults, len(kept), skip_unreadable)
+    return found
+
+
+def _write(
+    images: ImageSet,
+    shorter_side: int,
+    pixels_file: Path,
+    index_file: Path,
+    on_progress: Callable[[int], None],
+) -> None:
+    """Pixels first, one image after another; the index last, so that a cache with an index is whole."""
+    sizes, kept, faults = [], [], []
+    digest = hashlib.sha256()
+    temporary = pixels_file.with_suffix(".tmp")
+    try:
+        with temporary.open("wb") as file:
+            for i, image in enumerate(decoded(images, stored_size(images, shorter_side))):
+                if isinstance(image, UnreadableImage):
+                    faults.append([images.names[i], str(image)])
+                else:
+                    data = planar(image)
+                    file.write(data.data)
+                    digest.update(data.data)
+                    sizes.append(list(image.shape[:2]))
+                    kept.append(i)
+                on_progress(i + 1)
+        temporary.replace(pixels_file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    write_json(index_file, {"sizes": sizes, "kept": kept, "faults": faults, "sha256": digest.hexdigest()})
+
+
+def _load(pixels_file: Path, index_file: Path) -> Decoded | None:
+    """The cache, or None if it is absent or damaged."""
+    try:
+        index = json.loads(index_file.read_text(encoding="utf-8"))
+        sizes, kept, faults = index["sizes"], index["kept"], [(name, reason) for name, reason in index["faults"]]
+        total = sum(3 * height * width for height, width in sizes)
+        if pixels_file.stat().st_size != total:
+            return None
+        # copy-on-write: a tensor must be writable, the file is never written
+        mapped = np.memmap(pixels_file, dtype=np.uint8, mode="c") if total else np.empty(0, dtype=np.uint8)
+        if hashlib.sha256(mapped.data).hexdigest() != index["sha256"]:
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return ImageStore.laid_out(torch.from_numpy(mapped), sizes), kept, faults

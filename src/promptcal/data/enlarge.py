@@ -1,0 +1,37 @@
+"""Bicubic enlargement as two matrix products, as PIL does it, so that small images can be stored small."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def enlarging_matrix(size: int, new_size: int) -> Tensor:
+    """new_size x size: the weight of each old pixel in each new one (PIL's bicubic, a = -0.5, no shrinking)."""
+    if new_size < size:
+        raise ValueError(f"{size} pixels cannot be enlarged to {new_size}")
+    matrix = torch.zeros(new_size, size, dtype=torch.float64)
+    for new in range(new_size):
+        centre = (new + 0.5) * size / new_size
+        first, last = max(0, int(centre - 2 + 0.5)), min(size, int(centre + 2 + 0.5))
+        weights = [_cubic(old - centre + 0.5) for old in range(first, last)]
+        matrix[new, first:last] = torch.tensor(weights, dtype=torch.float64) / math.fsum(weights)
+    return matrix.float()
+
+
+def _cubic(x: float) -> float:
+    x = abs(x)
+    if x < 1:
+        return (1.5 * x - 2.5) * x * x + 1
+    return ((-0.5 * x + 2.5) * x - 4) * x + 2 if x < 2 else 0.0
+
+
+def enlarged_crops(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """uint8 n x 3 x S x S from uint8 n x 3 x h x w and each crop's rows (n x S x h) and columns (n x S x w).
+
+    Across first and rounded, then down and rounded: PIL's order, whose 8-bit intermediate this reproduces.
+    """
+    n, _, height, width = images.shape
+    across = images.float().reshape(n, 3 * height, width) @ columns.transpose(1, 2)
+    across = across.round_().clamp_(0, 255).view(n, 3, height, -1)
+    return (rows.unsqueeze(1) @ across).round_().clamp_(0, 255).to(torch.uint8)

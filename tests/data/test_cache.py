@@ -1,0 +1,107 @@
+"""The mapped cache: same pixels, found by content, rebuilt when damaged."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from promptcal.data import ImageSet
+from promptcal.data.cache import cache_key, decode_to_file
+from promptcal.data.store import decode
+from promptcal.errors import DataError
+from promptcal.verbs import fit
+
+
+@pytest.fixture
+def folder(tmp_path):
+    root = tmp_path / "images"
+    root.mkdir()
+    generator = np.random.default_rng(0)
+    for i in range(6):
+        Image.fromarray(generator.integers(0, 256, (40 + 5 * i, 50, 3), dtype=np.uint8)).save(root / f"{i}.png")
+    return root
+
+
+def the_files(cache):
+    return sorted(p.name for p in cache.iterdir())
+
+
+def test_holds_what_decoding_gives_and_is_reused(folder, tmp_path):
+    images = ImageSet.of(folder)
+    expected, _, _ = decode(images, 36)
+    counts = []
+    for _ in range(2):
+        store, kept, faults = decode_to_file(images, 36, tmp_path / "cache", on_progress=counts.append)
+        assert torch.equal(store.pixels, expected.pixels)
+        assert torch.equal(store.offsets, expected.offsets)
+        assert (kept, faults) == (list(range(6)), [])
+    assert counts == [1, 2, 3, 4, 5, 6, 6, 6]  # decoded once, found the second time
+    assert len(the_files(tmp_path / "cache")) == 2
+
+
+def test_key_changes_with_content_name_and_size(folder):
+    key = cache_key(ImageSet.of(folder), 36)
+    assert cache_key(ImageSet.of(folder), 36) == key
+    assert cache_key(ImageSet.of(folder), 37) != key
+    (folder / "0.png").rename(folder / "00.png")
+    renamed = cache_key(ImageSet.of(folder), 36)
+    assert renamed != key
+    Image.fromarray(np.zeros((40, 50, 3), np.uint8)).save(folder / "00.png")
+    assert cache_key(ImageSet.of(folder), 36) != renamed
+
+
+def test_key_of_arrays_is_their_pixels():
+    array = np.zeros((3, 8, 8, 3), np.uint8)
+    other = array.copy()
+    other[2, 7, 7, 2] = 1
+    assert cache_key(ImageSet.of(array), 8) == cache_key(ImageSet.of(array.copy()), 8)
+    assert cache_key(ImageSet.of(array), 8) != cache_key(ImageSet.of(other), 8)
+
+
+@pytest.mark.parametrize("damage", ["flip a byte", "truncate", "no index", "garbage index"])
+def test_a_damaged_cache_is_rebuilt(folder, tmp_path, damage):
+    images, cache = ImageSet.of(folder), tmp_path / "cache"
+    decode_to_file(images, 36, cache)
+    pixels, index = next(cache.glob("*.pixels")), next(cache.glob("*.json"))
+    data = bytearray(pixels.read_bytes())
+    if damage == "flip a byte":
+        data[100] ^= 1
+        pixels.write_bytes(data)
+    elif damage == "truncate":
+        pixels.write_bytes(data[:-1])
+    elif damage == "no index":
+        index.unlink()
+    else:
+        index.write_text(json.dumps({"sizes": 3}))
+    store, _, _ = decode_to_file(images, 36, cache)
+    assert torch.equal(store.pixels, decode(images, 36)[0].pixels)
+
+
+def test_unreadable_images_are_remembered(folder, tmp_path):
+    (folder / "3.png").write_bytes(b"no image")
+    images, cache = ImageSet.of(folder), tmp_path / "cache"
+    for _ in range(2):
+        with pytest.raises(DataError, match="cannot read 3.png"):
+            decode_to_file(images, 36, cache)
+        _, kept, faults = decode_to_file(images, 36, cache, skip_unreadable=True)
+        assert kept == [0, 1, 2, 4, 5]
+        assert [name for name, _ in faults] == ["3.png"]
+
+
+def test_a_fit_from_a_mapped_store_equals_one_from_memory(tmp_path, small_set, quick_settings):
+    images, _, labels = small_set
+    outcomes = []
+    for store in ("memory", "mapped"):
+        run = fit(
+            images=images,
+            labels=labels,
+            n_classes=4,
+            output=tmp_path / store,
+            overrides=(*quick_settings, f"data.store={store}", "warmup.epochs=1", "affinity.epochs=1"),
+            progress=False,
+        )
+        outcomes.append(((tmp_path / store / "embeddings.npy").read_bytes(), run.directory.assignments_file.read_text()))
+    assert outcomes[0] == outcomes[1]
+    assert len(the_files(tmp_path / "promptcal-cache")) == 2
