@@ -12,6 +12,7 @@ from PIL import Image
 
 from promptcal import cli
 from promptcal.data import embedded_set
+from promptcal.verbs import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,7 @@ def test_fit_writes_all_it_promises(run, folder):
         ("warmup", 1), ("warmup", 2), ("affinity", 1), ("affinity", 2),
     ]  # fmt: skip
     assert {"loss", "cls/affinity", "cls/positives", "cls/without_positives", "cls/threshold"} <= records[-1].keys()
-    assert list((run / "tensorboard").glob("events.*"))
+    assert list((run / "tensorboard" / "affinity").glob("events.*"))
     new = sorted({row["cluster"] for row in rows if row["kind"] == "new"})
     sheets = {p.name for p in (run / "sheets").iterdir()}
     assert {f"{int(c):02d}-new-{int(c) - 1}.png" for c in new} <= sheets
@@ -221,7 +222,7 @@ def bad_inputs(folder, tmp_path):
         "labels without header": ({"labels": tmp_path / "no-header.csv"}, ["path,label"]),
         "more classes than clusters": ({"labels": tmp_path / "six.csv"}, ["6 classes", "--n-classes"]),
         "nothing unlabelled": ({"labels": all_labelled}, ["nothing to discover"]),
-        "no number of classes": ({"n_classes": None}, ["n_classes"]),
+        "no number of classes": ({"n_classes": None}, ["--n-classes"]),
         "zero classes": ({"n_classes": 0}, ["n_classes", "greater than or equal to 1"]),
         "too many classes": ({"n_classes": 500}, ["498", "n-classes"]),
         "wrong weight file": ({"more": ["--weights", tmp_path / "not-weights.pth"]}, ["not-weights.pth"]),
@@ -275,14 +276,52 @@ def test_unreadable_images_can_be_left_out(promptcal, folder, quick_settings, tm
     images.mkdir()
     for file in (folder / "images").rglob("*.png"):
         (images / file.name).write_bytes(file.read_bytes())
-    (images / 'bad ", name.jpg').write_bytes(b"\xff\xd8\xff nothing more")
+    (images / '020 bad ", name.jpg').write_bytes(b"\xff\xd8\xff nothing more")
     code, _, err = promptcal(
         "fit", images, "--output", tmp_path / "run", "--n-classes", 3, "--skip-unreadable", *quick(quick_settings)
     )
     assert code == 0
     assert "1 unreadable" in err
-    assert [r["path"] for r in read_csv(tmp_path / "run" / "skipped.csv")] == ['bad ", name.jpg']
-    assert len(read_csv(tmp_path / "run" / "assignments.csv")) == 48
+    assert [r["path"] for r in read_csv(tmp_path / "run" / "skipped.csv")] == ['020 bad ", name.jpg']
+    rows = read_csv(tmp_path / "run" / "assignments.csv")
+    assert len(rows) == 48
+    # a truth for all images given, the left-out one too, scores the same by name and by order
+    truth = {r["path"]: r["name"] if i % 5 else "other" for i, r in enumerate(rows)}
+    by_name = evaluate(run=tmp_path / "run", truth=truth)
+    in_order = [truth.get(file.name, "anything") for file in sorted(images.iterdir())]
+    assert evaluate(run=tmp_path / "run", truth=in_order).all == by_name.all
+
+
+def test_labels_on_unreadable_images_only_is_plain_clustering(promptcal, folder, quick_settings, tmp_path):
+    images = tmp_path / "images"
+    images.mkdir()
+    for file in (folder / "images").rglob("*.png"):
+        (images / file.name).write_bytes(file.read_bytes())
+    (images / "bad.jpg").write_bytes(b"\xff\xd8\xff nothing more")
+    write_csv(tmp_path / "labels.csv", [("bad.jpg", "cat")])
+    code, _, err = promptcal(
+        "fit", images, "--output", tmp_path / "run", "--n-classes", 3, "--labels", tmp_path / "labels.csv",
+        "--skip-unreadable", *quick(quick_settings),
+    )  # fmt: skip
+    assert code == 0
+    assert "plain k-means" in err
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_predict_refuses_an_output_without_a_folder(promptcal, run, folder, tmp_path):
+    code, _, err = promptcal("predict", run, folder / "new", "--output", tmp_path / "nowhere" / "p.csv")
+    assert code == 2
+    assert "does not exist; make it first" in err
+
+
+def test_distillation_on_extra_images_is_logged(promptcal, folder, quick_settings, tmp_path):
+    code, _, _ = promptcal(
+        "fit", folder / "images", "--output", tmp_path / "run", "--n-classes", 4, "--labels", folder / "labels.csv",
+        "--quiet", *quick(quick_settings, f"warmup.distillation={folder / 'new'}", "affinity.epochs=0"),
+    )  # fmt: skip
+    assert code == 0
+    record = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    assert record["distillation"] > 0
 
 
 @pytest.mark.parametrize("verb", ["predict", "evaluate"])

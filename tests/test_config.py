@@ -206,7 +206,7 @@ def test_an_override_with_an_empty_key_is_refused(override):
 
 
 def test_the_number_of_classes_must_be_given():
-    with pytest.raises(ConfigError, match="the setting 'n_classes' is missing; set it"):
+    with pytest.raises(ConfigError, match="the setting 'n_classes' is missing; give --n-classes"):
         load_config()
 
 
@@ -311,3 +311,11 @@ def test_the_demos_preset_is_listed():
 def test_a_config_cannot_be_changed():
     with pytest.raises(Exception, match="frozen"):
         config().seed = 3
+
+
+def test_another_variant_replaces_the_switches_of_an_earlier_source(written):
+    official, paper = config(), config("variant=paper")
+    assert load_config(file=written(official.to_yaml()), overrides=["variant=paper"]) == paper
+    assert load_config(file=written(paper.to_yaml()), overrides=["variant=official"]) == official
+    kept = load_config(file=written(paper.to_yaml()), overrides=["switches.keys=memory"])
+    assert (kept.switches.keys, kept.switches.negatives) == ("memory", "whole-budget")

@@ -36,5 +36,6 @@ def test_stage_2_beats_kmeans_on_all_and_new(tmp_path, seed):
     subprocess.run(command, check=True)
     found = json.loads((tmp_path / "run" / "results.json").read_text())
     baseline, stage_2 = found["kmeans"]["accuracy"], found["affinity"]["accuracy"]
-    assert stage_2["all"] > baseline["all"] + 0.02
-    assert stage_2["new"] > baseline["new"] + 0.01
+    # README: +4.4 to +5.7 points on All and +2.8 to +4.8 on New; half a point for another machine's arithmetic
+    assert stage_2["all"] > baseline["all"] + 0.039
+    assert stage_2["new"] > baseline["new"] + 0.023

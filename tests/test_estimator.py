@@ -51,6 +51,12 @@ def test_saved_and_loaded_it_is_the_same(fitted, tmp_path):
         fitted.save(tmp_path / "model")
 
 
+def test_fit_predict_is_fit_and_labels(fitted, small_set, quick_settings):
+    images, _, labels = small_set
+    model = PromptCAL(n_classes=4, overrides=quick_settings, random_state=0, verbose=False)
+    assert np.array_equal(model.fit_predict(images, labels), fitted.labels_)
+
+
 def test_clones_like_any_estimator(fitted):
     copy = clone(fitted)
     assert copy.get_params() == fitted.get_params()

@@ -1,5 +1,6 @@
 """The command line: each command is a verb of `promptcal.verbs`."""
 
+import math
 import sys
 import warnings
 from collections import Counter
@@ -149,7 +150,7 @@ def evaluate(
         table.add_column(column, justify="right")
     for label, prefix in (("one matching (as papers report)", ""), ("separate matchings", "separate_")):
         values = (getattr(accuracy, prefix + part) for part in ("all", "known", "new"))
-        table.add_row(label, *(f"{100 * value:.1f}" for value in values))
+        table.add_row(label, *("-" if math.isnan(value) else f"{100 * value:.1f}" for value in values))
     console.print(table)
 
 
@@ -218,6 +219,6 @@ def main() -> None:
     except Interrupted as stopped:
         errors.print(f"promptcal: {stopped}", markup=False, highlight=False)
         sys.exit(stopped.exit_code)
-    except KeyboardInterrupt:
-        errors.print("promptcal: stopped at once; what was checkpointed is kept", markup=False)
-        sys.exit(130)
+    except OSError as error:  # no room, no permission
+        errors.print(f"promptcal: {error}; make room or choose another place", markup=False, highlight=False)
+        sys.exit(2)

@@ -86,6 +86,11 @@ class WarmupConfig(_Section):
     """Stage 1."""
 
     epochs: int = Field(200, ge=0)
+    distillation: str | None = Field(
+        None, description="folder of extra images on which the class token is held to the frozen backbone's at first"
+    )
+    distillation_weight: float = Field(0.5, ge=0)
+    distillation_epochs: int = Field(5, ge=1)
 
 
 class AffinityConfig(_Section):
@@ -210,10 +215,10 @@ def load_config(
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ConfigError(f"the config file {path} is not text; give a YAML file") from error
-        _merge(merged, _parse_yaml(text, str(path)))
-    _merge(merged, values or {})
+        _add_layer(merged, _parse_yaml(text, str(path)))
+    _add_layer(merged, values or {})
     for override in overrides:
-        _merge(merged, _parse_override(override))
+        _add_layer(merged, _parse_override(override))
     return validate(merged)
 
 
@@ -247,6 +252,13 @@ def _parse_override(override: str) -> dict[str, Any]:
     return nested
 
 
+def _add_layer(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Merge a later source; one that changes the variant leaves no switches of the earlier one."""
+    if layer.get("variant", into.get("variant")) != into.get("variant", "official"):
+        into.pop("switches", None)
+    _merge(into, layer)
+
+
 def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
     """Settings lie one section deep, so sections are merged and everything else is replaced."""
     for key, value in new.items():
@@ -260,7 +272,7 @@ def _explain(error: Any) -> str:
         close = difflib.get_close_matches(key, _all_keys(Config), n=1, cutoff=0.5)
         return f"there is no setting {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
     if error["type"] == "missing":
-        return f"the setting {key!r} is missing; set it"
+        return f"the setting {key!r} is missing; give --{key.replace('_', '-')} or set it in the config"
     given = "" if isinstance(error["input"], dict) else f", not {error['input']!r}"
     message = error["msg"].removeprefix("Value error, ")
     return f"the setting {key!r} is wrong: {message[0].lower()}{message[1:]}{given}"

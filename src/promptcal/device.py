@@ -5,6 +5,11 @@ import torch
 from promptcal.errors import ConfigError
 
 
+def widest_float(device: torch.device) -> torch.dtype:
+    """The dtype to add many numbers up in; Apple's GPUs know no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def choose_device(name: str) -> torch.device:
     """The device called ``name``; "auto" is CUDA, else MPS, else the CPU."""
     if name == "auto":

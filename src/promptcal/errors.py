@@ -25,6 +25,10 @@ class RunError(PromptCALError):
     """A run directory is missing, unfinished, finished already, or of another run."""
 
 
+class TrainingError(PromptCALError):
+    """Training went astray."""
+
+
 class PromptCALWarning(UserWarning):
     """Something the user should know that does not stop the run."""
 

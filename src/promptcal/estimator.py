@@ -69,6 +69,10 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
         )
         return self._take(run)
 
+    def fit_predict(self, images: Any, labels: Any = None) -> np.ndarray:
+        """`fit`, then `labels_`."""
+        return self.fit(images, labels).labels_
+
     def predict(self, images: Any) -> np.ndarray:
         """Cluster of each image."""
         check_is_fitted(self, "run_")

@@ -1,5 +1,6 @@
 """The whole method, from images and labels to a finished run directory."""
 
+import copy
 import hashlib
 import json
 import time
@@ -38,7 +39,7 @@ from promptcal.training.recorder import Recorder, progress_bar
 from promptcal.training.seeds import derive_seed
 from promptcal.training.selection import Selector
 from promptcal.training.stage import Stage
-from promptcal.training.warmup import WarmupStage
+from promptcal.training.warmup import Distillation, WarmupStage
 
 
 @dataclass(frozen=True)
@@ -106,17 +107,11 @@ class Fit:
 
     def run(self, *, resume: bool, skip_unreadable: bool) -> None:
         self.started = time.monotonic()
-        if not self.problem.classes:
-            _warn("no image is labelled, so nothing can be learned: this is plain k-means on the backbone's features")
-            untrained = {
-                "model": self.config.model.model_copy(update={"prompts": 0}),
-                "warmup": self.config.warmup.model_copy(update={"epochs": 0}),
-                "affinity": self.config.affinity.model_copy(update={"epochs": 0}),
-            }
-            self.config = self.config.model_copy(update=untrained)
         self.network = build_network(self.config, pretrained=True).to(self.device)
         self.resize = self._stored_size()
         store = self._decode(skip_unreadable)
+        if not self.problem.classes:
+            self._do_without_training()
         self._prepare_directory(store, resume)
         self.view = View(
             store.placed(self.device),
@@ -128,7 +123,9 @@ class Fit:
         self.all_images = torch.arange(len(store))
         if self.problem.truth is not None:
             self._score_frozen()
-        with StopRequest(self._say_stopping).listening() as stop:
+        cuda = [self.device] if self.device.type == "cuda" else []
+        with StopRequest(self._say_stopping).listening() as stop, torch.random.fork_rng(devices=cuda):
+            torch.manual_seed(derive_seed(self.config.seed, "backbone"))  # for those that drop out; nothing else asks
             self._train(stop, resume)
         self._finish(store)
 
@@ -141,6 +138,16 @@ class Fit:
         if size < crop:
             raise ConfigError(f"data.resize ({size}) is smaller than the crop ({crop}); raise it")
         return size
+
+    def _do_without_training(self) -> None:
+        _warn("no image is labelled, so nothing can be learned: this is plain k-means on the backbone's features")
+        untrained = {
+            "model": self.config.model.model_copy(update={"prompts": 0}),
+            "warmup": self.config.warmup.model_copy(update={"epochs": 0}),
+            "affinity": self.config.affinity.model_copy(update={"epochs": 0}),
+        }
+        self.config = self.config.model_copy(update=untrained)
+        self.network = build_network(self.config, pretrained=True).to(self.device)
 
     def _decode(self, skip_unreadable: bool) -> ImageStore:
         with progress_bar(self.console) as bar:
@@ -155,6 +162,7 @@ class Fit:
                 if cache is None
                 else decode_to_file(self.problem.images, self.resize, cache, **options)
             )
+        self.gaps = sorted(set(range(len(self.problem.images))) - set(kept))
         self.problem = self.problem.kept(kept)
         if self.skipped:
             _warn(f"{len(self.skipped)} unreadable images are left out; see {self.directory.skipped_file}")
@@ -182,7 +190,8 @@ class Fit:
         self.directory.clear()
         files.write_text(self.directory.config_file, self.config.to_yaml())
         if self.skipped:
-            files.write_csv(self.directory.skipped_file, ["path", "reason"], self.skipped)
+            rows = [(name, reason, position) for (name, reason), position in zip(self.skipped, self.gaps, strict=True)]
+            files.write_csv(self.directory.skipped_file, ["path", "reason", "position"], rows)
         self.directory.write_info({"status": "running", **self._description(), "fingerprint": fingerprint})
 
     def _description(self) -> dict[str, Any]:
@@ -232,7 +241,8 @@ class Fit:
         )
         selector = self._selector(labels, held_out)
         if state is None or state["stage"] == "warmup":
-            self._run_stage(WarmupStage(self.network, self.config.loss), data, selector, stop, state)
+            warmup = WarmupStage(self.network, self.config.loss, self._distillation())
+            self._run_stage(warmup, data, selector, stop, state)
             state = None
         self._start_affinity()
         truth = self.problem.truth_numbers()
@@ -240,6 +250,21 @@ class Fit:
             self.network, self.config, None if truth is None else torch.from_numpy(truth).to(self.device)
         )
         self._run_stage(stage, data, selector, stop, state)
+
+    def _distillation(self) -> Distillation | None:
+        settings = self.config.warmup
+        if settings.distillation is None or not settings.epochs:
+            return None
+        store, _, _ = decode(ImageSet.of(settings.distillation), self.resize, skip_unreadable=True)
+        # the student's trunk is as it came here even in a resumed run, whose weights are put in place later
+        frozen = PromptedViT(copy.deepcopy(self.network.vit.backbone), prompts=0, train_blocks=0)
+        return Distillation(
+            frozen,
+            View(store.to(self.device), *self.network.vit.preprocessing),
+            self.config.data.batch_size,
+            settings.distillation_weight,
+            settings.distillation_epochs,
+        )
 
     def _held_out(self) -> np.ndarray:
         """Labels kept back from training to select by (-1 elsewhere)."""

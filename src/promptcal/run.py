@@ -247,14 +247,18 @@ class Run:
             np.array([row["labelled"] == "yes" for row in rows]),
         )
 
-    def image_names(self) -> ImageSet:
-        """The names the run's images went by: first those assigned, then those left out as unreadable."""
-        skipped = []
+    def given_images(self) -> tuple[ImageSet, list[int]]:
+        """The names of all images the fit was given, and the positions among them of those it assigned."""
+        names = list(self.assignments().paths)
+        skipped: list[int] = []
         if self.directory.skipped_file.exists():
             with self.directory.skipped_file.open(newline="", encoding="utf-8") as file:
-                skipped = [row["path"] for row in csv.DictReader(file)]
+                for row in csv.DictReader(file):  # by rising position, so that each finds its place
+                    skipped.append(int(row["position"]))
+                    names.insert(skipped[-1], row["path"])
         root = self.info.get("root")
-        return ImageSet([*self.assignments().paths, *skipped], _no_image, None if root is None else Path(root))
+        assigned = [i for i in range(len(names)) if i not in set(skipped)]
+        return ImageSet(names, _no_image, None if root is None else Path(root)), assigned
 
     @staticmethod
     def _read(path: Path) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from promptcal import files
 from promptcal.config import Config, load_config
 from promptcal.data import ImageSet, embedded_set, label_half, read_labels
-from promptcal.errors import LabelError
+from promptcal.errors import LabelError, RunError
 from promptcal.fitting import Fit, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.run import Assignments, Run, RunDirectory
@@ -89,9 +89,8 @@ def _resolve(
     values = {k: v for k, v in values.items() if v is not None}
     values["model"] = {k: v for k, v in model.items() if v is not None}
     if isinstance(config, Config):
-        # only what was set, so that another variant can still fill in the switches
-        base = config.model_dump(exclude_unset=True)
-        merged = {**base, **values, "model": {**base.get("model", {}), **values["model"]}}
+        base = config.model_dump()
+        merged = {**base, **values, "model": {**base["model"], **values["model"]}}
         return load_config(values=merged, overrides=overrides)
     return load_config(preset=preset, file=config, values=values, overrides=overrides)
 
@@ -116,6 +115,8 @@ def predict(
         progress: Show progress.
     """
     loaded = run if isinstance(run, Run) else Run(run, device)
+    if output is not None and not Path(output).parent.is_dir():
+        raise RunError(f"the folder of the output {output} does not exist; make it first")
     assignments = loaded.predict(images, skip_unreadable=skip_unreadable, progress=progress)
     if output is not None:
         files.write_text(Path(output), assignments.to_csv())
@@ -131,7 +132,9 @@ def evaluate(*, run: str | PathLike[str] | Run, truth: Any) -> DiscoveryAccuracy
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
     assignments = loaded.assignments()
-    true_classes = read_labels(truth, loaded.image_names())[: len(assignments)]
+    all_names, positions = loaded.given_images()
+    of_all = read_labels(truth, all_names)
+    true_classes = [of_all[i] for i in positions]
     scored = [i for i, t in enumerate(true_classes) if t is not None and not assignments.labelled[i]]
     if not scored:
         raise LabelError("the truth names no class for any image the run had no label for; check its paths")

@@ -54,6 +54,14 @@ def test_labelled_points_stay_with_their_class_and_classes_keep_their_numbers():
     assert fitted.cluster_centers_.shape == (6, 5)
 
 
+def test_fit_predict_honours_labels_too():
+    points, truth = blobs(spread=2.5)
+    y = np.where(np.arange(300) < 30, truth, -1)
+    estimators = [SemiSupervisedKMeans(6, n_init=2, random_state=0) for _ in range(2)]
+    assert np.array_equal(estimators[0].fit_predict(points, y), estimators[1].fit(points, y).labels_)
+    assert len(estimators[0].classes_) == 6
+
+
 def test_class_numbers_need_not_be_consecutive():
     points, truth = blobs(k=3, spread=0.1)
     y = np.where(np.arange(300) % 2 == 0, np.array([40, 7, -1])[truth], -1)

@@ -62,10 +62,30 @@ def test_oracle_uses_the_truth(scene):
 
 def test_a_look_takes_all_kept_back_images_and_no_more_than_allowed(scene):
     config, _, view, labels, held_out, _ = scene
-    limited = config.model_copy(update={"selection": config.selection.model_copy(update={"max_images": 20})})
+    limited = config.model_copy(update={"selection": config.selection.model_copy(update={"max_images": 43})})
     selector = Selector(view, labels, held_out, limited)
-    assert len(selector.images) == 20
+    assert len(selector.images) == 43
     assert (selector.held_out >= 0).sum() == 4
+
+
+def test_a_small_look_at_many_classes_keeps_a_label_of_each(scene):
+    config, _, view, _, _, _ = scene
+    generator = np.random.default_rng(0)
+    labels = np.full(3000, -1)
+    labels[generator.choice(3000, 60, replace=False)] = np.repeat(np.arange(20), 3)
+    held_out = np.full(3000, -1)
+    held_out[np.flatnonzero(labels < 0)[:400]] = generator.integers(20, size=400)
+    selection = config.selection.model_copy(update={"max_images": 300})
+    limited = config.model_copy(update={"selection": selection, "n_classes": 25})
+    selector = Selector(view, labels, held_out, limited)
+    assert len(selector.images) == 300
+    assert np.unique(selector.labels[selector.labels >= 0]).tolist() == list(range(20))
+    assert (selector.held_out >= 0).sum() >= 100
+    # perfectly separable features: each image's class (or a new one) as its embedding
+    shown = np.where(selector.labels >= 0, selector.labels, selector.held_out)
+    hidden = np.where(shown >= 0, shown, 20 + np.arange(300) % 5)
+    features = torch.eye(25)[torch.from_numpy(hidden)]
+    assert selector._kept_back_accuracy(selector._cluster(features)) == 1.0
 
 
 def test_kept_back_labels_are_not_trained_on_but_are_used_in_the_end(tmp_path, small_set, quick_settings, monkeypatch):

@@ -1,18 +1,21 @@
 """Both stages' losses against loops written from method.md, on a real network small enough for loops."""
 
+import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional as F
 
 from promptcal.config import Config, LossConfig, OptimConfig, validate
+from promptcal.data import ImageStore, View
 from promptcal.models import DINOHead, Network, PromptedViT
 from promptcal.training.affinity import AffinityStage
 from promptcal.training.loop import cosine_lr
 from promptcal.training.stage import Batch
-from promptcal.training.warmup import WarmupStage
+from promptcal.training.warmup import Distillation, WarmupStage
 
 B, MEMORY, CLASSES = 4, 12, 3
 
@@ -112,8 +115,8 @@ def affinity_by_loops(queries, teacher, memory, memory_labels, labels, config, t
         similarities = [float(queries[i] @ own_view[i])] + (keys @ queries[i]).tolist()
         positives, anchors = [0], [0]
         for j in range(len(keys)):
-            if with_batch and j == i:
-                continue  # its own node is its own positive already
+            if with_batch and j < n and j % B == i % B:
+                continue  # its own image: one view is its own positive already, the other is itself
             node = j if with_batch else n + j
             positive = q[i, node].item() > limit
             if labels[i] >= 0 and key_labels[j] >= 0:
@@ -163,6 +166,30 @@ def test_affinity_loss_equals_the_loops(variant, diagonal):
     assert found.loss.item() == pytest.approx(expected, rel=1e-4)
 
 
+def test_official_negatives_fill_the_budget_that_positives_leave(monkeypatch):
+    import promptcal.training.affinity as module
+
+    anchors, original = [], module.contrastive_loss
+
+    def watch(similarity, positives, mask, temperature):
+        anchors.append((positives.sum(1), mask.sum(1)))
+        return original(similarity, positives, mask, temperature)
+
+    monkeypatch.setattr(module, "contrastive_loss", watch)
+    for rule, total in (("budget-minus-positives", lambda p: 5), ("whole-budget", lambda p: p + 5)):
+        changes = {"switches": {"threshold_diagonal": False, "negatives": rule}}
+        config = affinity_config(affinity={"memory": MEMORY, "k": 3, "quantile": 0.8, "negatives": 5}, **changes)
+        stage = AffinityStage(tiny_network(), config)
+        for seed in (1, 2, 3):
+            batch = a_batch(seed)._replace(labels=torch.full((2 * B,), -1))
+            stage.step(batch, 10.0)
+            stage.after_update()
+        positives, kept = anchors[-2]  # the class token's of the last step
+        found = positives - 1  # its own positive counts apart
+        assert found.max() <= 5
+        assert kept.tolist() == [1 + total(p) for p in found.tolist()]
+
+
 def test_empty_memory_means_no_affinity_term():
     stage = AffinityStage(tiny_network(), affinity_config())
     batch = a_batch()
@@ -189,9 +216,10 @@ def test_graph_statistics_count_what_was_found():
     truth = torch.full((20,), -1)
     truth[5:9] = torch.tensor([0, 1, 1, 0])
     stage = AffinityStage(tiny_network(), affinity_config(), truth)
-    positives = torch.tensor([[True, False, True, False], [False, False, False, False]])
-    logs = stage._graph_statistics(positives, torch.tensor(0.5), torch.tensor([5, 6]), torch.tensor([8, 5, 7, 6]))
-    assert logs["positives"].item() == 1.0
+    # keys: images 8, 5, 7, 6 and one of unknown class, which counts for neither precision nor recall
+    positives = torch.tensor([[True, False, True, False, True], [False] * 5])
+    logs = stage._graph_statistics(positives, torch.tensor(0.5), torch.tensor([5, 6]), torch.tensor([8, 5, 7, 6, 1]))
+    assert logs["positives"].item() == 1.5
     assert logs["without_positives"].item() == 0.5
     assert logs["precision"].item() == 0.5  # of image 8 (same class as 5) and 7 (another)
     assert logs["recall"].item() == 0.25  # one of: 5-8, 5-5, 6-7, 6-6
@@ -204,6 +232,35 @@ def test_graph_statistics_count_what_was_found():
 def test_beta_ramp(ramp, epochs_done, beta):
     stage = AffinityStage(tiny_network(), affinity_config(switches={"beta_ramp_epochs": ramp}))
     assert stage._beta(epochs_done) == pytest.approx(beta)
+
+
+def a_distillation(network):
+    frozen = PromptedViT(copy.deepcopy(network.vit.backbone), prompts=0, train_blocks=0)
+    pictures = [np.random.default_rng(i).integers(0, 256, (10, 9, 3), dtype=np.uint8) for i in range(5)]
+    return Distillation(frozen, View(ImageStore.of(pictures), 8, (0.5,) * 3, (0.5,) * 3), batch_size=6)
+
+
+def test_distillation_fades_over_five_epochs():
+    distillation = a_distillation(tiny_network())
+    assert [distillation.weight(e) for e in range(7)] == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0])
+
+
+def test_distillation_is_the_squared_distance_to_the_frozen_backbone():
+    network = tiny_network()
+    distillation = a_distillation(network)
+    generator = torch.Generator().manual_seed(11)
+    images = torch.randint(5, (6,), generator=generator)
+    views = distillation.view.random(images, generator)
+    tokens = [F.normalize(net(views).cls, dim=1).tolist() for net in (network.vit, distillation.frozen)]
+    expected = sum((a - b) ** 2 for x, y in zip(*tokens, strict=True) for a, b in zip(x, y, strict=True)) / (6 * 16)
+    assert expected > 0
+    assert distillation.loss(network, 11).item() == pytest.approx(expected, rel=1e-5)
+    batch = a_batch()
+    plain = WarmupStage(network, LossConfig()).step(batch, 1.5).loss
+    with_it = WarmupStage(network, LossConfig(), distillation).step(batch, 1.5)
+    distance = distillation.loss(network, batch.generator.initial_seed())
+    assert with_it.loss.item() == pytest.approx((plain + 0.4 * distance).item(), rel=1e-5)
+    assert "distillation" not in WarmupStage(network, LossConfig(), distillation).step(batch, 5.0).logs
 
 
 def test_without_supervised_prompts_only_the_class_token_is_trained_on():

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from promptcal.device import widest_float
+
 
 def nearest_neighbours(embeddings: Tensor, k: int) -> Tensor:
     """Indices (N x min(k, N - 1)) of each node's nearest other nodes by cosine."""
@@ -52,7 +54,7 @@ def affinity_threshold(diffused: Tensor, quantile: float, include_diagonal: bool
     else:
         off_diagonal = ~torch.eye(len(diffused), dtype=torch.bool, device=diffused.device)
         entries = diffused[off_diagonal]
-    mean = entries.sum(dtype=torch.float64) / torch.count_nonzero(entries).clamp(min=1)
+    mean = entries.sum(dtype=widest_float(entries.device)) / torch.count_nonzero(entries).clamp(min=1)
     above = entries[entries > mean]
     if len(above) == 0:
         return mean.to(diffused.dtype)

@@ -12,6 +12,8 @@ import torch
 from sklearn.base import BaseEstimator, ClusterMixin
 from torch import Tensor
 
+from promptcal.device import widest_float
+
 _MAX_ELEMENTS = 64_000_000  # of the largest temporary, points x starts x max(clusters, dim)
 
 
@@ -48,8 +50,8 @@ def kmeans_plus_plus(
 
 def _draw(weights: Tensor, generator: torch.Generator) -> Tensor:
     """One column per row, with probability proportional to weight (``multinomial`` without its size limit)."""
-    cumulative = weights.double().cumsum(dim=1)
-    target = torch.rand(len(weights), 1, generator=generator, dtype=torch.float64).to(weights.device)
+    cumulative = weights.to(widest_float(weights.device)).cumsum(dim=1)
+    target = torch.rand(len(weights), 1, generator=generator, dtype=torch.float64).to(cumulative)
     chosen = torch.searchsorted(cumulative, target * cumulative[:, -1:], right=True)
     return chosen.squeeze(1).clamp(max=weights.shape[1] - 1)
 
@@ -84,7 +86,7 @@ def lloyd(
         if len(active) == 0:
             break
     labels, distances = _assign(points, centres, fixed)
-    return labels, centres, distances.sum(dim=1, dtype=torch.float64), iterations
+    return labels, centres, distances.sum(dim=1, dtype=widest_float(points.device)), iterations
 
 
 def _assign(points: Tensor, centres: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
@@ -168,6 +170,10 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         self.inertia_ = best.inertia
         self.n_iter_ = best.n_iter
         return self
+
+    def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
+        """`fit`, then `labels_` (scikit-learn's own would drop ``y``)."""
+        return self.fit(X, y).labels_
 
     def predict(self, X: Any) -> np.ndarray:
         """The nearest cluster of each point."""

@@ -93,8 +93,9 @@ class AffinityStage:
             keys = torch.cat([other_view, memory.embeddings])
             key_labels = torch.cat([swapped[0], memory.labels])
             key_indices = torch.cat([swapped[1], memory.indices])
-            # a query's own node is its own positive, added below, and neither found nor drawn
-            drawable = ~torch.cat([own_node, own_node.new_zeros(n, len(memory))], dim=1)
+            # both views of the query's own image: one is its own positive, added below, the other is itself (j = i)
+            own_image = own_node | own_node.roll(n // 2, dims=1)
+            drawable = ~torch.cat([own_image, own_image.new_zeros(n, len(memory))], dim=1)
             positives = graph.positives & drawable
         logs = self._graph_statistics(positives, graph.threshold, batch.indices, key_indices)
 
@@ -133,9 +134,10 @@ class AffinityStage:
         }
         if self.truth is not None:
             query_truth, key_truth = self.truth[query_indices], self.truth[key_indices]
-            right = (query_truth.unsqueeze(1) == key_truth.unsqueeze(0)) & (query_truth >= 0).unsqueeze(1)
+            told = (query_truth >= 0).unsqueeze(1) & (key_truth >= 0).unsqueeze(0)
+            right = told & (query_truth.unsqueeze(1) == key_truth.unsqueeze(0))
             hits = (positives & right).sum()
-            logs["precision"] = hits / positives.sum().clamp(min=1)
+            logs["precision"] = hits / (positives & told).sum().clamp(min=1)
             logs["recall"] = hits / right.sum().clamp(min=1)
         return logs
 

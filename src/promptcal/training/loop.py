@@ -12,7 +12,7 @@ from torch import Tensor
 
 from promptcal.config import OptimConfig
 from promptcal.data import BalancedSampler, View
-from promptcal.errors import Interrupted
+from promptcal.errors import Interrupted, TrainingError
 from promptcal.training.checkpoints import Checkpoints, load_trained
 from promptcal.training.interrupts import StopRequest
 from promptcal.training.recorder import Recorder, progress_bar
@@ -93,7 +93,7 @@ class Loop:
 
     def run(self) -> None:
         steps = self.data.sampler.steps_per_epoch
-        self.recorder.open(self.position.epoch * steps + self.position.step)
+        self.recorder.open(self.stage.name, self.position.epoch * steps + self.position.step)
         self.stage.network.train()
         with progress_bar(self.recorder.console) as progress:
             done = self.position.epoch * steps + self.position.step
@@ -121,6 +121,11 @@ class Loop:
             "lr": self.optimiser.param_groups[0]["lr"],
             **position.means(),
         }
+        if not math.isfinite(record["loss"]):
+            raise TrainingError(
+                f"the loss is no longer a number in {self.stage.name}, epoch {position.epoch + 1}; lower optim.lr "
+                "and start anew (the checkpoint of the epoch before is kept)"
+            )
         position.next_epoch()
         record |= self._look()
         record["seconds"] = time.monotonic() - started
@@ -148,7 +153,7 @@ class Loop:
         if position.epoch % self.look_every and position.epoch != self.epochs:
             return {}
         found = self.look()
-        if found.score >= position.best_score:
+        if not found.score < position.best_score:  # a score that is not a number must not leave a stage without weights
             self._keep(found.score)
         return found.logs()
 

@@ -65,11 +65,12 @@ class Recorder:
         if self.path.exists():
             os.truncate(self.path, position)
 
-    def open(self, global_step: int) -> None:
+    def open(self, stage: str, global_step: int) -> None:
+        """Begin or go on with a stage; TensorBoard forgets what an earlier process wrote after this step."""
         if self._tensorboard_folder is not None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self._tensorboard_folder), purge_step=global_step)
+            self._writer = SummaryWriter(str(self._tensorboard_folder / stage), purge_step=global_step)
 
     def close(self) -> None:
         if self._writer is not None:
@@ -95,7 +96,7 @@ class Recorder:
         if self._writer is not None:
             for key, value in clean.items():
                 if isinstance(value, float):
-                    self._writer.add_scalar(f"{record['stage']}/{key}", value, global_step)
+                    self._writer.add_scalar(key, value, global_step)
             self._writer.flush()
         line = f"{record['stage']} {record['epoch']}/{record['epochs']}  {_describe(record, _EPOCH_LABELS)}"
         self.console.print(line, highlight=False, soft_wrap=True)

@@ -46,17 +46,21 @@ class Selector:
         self.view = view
         self.config = config
         self.n_known = int(max(labels.max(initial=-1), held_out.max(initial=-1))) + 1
-        chosen = self._choose(held_out)
+        chosen = self._choose(labels, held_out)
         self.images = torch.from_numpy(chosen)
         self.labels, self.held_out = labels[chosen], held_out[chosen]
         self.truth = None if truth is None else truth[chosen]
 
-    def _choose(self, held_out: np.ndarray) -> np.ndarray:
-        """All kept-back images and as many of the others as fit, the same ones at every look."""
-        kept_back, others = np.flatnonzero(held_out >= 0), np.flatnonzero(held_out < 0)
-        room = max(0, self.config.selection.max_images - len(kept_back))
-        drawn = np.random.default_rng(derive_seed(self.config.seed, "look")).permutation(others)[:room]
-        return np.sort(np.concatenate([kept_back, drawn]))
+    def _choose(self, labels: np.ndarray, held_out: np.ndarray) -> np.ndarray:
+        """A label of each known class, kept-back images, then any others as far as allowed; always the same ones."""
+        allowed = max(self.config.selection.max_images, 10 * self.config.n_classes)
+        order = np.random.default_rng(derive_seed(self.config.seed, "look")).permutation(len(labels))
+        labelled = order[labels[order] >= 0]
+        one_of_each = labelled[np.unique(labels[labelled], return_index=True)[1]]
+        kept_back = order[held_out[order] >= 0][: allowed // 2]
+        by_need = np.concatenate([one_of_each, kept_back, order])
+        first_mention = np.sort(np.unique(by_need, return_index=True)[1])
+        return np.sort(by_need[first_mention][:allowed])
 
     def look(self, network: Network, stage: str) -> Look:
         features = embed(network, self.view, self.images)
@@ -65,7 +69,7 @@ class Selector:
             known = self._kept_back_accuracy(clusters)
             new = (self.labels < 0) & (clusters >= self.n_known)
         else:
-            scored = self.labels < 0
+            scored = (self.labels < 0) & (self.truth >= 0)
             known_classes = np.arange(self.n_known)
             known = discovery_accuracy(self.truth[scored], clusters[scored], known_classes).known
             new = scored & ~np.isin(self.truth, known_classes)
@@ -75,7 +79,6 @@ class Selector:
         return Look((known + quality) / 2, known, quality)
 
     def _cluster(self, features: Tensor) -> np.ndarray:
-        # held-out classes that train without any label cannot occur: a class's last label is never kept back
         settings = self.config.clustering
         kmeans = SemiSupervisedKMeans(
             self.config.n_classes,

@@ -4,19 +4,45 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from promptcal.config import LossConfig
+from promptcal.data import View
 from promptcal.losses import semi_supervised_terms
-from promptcal.models import Network, projected_cosine
+from promptcal.models import Network, PromptedViT, projected_cosine
 from promptcal.training.stage import Batch, StepResult
+
+
+class Distillation:
+    """Holds the class token to the frozen backbone's on extra images, less each epoch, while prompts settle in."""
+
+    def __init__(self, frozen: PromptedViT, view: View, batch_size: int, weight: float = 0.5, epochs: int = 5) -> None:
+        self.frozen = frozen.eval()
+        self.view = view
+        self.batch_size = batch_size
+        self.start_weight = weight
+        self.epochs = epochs
+
+    def weight(self, epoch: int) -> float:
+        return max(0.0, self.start_weight * (1 - epoch / self.epochs))
+
+    def loss(self, network: Network, seed: int) -> Tensor:
+        """Mean squared difference of the L2-normalised class tokens on images drawn by ``seed``."""
+        generator = torch.Generator().manual_seed(seed)
+        images = torch.randint(len(self.view.store), (self.batch_size,), generator=generator)
+        views = self.view.random(images.to(self.view.store.device), generator)
+        with torch.no_grad():
+            target = F.normalize(self.frozen(views).cls.float(), dim=1)
+        return F.mse_loss(F.normalize(network.vit(views).cls.float(), dim=1), target)
 
 
 class WarmupStage:
     name = "warmup"
 
-    def __init__(self, network: Network, loss: LossConfig) -> None:
+    def __init__(self, network: Network, loss: LossConfig, distillation: Distillation | None = None) -> None:
         self.network = network
         self.loss = loss
+        self.distillation = distillation
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.loss
@@ -33,6 +59,10 @@ class WarmupStage:
             total = total + (loss if token == "cls" else weights.gamma * loss)
             logs[f"{token}/self"] = terms.self_supervised.detach()
             logs[f"{token}/supervised"] = terms.supervised.detach()
+        if self.distillation is not None and (weight := self.distillation.weight(int(epochs_done))) > 0:
+            distance = self.distillation.loss(self.network, batch.generator.initial_seed())
+            total = total + weight * distance
+            logs["distillation"] = distance.detach()
         return StepResult(total, logs)
 
     def after_update(self) -> None:

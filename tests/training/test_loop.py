@@ -1,0 +1,151 @@
+"""The loop: which epoch it keeps, what the next stage starts from, what it records, when it gives up."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from promptcal.config import load_config
+from promptcal.data import BalancedSampler, ImageSet, View
+from promptcal.data.store import decode
+from promptcal.errors import TrainingError
+from promptcal.run import build_network
+from promptcal.training.affinity import AffinityStage
+from promptcal.training.checkpoints import Checkpoints
+from promptcal.training.interrupts import StopRequest
+from promptcal.training.loop import Loop, TrainingData
+from promptcal.training.recorder import Recorder
+from promptcal.training.selection import Look
+from promptcal.training.warmup import WarmupStage
+from promptcal.verbs import fit
+
+
+@pytest.fixture
+def scene(small_set, quick_settings):
+    images, _, labels = small_set
+    config = load_config(overrides=quick_settings, values={"n_classes": 4})
+    network = build_network(config, pretrained=True)
+    store, _, _ = decode(ImageSet.of(images), 36)
+    view = View(store, *network.vit.preprocessing)
+    data = TrainingData(view, torch.from_numpy(labels), BalancedSampler(torch.from_numpy(labels >= 0), 16))
+    return config, network, data
+
+
+def run_loop(scene, folder, look=None, look_every=1, epochs=3):
+    config, network, data = scene
+    loop = Loop(
+        WarmupStage(network, config.loss),
+        data,
+        epochs=epochs,
+        optim=config.optim,
+        seed=0,
+        look=look,
+        look_every=look_every,
+        checkpoints=Checkpoints(folder),
+        recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
+        stop=StopRequest(),
+    )
+    loop.run()
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("scores", "every", "kept"),
+    [
+        ([0.1, 0.9, 0.3], 1, 2),
+        ([0.5, 0.5, 0.3], 1, 2),  # of equals the later
+        ([0.4, 0.2], 2, 2),  # looks after epochs 2 and 3 only
+        ([float("nan")] * 3, 1, 3),
+    ],
+)
+def test_the_best_epoch_is_kept(scene, tmp_path, scores, every, kept):
+    network = scene[1]
+    seen = []
+
+    def look():
+        seen.append({n: p.detach().clone() for n, p in network.trained_parameters().items()})
+        return Look(scores[len(seen) - 1], 0.0, 0.0)
+
+    loop = run_loop(scene, tmp_path, look, every)
+    assert len(seen) == len(scores)
+    assert loop.position.best_epoch == kept
+    saved = load_file(Checkpoints(tmp_path).best("warmup"))
+    expected = seen[kept - 1 if every == 1 else kept - 2]
+    assert all(torch.equal(saved[name], value) for name, value in expected.items())
+
+
+def test_without_looks_the_last_epoch_is_kept(scene, tmp_path):
+    loop = run_loop(scene, tmp_path)
+    assert loop.position.best_epoch == 3
+    saved = load_file(Checkpoints(tmp_path).best("warmup"))
+    assert all(torch.equal(saved[n], p) for n, p in scene[1].trained_parameters().items())
+
+
+def test_batches_hold_two_views_of_each_image(scene):
+    _, _, data = scene
+    batch = data.batch(torch.tensor([3, 40, 3]), seed=1)
+    assert batch.indices.tolist() == [3, 40, 3, 3, 40, 3]
+    assert torch.equal(batch.labels, data.labels[batch.indices])
+    assert not torch.equal(batch.views[0], batch.views[3])  # the same image, cropped apart
+    expected = data.view.random(batch.indices, torch.Generator().manual_seed(1))
+    assert torch.equal(batch.views, expected)
+
+
+@pytest.mark.parametrize(("variant", "head_is_new"), [("official", True), ("paper", False)])
+def test_affinity_learning_starts_from_the_kept_warm_up(
+    monkeypatch, tmp_path, small_set, quick_settings, variant, head_is_new
+):
+    images, _, labels = small_set
+    starts = []
+    original = AffinityStage.__init__
+
+    def watch(self, network, *args):
+        starts.append({n: p.detach().clone() for n, p in network.trained_parameters().items()})
+        original(self, network, *args)
+
+    monkeypatch.setattr(AffinityStage, "__init__", watch)
+    settings = (*quick_settings, f"variant={variant}", "affinity.epochs=1", "optim.lr=0.05")
+    fit(images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=settings, progress=False)
+    kept = load_file(tmp_path / "run" / "checkpoints" / "warmup-best.safetensors")
+    for name, value in kept.items():
+        is_new = not torch.equal(starts[0][name], value)
+        constant_at_start = name.endswith("bias") and "heads.prompt" in name
+        assert is_new == (head_is_new and name.startswith("heads.prompt")) or constant_at_start
+
+
+def test_tensorboard_keeps_the_curves_of_both_stages(tmp_path, small_set, quick_settings):
+    images, _, labels = small_set
+    fit(images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=quick_settings, progress=False)
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for stage in ("warmup", "affinity"):
+        events = EventAccumulator(str(tmp_path / "run" / "tensorboard" / stage)).Reload()
+        curve = [e.value for e in events.Scalars("loss")]
+        assert curve == pytest.approx([r["loss"] for r in records if r["stage"] == stage])
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path, small_set, quick_settings):
+    images, _, labels = small_set
+    with pytest.raises(TrainingError, match="lower optim.lr"):
+        fit(
+            images=images,
+            labels=labels,
+            n_classes=4,
+            output=tmp_path / "run",
+            overrides=(*quick_settings, "optim.lr=1e30"),
+            progress=False,
+        )
+
+
+def test_the_callers_random_state_is_left_alone(tmp_path, small_set, quick_settings):
+    images, _, labels = small_set
+    torch.manual_seed(7)
+    np.random.seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    settings = (*quick_settings, "warmup.epochs=0", "affinity.epochs=1")
+    fit(images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=settings, progress=False)
+    assert torch.equal(torch.rand(3), expected)
