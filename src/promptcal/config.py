@@ -52,8 +52,10 @@ class DataConfig(_Section):
     """How images become batches."""
 
     resize: int | None = Field(None, ge=8, description="shorter side in the store; none: image_size * 256/224")
-    store: Literal["auto", "memory", "mapped"] = Field(
-        "auto", description="decoded images in memory, or in a mapped file beside the run; auto: by their size"
+    store: Literal["auto", "memory", "mapped", "stream"] = Field(
+        "auto",
+        description="decoded images in memory, in a mapped file beside the run, or decoded anew each time by worker "
+        "processes; auto: memory, or mapped if they would fill half of it",
     )
     cache: str | None = Field(None, description="folder to keep decoded images in for the next run")
     batch_size: int = Field(128, ge=2, description="images a batch, two views each")

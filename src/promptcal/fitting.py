@@ -19,11 +19,12 @@ from torch import Tensor
 from promptcal import files
 from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.config import Config
-from promptcal.data import BalancedSampler, ImageSet, ImageStore, View
+from promptcal.data import BalancedSampler, ImageSet, ImageStore, StreamedImages, StreamedView, View
 from promptcal.data.cache import decode_to_file
 from promptcal.data.labels import class_numbers
 from promptcal.data.splits import hold_out
 from promptcal.data.store import HOST_SHARE, decode, free_host_memory
+from promptcal.data.stream import inspect
 from promptcal.device import choose_device
 from promptcal.errors import ConfigError, DataError, Interrupted, LabelError, PromptCALWarning, RunError
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
@@ -113,13 +114,7 @@ class Fit:
         if not self.problem.classes:
             self._do_without_training()
         self._prepare_directory(store, resume)
-        self.view = View(
-            store.placed(self.device),
-            *self.network.vit.preprocessing,
-            resize=self.resize,
-            device=self.device,
-            reuse=True,
-        )
+        self.view = self._view(store)
         self.all_images = torch.arange(len(store))
         if self.problem.truth is not None:
             self._score_frozen()
@@ -149,19 +144,21 @@ class Fit:
         self.config = self.config.model_copy(update=untrained)
         self.network = build_network(self.config, pretrained=True).to(self.device)
 
-    def _decode(self, skip_unreadable: bool) -> ImageStore:
+    def _decode(self, skip_unreadable: bool) -> ImageStore | StreamedImages:
         with progress_bar(self.console) as bar:
             task = bar.add_task("reading", total=len(self.problem.images), note="")
             options: dict[str, Any] = {
                 "skip_unreadable": skip_unreadable,
                 "on_progress": lambda done: bar.update(task, completed=done),
             }
-            cache = self._cache_folder()
-            store, kept, self.skipped = (
-                decode(self.problem.images, self.resize, **options)
-                if cache is None
-                else decode_to_file(self.problem.images, self.resize, cache, **options)
-            )
+            images, cache = self.problem.images, self._cache_folder()
+            store: ImageStore | StreamedImages
+            if self.config.data.store == "stream":
+                store, kept, self.skipped = inspect(images, self.resize, **options)
+            elif cache is not None:
+                store, kept, self.skipped = decode_to_file(images, self.resize, cache, **options)
+            else:
+                store, kept, self.skipped = decode(images, self.resize, **options)
         self.gaps = sorted(set(range(len(self.problem.images))) - set(kept))
         self.problem = self.problem.kept(kept)
         if self.skipped:
@@ -180,7 +177,13 @@ class Fit:
         )
         return self.directory.path.parent / "promptcal-cache" if mapped else None
 
-    def _prepare_directory(self, store: ImageStore, resume: bool) -> None:
+    def _view(self, store: ImageStore | StreamedImages) -> View | StreamedView:
+        sizes = self.network.vit.preprocessing
+        if isinstance(store, StreamedImages):
+            return StreamedView(store, *sizes, device=self.device)
+        return View(store.placed(self.device), *sizes, resize=self.resize, device=self.device, reuse=True)
+
+    def _prepare_directory(self, store: ImageStore | StreamedImages, resume: bool) -> None:
         fingerprint = self._fingerprint(store)
         if resume:
             self._check_same_run(fingerprint)
@@ -204,9 +207,10 @@ class Fit:
             "resize": self.resize,
         }
 
-    def _fingerprint(self, store: ImageStore) -> str:
+    def _fingerprint(self, store: ImageStore | StreamedImages) -> str:
         """Of everything a resumed run must find unchanged: pixels, names, labels."""
-        digest = hashlib.sha256(store.pixels.numpy().data)
+        pixels = store.digest if isinstance(store, StreamedImages) else store.pixels.numpy().data
+        digest = hashlib.sha256(pixels)
         digest.update("\0".join(self.problem.images.names).encode("utf-8", "surrogateescape"))
         digest.update(self.problem.labels.tobytes())
         return digest.hexdigest()
@@ -335,7 +339,7 @@ class Fit:
 
     # -- after training ---------------------------------------------------------------------------------------
 
-    def _finish(self, store: ImageStore) -> None:
+    def _finish(self, store: ImageStore | StreamedImages) -> None:
         """Cluster with the kept weights and write what a user takes away."""
         if self.problem.truth is not None and self.config.warmup.epochs:
             self._score_warmup()
@@ -403,7 +407,9 @@ class Fit:
         renumbered[order] = np.arange(len(order))
         return torch.from_numpy(kmeans.cluster_centers_[order]), renumbered[kmeans.labels_]
 
-    def _write(self, store: ImageStore, features: Tensor, centres: Tensor, assignments: Assignments) -> None:
+    def _write(
+        self, store: ImageStore | StreamedImages, features: Tensor, centres: Tensor, assignments: Assignments
+    ) -> None:
         directory = self.directory
         files.write_safetensors(directory.model_file, self.network.state_dict())
         files.write_safetensors(directory.centres_file, {"centres": centres})

@@ -218,7 +218,13 @@ class Run:
                 on_progress=lambda done: bar.update(task, completed=done),
             )
             task = bar.add_task("embedding", total=len(store), note="")
-            view = View(store.placed(self.device), *vit.preprocessing, resize=self.info["resize"], device=self.device, reuse=True)
+            view = View(
+                store.placed(self.device),
+                *vit.preprocessing,
+                resize=self.info["resize"],
+                device=self.device,
+                reuse=True,
+            )
             features = embed(
                 vit, view, torch.arange(len(store)), on_progress=lambda done: bar.update(task, completed=done)
             )

@@ -90,10 +90,10 @@ def test_unreadable_images_are_remembered(folder, tmp_path):
         assert [name for name, _ in faults] == ["3.png"]
 
 
-def test_a_fit_from_a_mapped_store_equals_one_from_memory(tmp_path, small_set, quick_settings):
+def test_a_fit_is_the_same_whatever_the_store(tmp_path, small_set, quick_settings):
     images, _, labels = small_set
     outcomes = []
-    for store in ("memory", "mapped"):
+    for store in ("memory", "mapped", "stream"):
         run = fit(
             images=images,
             labels=labels,
@@ -102,6 +102,8 @@ def test_a_fit_from_a_mapped_store_equals_one_from_memory(tmp_path, small_set, q
             overrides=(*quick_settings, f"data.store={store}", "warmup.epochs=1", "affinity.epochs=1"),
             progress=False,
         )
-        outcomes.append(((tmp_path / store / "embeddings.npy").read_bytes(), run.directory.assignments_file.read_text()))
-    assert outcomes[0] == outcomes[1]
+        outcomes.append(
+            ((tmp_path / store / "embeddings.npy").read_bytes(), run.directory.assignments_file.read_text())
+        )
+    assert outcomes[0] == outcomes[1] == outcomes[2]
     assert len(the_files(tmp_path / "promptcal-cache")) == 2

@@ -41,6 +41,7 @@ def test_crops_and_flips_equal_torchvisions():
     left = torch.tensor([int(generator.integers(0, SIZES[i][1] - 24 + 1)) for i in index])
     flip = torch.tensor([True, False, True, False, True, False])
     found = store.crop(index, top, left, 24, flip)
+    assert torch.equal(found, torch.stack(list(store.each_crop(index, top, left, 24, flip))))
     assert (found.dtype, found.shape) == (torch.uint8, (6, 3, 24, 24))
     for row, i in enumerate(index.tolist()):
         expected = functional.crop(Image.fromarray(arrays[i]), int(top[row]), int(left[row]), 24, 24)
@@ -112,3 +113,18 @@ def test_random_views_are_normalised_as_torchvisions():
         torch.testing.assert_close(
             found, min(upright, upright.flip(2), key=lambda e: float((found - e).abs().sum())), atol=1e-6, rtol=0
         )
+
+
+def test_reused_memory_is_overwritten_and_only_then():
+    arrays = pictures(SIZES[:4])
+    index = torch.arange(4)
+    for reuse in (True, False):
+        view = View(ImageStore.of(arrays), 24, MEAN, STD, reuse=reuse)
+        first = view.random(index, torch.Generator().manual_seed(0))
+        second = view.random(index, torch.Generator().manual_seed(1))
+        assert (first.data_ptr() == second.data_ptr()) == reuse
+
+
+def test_a_store_is_placed_where_the_work_is():
+    store = ImageStore.of(pictures(SIZES[:2]))
+    assert store.placed(torch.device("cpu")) is store

@@ -87,7 +87,7 @@ def test_without_looks_the_last_epoch_is_kept(scene, tmp_path):
 
 def test_batches_hold_two_views_of_each_image(scene):
     _, _, data = scene
-    batch = data.batch(torch.tensor([3, 40, 3]), seed=1)
+    (batch,) = data.batches(torch.tensor([[3, 40, 3]]), [1])
     assert batch.indices.tolist() == [3, 40, 3, 3, 40, 3]
     assert torch.equal(batch.labels, data.labels[batch.indices])
     assert not torch.equal(batch.views[0], batch.views[3])  # the same image, cropped apart

@@ -6,6 +6,7 @@ from promptcal.data.labels import read_labels
 from promptcal.data.sampler import BalancedSampler
 from promptcal.data.splits import label_half
 from promptcal.data.store import ImageStore
+from promptcal.data.stream import StreamedImages, StreamedView
 from promptcal.data.views import View
 
 __all__ = [
@@ -13,6 +14,8 @@ __all__ = [
     "EmbeddedSet",
     "ImageSet",
     "ImageStore",
+    "StreamedImages",
+    "StreamedView",
     "View",
     "embedded_set",
     "label_half",

@@ -29,9 +29,9 @@ def _cubic(x: float) -> float:
 def enlarged_crops(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """uint8 n x 3 x S x S from uint8 n x 3 x h x w and each crop's rows (n x S x h) and columns (n x S x w).
 
-    Across first and rounded, then down and rounded: PIL's order, whose 8-bit intermediate this reproduces.
+    Across first and rounded, then down and rounded (halves up): PIL's order and its 8-bit intermediate.
     """
     n, _, height, width = images.shape
     across = images.float().reshape(n, 3 * height, width) @ columns.transpose(1, 2)
-    across = across.round_().clamp_(0, 255).view(n, 3, height, -1)
-    return (rows.unsqueeze(1) @ across).round_().clamp_(0, 255).to(torch.uint8)
+    across = across.add_(0.5).floor_().clamp_(0, 255).view(n, 3, height, -1)
+    return (rows.unsqueeze(1) @ across).add_(0.5).floor_().clamp_(0, 255).to(torch.uint8)

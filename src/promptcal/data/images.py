@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ class ImageSet:
         for name in names:
             if name.encode("utf-8", "ignore").decode() != name:
                 raise DataError(f"the image name {name!a} is not valid Unicode; rename the file")
-        return cls(names, lambda i: Image.open(files[i]), root)
+        return cls(names, _OpenFile(files), root)
 
     @classmethod
     def _of_array(cls, images: np.ndarray | torch.Tensor) -> "ImageSet":
@@ -85,11 +86,11 @@ class ImageSet:
             raise DataError(f"an image array must be uint8 of shape N x H x W x 3, not {dtype} of shape {shape}")
         array = images if isinstance(images, np.ndarray) else images.numpy(force=True)
         names = [f"image-{i:06d}" for i in range(len(array))]
-        return cls(names, lambda i: Image.fromarray(array[i]))
+        return cls(names, _OpenArray(array))
 
     def subset(self, indices: Sequence[int]) -> "ImageSet":
         indices = list(indices)
-        return ImageSet([self.names[i] for i in indices], lambda i: self._open(indices[i]), self.root)
+        return ImageSet([self.names[i] for i in indices], _OpenChosen(self._open, indices), self.root)
 
     def image(self, index: int) -> Image.Image:
         """The image upright and in RGB."""
@@ -129,6 +130,34 @@ class ImageSet:
                 f"of {image.width} x {image.height} pixels, one side over {_MAX_ASPECT} times the other"
             )
         return np.asarray(resize_image(image, [shorter_side], InterpolationMode.BICUBIC))
+
+
+# Ways to open an image by its position: objects, not functions, so that worker processes can be handed them.
+
+
+@dataclass(frozen=True)
+class _OpenFile:
+    files: list[Path]
+
+    def __call__(self, index: int) -> Image.Image:
+        return Image.open(self.files[index])
+
+
+@dataclass(frozen=True)
+class _OpenArray:
+    array: np.ndarray
+
+    def __call__(self, index: int) -> Image.Image:
+        return Image.fromarray(self.array[index])
+
+
+@dataclass(frozen=True)
+class _OpenChosen:
+    open_image: Callable[[int], Image.Image]
+    indices: list[int]
+
+    def __call__(self, index: int) -> Image.Image:
+        return self.open_image(self.indices[index])
 
 
 def _image_files(folder: Path, above: frozenset[str]) -> Iterator[Path]:

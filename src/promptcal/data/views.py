@@ -1,6 +1,6 @@
 """Views of stored images: random crop and flip to train on, the centre crop to look at."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -55,6 +55,15 @@ class View:
         top = (draws[0] * (spare_rows + 1)).long().clamp(max=spare_rows)
         left = (draws[1] * (spare_columns + 1)).long().clamp(max=spare_columns)
         return self._crops(index, top, left, draws[2] < 0.5)
+
+    def batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Tensor]:
+        """Two random views of the images in each row of ``order``: the first ones, then the second ones."""
+        for index, seed in zip(order, seeds, strict=True):
+            yield self.random(index.repeat(2), torch.Generator().manual_seed(seed))
+
+    def centres(self, images: Tensor, batch_size: int) -> Iterator[Tensor]:
+        """The centre crops of many images, batch by batch."""
+        return (self.centre(chunk) for chunk in images.split(batch_size))
 
     def centre(self, index: Tensor) -> Tensor:
         """The centre crop of each image (torchvision's rounding)."""

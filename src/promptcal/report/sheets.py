@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from promptcal.data.store import ImageStore
+from promptcal.data import ImageStore, StreamedImages
 from promptcal.files import write_with
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ _INK, _PAPER = (30, 30, 30), (255, 255, 255)
 _KNOWN, _NEW = (70, 110, 160), (190, 90, 40)
 
 
-def write_sheets(folder: Path, store: ImageStore, assignments: "Assignments", per_sheet: int = 100) -> None:
+def write_sheets(
+    folder: Path, store: ImageStore | StreamedImages, assignments: "Assignments", per_sheet: int = 100
+) -> None:
     """`NN-name.png` for each category and `overview.png` with a row for each."""
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[tuple[str, bool, np.ndarray]] = []
@@ -43,7 +45,7 @@ def _spread(members: np.ndarray, n: int) -> np.ndarray:
     return members[np.linspace(0, len(members) - 1, n).round().astype(int)]
 
 
-def _sheet(store: ImageStore, groups: list[tuple[str, bool, np.ndarray]], columns: int) -> Image.Image:
+def _sheet(store: ImageStore | StreamedImages, groups: list[tuple[str, bool, np.ndarray]], columns: int) -> Image.Image:
     pitch = _TILE + _GAP
     heights = [_TITLE + pitch * max(1, -(-len(members) // columns)) for _, _, members in groups]
     canvas = Image.new("RGB", (_GAP + columns * pitch, sum(heights) + _GAP), _PAPER)

@@ -5,14 +5,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from promptcal.data import View
+from promptcal.data import StreamedView, View
 from promptcal.models import Network, PromptedViT
 
 
 @torch.no_grad()
 def embed(
     network: Network | PromptedViT,
-    view: View,
+    view: View | StreamedView,
     images: Tensor,
     *,
     batch_size: int = 256,
@@ -23,8 +23,8 @@ def embed(
     network.eval()
     vit = network.vit if isinstance(network, Network) else network
     features = []
-    for chunk in images.split(batch_size):
-        features.append(torch.nn.functional.normalize(vit(view.centre(chunk)).cls.float(), dim=1))
+    for views in view.centres(images, batch_size):
+        features.append(torch.nn.functional.normalize(vit(views).cls.float(), dim=1))
         on_progress(sum(map(len, features)))
     network.train(was_training)
     return torch.cat(features)

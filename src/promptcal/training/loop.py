@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from rich.progress import Progress, TaskID
 from torch import Tensor
 
 from promptcal.config import OptimConfig
-from promptcal.data import BalancedSampler, View
+from promptcal.data import BalancedSampler, StreamedView, View
 from promptcal.errors import Interrupted, TrainingError
 from promptcal.training.checkpoints import Checkpoints, load_trained
 from promptcal.training.interrupts import StopRequest
@@ -48,16 +48,15 @@ class Position:
 class TrainingData:
     """Views of the images, their training labels (-1 = unlabelled), and how batches are drawn from them."""
 
-    view: View
+    view: View | StreamedView
     labels: Tensor
     sampler: BalancedSampler
 
-    def batch(self, indices: Tensor, seed: int) -> Batch:
-        """Two views of each image in one go; ``seed`` decides crops, flips and what the stage draws."""
-        twice = indices.repeat(2)
-        views = self.view.random(twice, torch.Generator().manual_seed(seed))
-        twice = twice.to(views.device)
-        return Batch(views, self.labels[twice], twice, torch.Generator(views.device).manual_seed(seed))
+    def batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Batch]:
+        """A batch for each row of ``order``; its seed decides crops, flips and what the stage draws."""
+        for views, indices, seed in zip(self.view.batches(order, seeds), order, seeds, strict=True):
+            twice = indices.repeat(2).to(views.device)
+            yield Batch(views, self.labels[twice], twice, torch.Generator(views.device).manual_seed(seed))
 
 
 def cosine_lr(settings: OptimConfig, epoch: int, epochs: int) -> float:
@@ -108,9 +107,10 @@ class Loop:
         for group in self.optimiser.param_groups:
             group["lr"] = cosine_lr(self.optim, position.epoch, self.epochs)
         order = self.data.sampler.epoch(derive_seed(self.seed, self.stage.name, "order", position.epoch))
-        while position.step < len(order):
+        seeds = [derive_seed(self.seed, self.stage.name, "step", position.epoch, step) for step in range(len(order))]
+        for batch in self.data.batches(order[position.step :], seeds[position.step :]):
             self._stop_if_asked()
-            self._step(order[position.step], position.epoch + position.step / len(order))
+            self._step(batch, position.epoch + position.step / len(order))
             progress.advance(task)
             if self.recorder.due():
                 progress.update(task, note=self.recorder.note(position.means()))
@@ -132,10 +132,9 @@ class Loop:
         self.recorder.epoch(record, position.epoch * len(order))
         self.save()
 
-    def _step(self, indices: Tensor, epochs_done: float) -> None:
+    def _step(self, batch: Batch, epochs_done: float) -> None:
         position = self.position
-        seed = derive_seed(self.seed, self.stage.name, "step", position.epoch, position.step)
-        result = self.stage.step(self.data.batch(indices, seed), epochs_done)
+        result = self.stage.step(batch, epochs_done)
         self.optimiser.zero_grad(set_to_none=True)
         result.loss.backward()
         self.optimiser.step()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.config import Config
-from promptcal.data import View
+from promptcal.data import StreamedView, View
 from promptcal.metrics import discovery_accuracy, silhouette
 from promptcal.models import Network
 from promptcal.training.embedding import embed
@@ -37,7 +37,7 @@ class Selector:
 
     def __init__(
         self,
-        view: View,
+        view: View | StreamedView,
         labels: np.ndarray,
         held_out: np.ndarray,
         config: Config,

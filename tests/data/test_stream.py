@@ -1,0 +1,46 @@
+"""Streamed images give the very views a store gives, and bad files are found before training."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from promptcal.data import ImageSet, StreamedView, View
+from promptcal.data.store import decode
+from promptcal.data.stream import inspect
+from promptcal.errors import DataError
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    generator = np.random.default_rng(0)
+    for i in range(7):
+        Image.fromarray(generator.integers(0, 256, (30 + 4 * i, 41, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_views_equal_those_of_a_store(folder, workers):
+    images = ImageSet.of(folder)
+    source, kept, faults = inspect(images, 32)
+    assert (kept, faults) == (list(range(7)), [])
+    streamed = StreamedView(source, 28, MEAN, STD, workers=workers)
+    stored = View(decode(images, 32)[0], 28, MEAN, STD)
+    order, seeds = torch.tensor([[0, 3, 3], [6, 1, 2], [5, 5, 0]]), [4, 5, 6]
+    for found, expected in zip(streamed.batches(order, seeds), stored.batches(order, seeds), strict=True):
+        assert torch.allclose(found, expected, atol=1e-6)
+    found = torch.cat(list(streamed.centres(torch.arange(7), 3)))
+    assert torch.allclose(found, stored.centre(torch.arange(7)), atol=1e-6)
+
+
+def test_unreadable_files_are_found_before_training(folder):
+    (folder / "4.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match="4.png"):
+        inspect(ImageSet.of(folder), 32)
+    source, kept, faults = inspect(ImageSet.of(folder), 32, skip_unreadable=True)
+    assert len(source) == 6
+    assert kept == [0, 1, 2, 3, 5, 6]
+    assert [name for name, _ in faults] == ["4.png"]
+    assert np.array_equal(source.image(4), ImageSet.of(folder).resized(5, 32))
