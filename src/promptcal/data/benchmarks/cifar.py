@@ -1,6 +1,7 @@
 """CIFAR-10 and CIFAR-100: torchvision's pickled batches, or all CIFAR-100 images as JPEG in one cifar100.npz."""
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +46,7 @@ def read_cifar100_archive(file: Path, test: bool) -> Part:
             jpeg, offsets, label, split, names = (
                 archive[key] for key in ("jpeg", "offsets", "label", "split", "classes")
             )
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise incomplete(file, f"it cannot be read ({error})") from error
     chosen = np.flatnonzero(split == int(test))
     images = from_bytes(

@@ -18,7 +18,7 @@ def read_cub(folder: Path, test: bool) -> Part:
     wanted = "0" if test else "1"
     files, classes = [], []
     for image, file in _by_id(folder / "images.txt").items():
-        if image not in class_of or image not in in_training:
+        if not class_of.get(image, "").isdecimal() or image not in in_training:
             raise incomplete(folder, f"image {image} of images.txt has no class or no split")
         if in_training[image] == wanted:
             files.append(f"images/{file}")
