@@ -38,7 +38,7 @@ def test_cifar10_is_read_batch_by_batch(tmp_path, monkeypatch):
     batches = [np.roll(np.arange(10), b).tolist() for b in range(5)]
     cifar_tree(tmp_path, datasets.CIFAR10, monkeypatch, batches, [3, 1, 4])
     read = benchmark("cifar10-inductive", tmp_path)
-    assert read.classes.tolist() == sum(batches, [])
+    assert read.classes.tolist() == [c for batch in batches for c in batch]
     assert numbers_seen(read.train) == list(range(50))
     assert read.class_names == [f"class {i}" for i in range(10)]
     assert read.test_classes.tolist() == [3, 1, 4]
@@ -61,7 +61,9 @@ def test_cifar100_is_preferred_in_its_original_form(tmp_path, monkeypatch):
 def test_a_damaged_cifar_is_refused_before_it_is_unpickled(tmp_path, monkeypatch):
     folder = cifar_tree(tmp_path, datasets.CIFAR10, monkeypatch, [range(10)] * 5, [0])
     (folder / "data_batch_3").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
-    with pytest.raises(DataError, match="cifar-10-batches-py is incomplete or damaged .*; delete it and fetch it again"):
+    with pytest.raises(
+        DataError, match="cifar-10-batches-py is incomplete or damaged .*; delete it and fetch it again"
+    ):
         benchmark("cifar10", tmp_path)
 
 
@@ -90,7 +92,9 @@ def test_cub_is_in_the_order_of_images_txt(tmp_path, cub):
     assert read.train.root == cub
     assert numbers_seen(read.test) == list(range(401, 601))
     assert read.class_names[0] == "001.Bird"
-    assert np.array_equal(np.unique(read.classes[read.labelled]), np.intersect1d(read.known, read.classes[read.labelled]))
+    assert np.array_equal(
+        np.unique(read.classes[read.labelled]), np.intersect1d(read.known, read.classes[read.labelled])
+    )
     assert read.labelled.sum() == 100
 
 
@@ -102,13 +106,18 @@ def test_cub_is_in_the_order_of_images_txt(tmp_path, cub):
         (lambda f: (f / "image_class_labels.txt").write_text("1 1\n"), "image 200 of images.txt has no class"),
         (lambda f: (f / "images.txt").write_text("1\n"), "a line of images.txt has no value"),
         (lambda f: (f / "classes.txt").write_text("1 001.Bird\n"), "CUB-200-2011 has 200 classes, not 1"),
-        (lambda f: (f / "images.txt").write_text("1 001.Bird/0001.jpg\n"), "only 1 of 200 classes have training images"),
+        (
+            lambda f: (f / "images.txt").write_text("1 001.Bird/0001.jpg\n"),
+            "only 1 of 200 classes have training images",
+        ),
         (lambda f: (f / "images.txt").write_bytes(b"1 \xff\xfe\n"), "images.txt cannot be read"),
     ],
 )
 def test_what_is_amiss_with_cub_is_said(tmp_path, cub, spoil, message):
     spoil(cub)
-    with pytest.raises(DataError, match=f"CUB_200_2011 is not the whole dataset: {message}.*; unpack the archive again"):
+    with pytest.raises(
+        DataError, match=f"CUB_200_2011 is not the whole dataset: {message}.*; unpack the archive again"
+    ):
         benchmark("cub", tmp_path)
 
 

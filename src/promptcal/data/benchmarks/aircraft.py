@@ -23,4 +23,12 @@ def read_aircraft(folder: Path, test: bool) -> Part:
 
 
 def download_aircraft(root: Path) -> None:
-    datasets.FGVCAircraft(root, download=True)
+    """Its archive has no checksum, so torchvision would take one that was cut short for whole the next time."""
+    archive = root / "fgvc-aircraft-2013b.tar.gz"
+    was_there = archive.exists()
+    try:
+        datasets.FGVCAircraft(root, download=True)
+    except BaseException:
+        if not was_there:
+            archive.unlink(missing_ok=True)
+        raise
