@@ -135,7 +135,7 @@ def test_cub_from_a_tar_is_by_name_and_read_in_place(tmp_path):
     ("member", "message"),
     [
         ("../001.Bird/a.jpg", "points outside of it"),
-        ("/tmp/001.Bird/a.jpg", "points outside of it"),
+        ("/001.Bird/a.jpg", "points outside of it"),
         ("cub/Bird/a.jpg", "lies in no class folder such as 001.Name"),
     ],
 )
@@ -149,7 +149,7 @@ def test_what_is_no_image_in_the_tar_is_passed_over(tmp_path):
     cub_archive(tmp_path / "cub_train.tar", [f"cub/{c:03d}.Bird/a.jpg" for c in range(1, 201)] + ["cub/readme.txt"])
     with tarfile.open(tmp_path / "cub_train.tar", "a") as archive:
         link = tarfile.TarInfo("cub/001.Bird/link.jpg")
-        link.type, link.linkname = tarfile.SYMTYPE, "../../../etc/passwd"
+        link.type, link.linkname = tarfile.SYMTYPE, "../../../outside.jpg"
         archive.addfile(link, io.BytesIO())
     assert len(benchmark("cub", tmp_path).train) == 200
 
