@@ -15,6 +15,7 @@ from rich.table import Table
 from promptcal import verbs
 from promptcal._version import __version__
 from promptcal.config import presets
+from promptcal.data.benchmarks import default_root
 from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
 from promptcal.fitting import results_table
 from promptcal.run import Assignments, Run
@@ -35,6 +36,13 @@ Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Discard the run in --output, if there is one.")]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with the datasets; default: the environment variable PROMPTCAL_DATA, or ./data.",
+        show_default=False,
+    ),
+]
 SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 
@@ -200,6 +208,66 @@ def _categories(assignments: Assignments, what: str) -> Table:
         kind = "known" if cluster < assignments.n_known else "new"
         table.add_row(escape(name), kind, str(counts[cluster]))
     return table
+
+
+@app.command()
+def datasets(root: Root = None) -> None:
+    """List the benchmarks of the paper, and say which of them are there.
+
+    Example: promptcal datasets --root data
+    """
+    folder = default_root() if root is None else root
+    rows = verbs.datasets(root=folder)
+    table = Table()
+    table.add_column("name", no_wrap=True)
+    for column in ("images", "classes", "known", "labelled"):
+        table.add_column(column, justify="right")
+    table.add_column("data")
+    for row in rows:
+        dataset = row.setup.dataset
+        images = f"{'' if dataset.exact else '~'}{dataset.n_images:,}"
+        counts = (str(dataset.n_classes), str(len(row.setup.known)), f"{row.setup.share:.0%}")
+        table.add_row(row.setup.name, images, *counts, "absent" if row.found is None else "present")
+    console.print(table)
+    console.print("labelled: of the images of known classes", highlight=False)
+    console.print(f"Looked in {folder.absolute()} for", markup=False, highlight=False, soft_wrap=True)
+    for title, places in {row.setup.dataset.title: row.looked_for for row in rows}.items():
+        names = " or ".join(place.relative_to(folder).as_posix() for place in places)
+        console.print(f"  {title}: {names}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def benchmark(
+    name: Annotated[str, typer.Argument(help="One of those `promptcal datasets` lists.")],
+    output: Annotated[Path, typer.Option(help="Run directory to write.")],
+    root: Root = None,
+    seed: Seed = None,
+    device: Device = None,
+    overrides: Overrides = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch the dataset first if it is absent.")] = False,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    skip_unreadable: SkipUnreadable = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit a benchmark of the paper with its preset, and score it on its unlabelled training images.
+
+    Example: promptcal benchmark cub --root data --output run
+    """
+    run = verbs.benchmark(
+        name=name,
+        output=output,
+        root=root,
+        seed=seed,
+        device=device,
+        overrides=overrides or (),
+        download=download,
+        resume=resume,
+        overwrite=overwrite,
+        skip_unreadable=skip_unreadable,
+        progress=not quiet,
+    )
+    _show(run)
 
 
 def main() -> None:

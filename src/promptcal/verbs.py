@@ -12,8 +12,8 @@ from rich.console import Console
 
 from promptcal import files
 from promptcal.config import Config, load_config
-from promptcal.data import ImageSet, embedded_set, label_half, read_labels
-from promptcal.errors import LabelError, RunError
+from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
+from promptcal.errors import DataError, LabelError, RunError
 from promptcal.fitting import Fit, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.run import Assignments, Run, RunDirectory
@@ -192,3 +192,63 @@ def demo(
 def results(run: Run) -> dict[str, Any]:
     """What a fit measured of itself: accuracy by stage where the truth was given, epochs kept, seconds."""
     return json.loads(run.directory.results_file.read_text(encoding="utf-8"))
+
+
+def datasets(*, root: str | PathLike[str] | None = None) -> list[benchmarks.Listing]:
+    """The benchmarks of the paper, and which of them are there.
+
+    Args:
+        root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
+    """
+    return benchmarks.listing(root)
+
+
+def benchmark(
+    *,
+    name: str,
+    output: str | PathLike[str],
+    root: str | PathLike[str] | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    overrides: Sequence[str] = (),
+    download: bool = False,
+    resume: bool = False,
+    overwrite: bool = False,
+    skip_unreadable: bool = False,
+    progress: bool = True,
+) -> Run:
+    """Fit a benchmark with the preset of its name and score it on its unlabelled training images (transductive).
+
+    Args:
+        name: One of those `datasets` lists, without the inductive ones.
+        output: The run directory to write.
+        root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
+        seed: Seed of everything random; which images are labelled does not depend on it.
+        device: auto, cpu, cuda, mps.
+        overrides: Settings as ``a.b=value``.
+        download: Fetch the dataset first where it is absent and can be fetched.
+        resume: Go on with the unfinished run in ``output``.
+        overwrite: Discard the run in ``output``, if there is one.
+        skip_unreadable: Leave out images that cannot be read instead of stopping.
+        progress: Show progress.
+    """
+    if benchmarks.setup(name).inductive:
+        raise DataError(
+            f"{name} is scored on its test images, which this command does not do; "
+            f"choose {name.removesuffix('-inductive')}, or read it with promptcal.data.benchmarks.benchmark"
+        )
+    data = benchmarks.benchmark(name, root, download)
+    return fit(
+        images=data.train,
+        labels=data.labels(),
+        truth=data.truth(),
+        output=output,
+        preset=name,
+        overrides=overrides,
+        seed=seed,
+        device=device,
+        resume=resume,
+        overwrite=overwrite,
+        skip_unreadable=skip_unreadable,
+        progress=progress,
+    )

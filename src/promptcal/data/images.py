@@ -77,7 +77,7 @@ class ImageSet:
         for name in names:
             if name.encode("utf-8", "ignore").decode() != name:
                 raise DataError(f"the image name {name!a} is not valid Unicode; rename the file")
-        return cls(names, _OpenFile(files), root)
+        return cls(names, OpenFile(files), root)
 
     @classmethod
     def _of_array(cls, images: np.ndarray | torch.Tensor) -> "ImageSet":
@@ -86,11 +86,11 @@ class ImageSet:
             raise DataError(f"an image array must be uint8 of shape N x H x W x 3, not {dtype} of shape {shape}")
         array = images if isinstance(images, np.ndarray) else images.numpy(force=True)
         names = [f"image-{i:06d}" for i in range(len(array))]
-        return cls(names, _OpenArray(array))
+        return cls(names, OpenArray(array))
 
     def subset(self, indices: Sequence[int]) -> "ImageSet":
         indices = list(indices)
-        return ImageSet([self.names[i] for i in indices], _OpenChosen(self._open, indices), self.root)
+        return ImageSet([self.names[i] for i in indices], OpenChosen(self._open, indices), self.root)
 
     def image(self, index: int) -> Image.Image:
         """The image upright and in RGB."""
@@ -136,7 +136,7 @@ class ImageSet:
 
 
 @dataclass(frozen=True)
-class _OpenFile:
+class OpenFile:
     files: list[Path]
 
     def __call__(self, index: int) -> Image.Image:
@@ -144,7 +144,7 @@ class _OpenFile:
 
 
 @dataclass(frozen=True)
-class _OpenArray:
+class OpenArray:
     array: np.ndarray
 
     def __call__(self, index: int) -> Image.Image:
@@ -152,7 +152,7 @@ class _OpenArray:
 
 
 @dataclass(frozen=True)
-class _OpenChosen:
+class OpenChosen:
     open_image: Callable[[int], Image.Image]
     indices: list[int]
 

@@ -1,0 +1,66 @@
+"""CUB-200-2011: the official folder, or a tar of its training images by class folder."""
+
+import re
+import tarfile
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from promptcal.data.benchmarks.reading import Part, from_bytes, incomplete, lines, listed_files
+from promptcal.data.images import SUFFIXES
+from promptcal.errors import DataError
+
+
+def read_cub(folder: Path, test: bool) -> Part:
+    """In the order of images.txt; class number = id in image_class_labels.txt - 1."""
+    class_of = _by_id(folder / "image_class_labels.txt")
+    in_training = _by_id(folder / "train_test_split.txt")
+    wanted = "0" if test else "1"
+    files, classes = [], []
+    for image, file in _by_id(folder / "images.txt").items():
+        if not class_of.get(image, "").isdecimal() or image not in in_training:
+            raise incomplete(folder, f"image {image} of images.txt has no class or no split")
+        if in_training[image] == wanted:
+            files.append(f"images/{file}")
+            classes.append(int(class_of[image]) - 1)
+    names = list(_by_id(folder / "classes.txt").values())
+    return Part(listed_files(folder, files), np.array(classes, dtype=np.int64), names)
+
+
+def _by_id(file: Path) -> dict[str, str]:
+    """The values of a list `id value`, in its order."""
+    pairs = (line.split(" ", 1) for line in lines(file))
+    try:
+        return {number: value.strip() for number, value in pairs}
+    except ValueError as error:
+        raise incomplete(file.parent, f"a line of {file.name} has no value") from error
+
+
+def read_cub_archive(file: Path, test: bool) -> Part:
+    """Members `.../001.Black_footed_Albatross/NAME.jpg` by name, read from the archive in place, never extracted."""
+    try:
+        with tarfile.open(file, "r:") as archive:
+            members = sorted((m for m in archive if m.isreg()), key=lambda m: m.name)
+    except (OSError, tarfile.TarError) as error:
+        raise incomplete(file, f"it cannot be read ({error})") from error
+    members = [m for m in members if PurePosixPath(m.name).suffix.lower() in SUFFIXES]
+    folders = [_class_folder(file, m.name) for m in members]
+    spans = [(m.offset_data, m.size) for m in members]
+
+    def read(i: int) -> bytes:
+        start, size = spans[i]
+        with file.open("rb") as archive:
+            archive.seek(start)
+            return archive.read(size)
+
+    classes = np.array([int(folder[:3]) - 1 for folder in folders], dtype=np.int64)
+    return Part(from_bytes([m.name for m in members], read), classes, sorted(set(folders)))
+
+
+def _class_folder(file: Path, member: str) -> str:
+    path = PurePosixPath(member)
+    if path.is_absolute() or ".." in path.parts:
+        raise DataError(f"{file} has the member {member}, which points outside of it; fetch the archive anew")
+    if not re.fullmatch(r"\d{3}\..+", path.parent.name):
+        raise DataError(f"{file} has the member {member}, which lies in no class folder such as 001.Name; pack it anew")
+    return path.parent.name

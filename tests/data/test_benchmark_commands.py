@@ -1,0 +1,144 @@
+"""The presets of the benchmarks, and the commands `datasets` and `benchmark`."""
+
+import io
+import json
+import sys
+from importlib import resources
+
+import pytest
+from benchmark_trees import cub_tree
+from PIL import Image
+
+from promptcal import cli, verbs
+from promptcal.config import load_config, presets
+from promptcal.data import embedded_set
+from promptcal.data.benchmarks import benchmark_names, setup
+from promptcal.errors import DataError
+
+TABLE = {  # classes, epochs 1 + 2, K, q, M / negatives, published All / Known / New
+    "cifar10": (10, 200, 70, 10, 0.5, 4096, 1024, "97.9 / 96.6 / 98.5"),
+    "cifar100": (100, 200, 70, 10, 0.5, 4096, 1024, "81.2 / 84.2 / 75.3"),
+    "imagenet100": (100, 200, 70, 10, 0.5, 4096, 1024, "83.1 / 92.7 / 78.3"),
+    "cub": (200, 200, 100, 5, 0.8, 4096, 1024, "62.9 / 64.4 / 62.1"),
+    "cars": (196, 200, 100, 5, 0.8, 4096, 1024, "50.2 / 70.1 / 40.6"),
+    "aircraft": (100, 200, 100, 10, 0.8, 4096, 1024, "52.2 / 52.2 / 52.3"),
+    "herbarium19": (683, 200, 100, 7, 0.8, 20000, 5000, "37.0 / 52.0 / 28.9"),
+    "cifar100-c50-l10": (100, 200, 70, 5, 0.5, 4096, 1024, "68.9 / 77.5 / 64.7"),
+    "cifar100-c25-l50": (100, 200, 70, 5, 0.5, 4096, 1024, "65.7 / 76.9 / 63.8"),
+    "cifar100-c10-l50": (100, 200, 70, 5, 0.5, 4096, 1024, "53.2 / 79.3 / 51.7"),
+}
+
+
+@pytest.fixture
+def promptcal(monkeypatch, capsys):
+    """Call the command line; gives exit code, standard output and standard error."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["promptcal", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return call
+
+
+def test_every_transductive_benchmark_has_a_preset():
+    assert set(TABLE) == {name for name in benchmark_names() if not setup(name).inductive}
+    assert set(TABLE) <= set(presets())
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_presets_are_the_published_table(name):
+    config = load_config(preset=name)
+    affinity = config.affinity
+    found = (config.n_classes, config.warmup.epochs, affinity.epochs, affinity.k, affinity.quantile, affinity.memory)
+    assert (*found, affinity.negatives) == TABLE[name][:-1]
+    assert config.n_classes == setup(name).dataset.n_classes
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_presets_change_nothing_else(name):
+    ours, plain = (
+        load_config(preset=p, values={"n_classes": 3}).model_dump(exclude={"warmup", "affinity"}) for p in (name, None)
+    )
+    assert ours == plain
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_presets_say_how_to_run_them_and_what_to_expect(name):
+    text = (resources.files("promptcal") / "presets" / f"{name}.yaml").read_text("utf-8")
+    header = text[: text.index("\nn_classes")]
+    assert f"promptcal benchmark {name} --root" in header
+    assert TABLE[name][-1] in header
+    assert "time      not measured yet" in header
+
+
+def test_datasets_lists_every_benchmark_and_where_it_was_looked_for(promptcal, tmp_path):
+    (tmp_path / "CUB_200_2011").mkdir()
+    code, out, _ = promptcal("datasets", "--root", tmp_path)
+    assert code == 0
+    rows = {cells[0]: cells[1:] for cells in (line.strip("│ ").split() for line in out.splitlines() if "│" in line)}
+    rows = {name: [c for c in cells if c != "│"] for name, cells in rows.items()}
+    assert set(benchmark_names()) <= set(rows)
+    assert rows["cub"] == ["5,994", "200", "100", "50%", "present"]
+    assert rows["cifar100-c50-l10"] == ["50,000", "100", "50", "10%", "absent"]
+    assert rows["herbarium19-inductive"] == ["~34,000", "683", "341", "50%", "absent"]
+    assert f"Looked in {tmp_path} for" in out
+    assert "CUB-200-2011: CUB_200_2011 or cub_train.tar" in out
+    assert "ImageNet-100: imagenet or ILSVRC2012 or ILSVRC/Data/CLS-LOC" in out
+
+
+def test_datasets_looks_where_the_environment_says(promptcal, tmp_path, monkeypatch):
+    monkeypatch.setenv("PROMPTCAL_DATA", str(tmp_path))
+    assert f"Looked in {tmp_path} for" in promptcal("datasets")[1]
+
+
+def test_benchmark_runs_the_method_on_a_tree_in_the_official_layout(promptcal, tmp_path, quick_settings):
+    images = embedded_set("train").images
+
+    def picture(i):
+        buffer = io.BytesIO()
+        Image.fromarray(images[i]).save(buffer, "PNG")
+        return buffer.getvalue()
+
+    ids = range(1, 401)
+    cub_tree(tmp_path, ids, {i: (i - 1) % 200 + 1 for i in ids}, dict.fromkeys(ids, True), picture)
+    one_step_a_stage = ["data.batch_size=201", "warmup.epochs=1", "affinity.epochs=1", "selection.by=last"]
+    settings = [*quick_settings, *one_step_a_stage, "model.image_size=16", "clustering.n_init=1", "tensorboard=false"]
+    arguments = ["benchmark", "cub", "--root", tmp_path, "--output", tmp_path / "run", "--seed", "3", "--quiet"]
+    code, out, err = promptcal(*arguments, *(part for s in settings for part in ("--set", s)))
+    assert code == 0, err
+    assert "CUB_200_2011 has 400 training images, not the published 5,994" in err
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert {"all", "known", "new"} <= results["affinity"]["accuracy"].keys()
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (info["n_images"], info["n_labelled"]) == (400, 100)
+    assert info["known_classes"][0].endswith(".Bird")
+    assert "new-1" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cubs"], "there is no benchmark 'cubs'; choose one of"),
+        (["cub"], "CUB-200-2011 is not in"),
+        (["cars", "--download"], "Stanford Cars cannot be downloaded"),
+        (
+            ["cub-inductive"],
+            "cub-inductive is scored on its test images, which this command does not do; choose cub, or",
+        ),
+    ],
+)
+def test_what_cannot_be_run_is_one_sentence(promptcal, tmp_path, arguments, message):
+    code, _, err = promptcal("benchmark", *arguments, "--root", tmp_path, "--output", tmp_path / "run")
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_verb_is_the_command(tmp_path):
+    with pytest.raises(DataError, match="FGVC-Aircraft is not in"):
+        verbs.benchmark(name="aircraft", root=tmp_path, output=tmp_path / "run")
+    assert [row.setup.name for row in verbs.datasets(root=tmp_path)] == benchmark_names()

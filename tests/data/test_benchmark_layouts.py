@@ -1,0 +1,281 @@
+"""Each official layout is read in its own order, with its own class numbers, and says what is amiss with it."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from benchmark_trees import (
+    aircraft_tree,
+    cars_tree,
+    cifar100_archive,
+    cifar_tree,
+    cub_archive,
+    cub_tree,
+    herbarium_tree,
+    imagenet_tree,
+    numbers_seen,
+)
+from torchvision import datasets
+
+from promptcal.data.benchmarks import benchmark
+from promptcal.data.benchmarks.class_lists import imagenet100
+from promptcal.errors import DataError, PromptCALWarning
+
+pytestmark = pytest.mark.filterwarnings("ignore::promptcal.errors.PromptCALWarning")
+
+CUB_IDS = [*range(200, 0, -1), *range(201, 601)]  # images.txt is not in the order of the numbers
+CUB_CLASSES = {i: (i - 1) % 200 + 1 for i in CUB_IDS}
+CUB_IN_TRAINING = {i: i <= 400 for i in CUB_IDS}
+
+
+@pytest.fixture
+def cub(tmp_path):
+    return cub_tree(tmp_path, CUB_IDS, CUB_CLASSES, CUB_IN_TRAINING)
+
+
+def test_cifar10_is_read_batch_by_batch(tmp_path, monkeypatch):
+    batches = [np.roll(np.arange(10), b).tolist() for b in range(5)]
+    cifar_tree(tmp_path, datasets.CIFAR10, monkeypatch, batches, [3, 1, 4])
+    read = benchmark("cifar10-inductive", tmp_path)
+    assert read.classes.tolist() == [c for batch in batches for c in batch]
+    assert numbers_seen(read.train) == list(range(50))
+    assert read.class_names == [f"class {i}" for i in range(10)]
+    assert read.test_classes.tolist() == [3, 1, 4]
+    assert numbers_seen(read.test) == [50, 51, 52]
+    assert set(read.classes[read.labelled]) <= set(range(5))
+    assert read.labelled.sum() == 12  # half of 25, rounded down
+
+
+def test_cifar100_is_preferred_in_its_original_form(tmp_path, monkeypatch):
+    classes = np.random.default_rng(0).permutation(np.repeat(np.arange(100), 2)).tolist()
+    cifar100_archive(tmp_path / "cifar100.npz", list(range(100)), [0])
+    cifar_tree(tmp_path, datasets.CIFAR100, monkeypatch, [classes], [7])
+    read = benchmark("cifar100", tmp_path)
+    assert read.classes.tolist() == classes
+    assert numbers_seen(read.train) == list(range(200))
+    assert (read.test, read.test_classes, read.validation) == (None, None, None)
+    assert read.labelled.sum() == 80
+
+
+def test_a_damaged_cifar_is_refused_before_it_is_unpickled(tmp_path, monkeypatch):
+    folder = cifar_tree(tmp_path, datasets.CIFAR10, monkeypatch, [range(10)] * 5, [0])
+    (folder / "data_batch_3").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    with pytest.raises(
+        DataError, match="cifar-10-batches-py is incomplete or damaged .*; delete it and fetch it again"
+    ):
+        benchmark("cifar10", tmp_path)
+
+
+def test_cifar100_from_one_archive(tmp_path):
+    cifar100_archive(tmp_path / "cifar100.npz", [*range(100), *range(100)], [9, 8])
+    read = benchmark("cifar100-inductive", tmp_path)
+    assert read.classes.tolist() == [*range(100)] * 2
+    assert numbers_seen(read.train) == list(range(200))
+    assert read.test_classes.tolist() == [9, 8]
+    assert numbers_seen(read.test) == [200, 201]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"text"])
+def test_an_archive_that_is_none_is_named(tmp_path, content):
+    (tmp_path / "cifar100.npz").write_bytes(content)
+    with pytest.raises(DataError, match="cifar100.npz is not the whole dataset: it cannot be read"):
+        benchmark("cifar100", tmp_path)
+
+
+def test_cub_is_in_the_order_of_images_txt(tmp_path, cub):
+    read = benchmark("cub-inductive", tmp_path)
+    expected = [i for i in CUB_IDS if i <= 400]
+    assert numbers_seen(read.train) == expected
+    assert read.classes.tolist() == [CUB_CLASSES[i] - 1 for i in expected]
+    assert read.train.names[0] == "images/200.Bird/0200.jpg"
+    assert read.train.root == cub
+    assert numbers_seen(read.test) == list(range(401, 601))
+    assert read.class_names[0] == "001.Bird"
+    assert np.array_equal(
+        np.unique(read.classes[read.labelled]), np.intersect1d(read.known, read.classes[read.labelled])
+    )
+    assert read.labelled.sum() == 100
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda f: (f / "images" / "007.Bird" / "0007.jpg").unlink(), "its lists name images/007.Bird/0007.jpg"),
+        (lambda f: (f / "train_test_split.txt").unlink(), "train_test_split.txt is missing"),
+        (lambda f: (f / "image_class_labels.txt").write_text("1 1\n"), "image 200 of images.txt has no class"),
+        (lambda f: (f / "images.txt").write_text("1\n"), "a line of images.txt has no value"),
+        (lambda f: (f / "classes.txt").write_text("1 001.Bird\n"), "CUB-200-2011 has 200 classes, not 1"),
+        (
+            lambda f: (f / "images.txt").write_text("1 001.Bird/0001.jpg\n"),
+            "only 1 of 200 classes have training images",
+        ),
+        (lambda f: (f / "images.txt").write_bytes(b"1 \xff\xfe\n"), "images.txt cannot be read"),
+    ],
+)
+def test_what_is_amiss_with_cub_is_said(tmp_path, cub, spoil, message):
+    spoil(cub)
+    with pytest.raises(
+        DataError, match=f"CUB_200_2011 is not the whole dataset: {message}.*; unpack the archive again"
+    ):
+        benchmark("cub", tmp_path)
+
+
+def test_cub_from_a_tar_is_by_name_and_read_in_place(tmp_path):
+    members = [f"cub/{c:03d}.Bird/{k}.jpg" for k in "ba" for c in range(200, 0, -1)]
+    cub_archive(tmp_path / "cub_train.tar", members)
+    read = benchmark("cub", tmp_path)
+    assert read.train.names == sorted(members)
+    assert numbers_seen(read.train) == [members.index(m) for m in sorted(members)]
+    assert read.classes.tolist() == np.repeat(np.arange(200), 2).tolist()
+    assert [p.name for p in tmp_path.iterdir()] == ["cub_train.tar"]
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        ("../001.Bird/a.jpg", "points outside of it"),
+        ("/001.Bird/a.jpg", "points outside of it"),
+        ("cub/Bird/a.jpg", "lies in no class folder such as 001.Name"),
+    ],
+)
+def test_an_odd_member_of_the_tar_is_refused(tmp_path, member, message):
+    cub_archive(tmp_path / "cub_train.tar", [member])
+    with pytest.raises(DataError, match=f"cub_train.tar has the member {member}, which {message}"):
+        benchmark("cub", tmp_path)
+
+
+def test_what_is_no_image_in_the_tar_is_passed_over(tmp_path):
+    cub_archive(tmp_path / "cub_train.tar", [f"cub/{c:03d}.Bird/a.jpg" for c in range(1, 201)] + ["cub/readme.txt"])
+    with tarfile.open(tmp_path / "cub_train.tar", "a") as archive:
+        link = tarfile.TarInfo("cub/001.Bird/link.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "../../../outside.jpg"
+        archive.addfile(link, io.BytesIO())
+    assert len(benchmark("cub", tmp_path).train) == 200
+
+
+def test_the_tar_has_no_test_images(tmp_path):
+    cub_archive(tmp_path / "cub_train.tar", ["cub/001.Bird/a.jpg"])
+    with pytest.raises(DataError, match="cub_train.tar in .* has no test images, which cub-inductive needs; fetch CUB"):
+        benchmark("cub-inductive", tmp_path)
+
+
+def test_a_tar_that_is_none_is_named(tmp_path):
+    (tmp_path / "cub_train.tar").write_text("no tar")
+    with pytest.raises(DataError, match="cub_train.tar is not the whole dataset: it cannot be read"):
+        benchmark("cub", tmp_path)
+
+
+@pytest.mark.parametrize("annotations", ["cars_test_annos_withlabels.mat", "devkit/cars_test_annos_withlabels.mat"])
+def test_cars_are_in_the_order_of_the_annotations(tmp_path, annotations):
+    classes = np.random.default_rng(0).permutation(np.repeat(np.arange(1, 197), 2)).tolist()
+    folder = cars_tree(tmp_path, classes, [5, 196], test_annotations=annotations)
+    read = benchmark("cars-inductive", tmp_path)
+    assert read.classes.tolist() == [c - 1 for c in classes]
+    assert numbers_seen(read.train) == list(range(392))
+    assert read.train.names[0] == "cars_train/00392.jpg"
+    assert read.train.root == folder
+    assert read.test_classes.tolist() == [4, 195]
+    assert numbers_seen(read.test) == [392, 393]
+    assert read.class_names[-1] == "Car 195"
+    assert read.labelled.sum() == 98
+
+
+def test_what_is_amiss_with_cars_is_said(tmp_path):
+    folder = cars_tree(tmp_path, list(range(1, 197)), [1])
+    (folder / "cars_test_annos_withlabels.mat").unlink()
+    with pytest.raises(DataError, match="cars_test_annos_withlabels.mat is missing"):
+        benchmark("cars-inductive", tmp_path)
+    (folder / "cars_train" / "00196.jpg").unlink()
+    with pytest.raises(DataError, match="its lists name cars_train/00196.jpg, which is missing"):
+        benchmark("cars", tmp_path)
+    (folder / "devkit" / "cars_train_annos.mat").write_bytes(b"no matlab")
+    with pytest.raises(DataError, match="devkit/cars_train_annos.mat cannot be read"):
+        benchmark("cars", tmp_path)
+
+
+VARIANTS = sorted([f"7{i:02d}-200" for i in range(97)] + ["F-16A/B", "F/A-18", "Model B200"])
+
+
+def test_aircraft_are_in_the_order_of_the_list_and_classes_in_that_of_the_names(tmp_path):
+    trainval = np.random.default_rng(0).permutation(VARIANTS * 2).tolist()
+    folder = aircraft_tree(tmp_path, VARIANTS, trainval, ["F/A-18", "700-200"])
+    read = benchmark("aircraft-inductive", tmp_path)
+    assert [read.class_names[c] for c in read.classes] == trainval
+    assert read.class_names == VARIANTS
+    assert numbers_seen(read.train) == list(range(200))
+    assert read.train.root == folder
+    assert [VARIANTS[c] for c in read.test_classes] == ["F/A-18", "700-200"]
+    assert read.labelled.sum() == 50
+
+
+def test_an_unnamed_variant_is_said(tmp_path):
+    aircraft_tree(tmp_path, VARIANTS, [*VARIANTS, "Kite"], [])
+    with pytest.raises(DataError, match="image 8900 is of the variant 'Kite', which variants.txt does not name"):
+        benchmark("aircraft", tmp_path)
+
+
+@pytest.mark.parametrize("place", ["imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC"])
+def test_imagenet100_is_its_100_classes_in_order(tmp_path, place):
+    folder = imagenet_tree(tmp_path, place=place)
+    read = benchmark("imagenet100-inductive", tmp_path)
+    assert read.classes.tolist() == np.repeat(np.arange(100), 2).tolist()
+    assert numbers_seen(read.train) == list(range(200))
+    assert numbers_seen(read.test) == list(range(200, 300))
+    assert read.test_classes.tolist() == list(range(100))
+    assert read.class_names == [name for _, name in imagenet100()]
+    assert read.train.root == folder
+    assert read.labelled.sum() == 50
+
+
+def test_imagenet_is_read_as_torchvision_reads_it(tmp_path):
+    folder = imagenet_tree(tmp_path)
+    ours = benchmark("imagenet100", tmp_path)
+    whole = datasets.ImageFolder(folder / "train")
+    wanted = [whole.class_to_idx[w] for w, _ in imagenet100()]
+    theirs = [(path, wanted.index(c)) for path, c in whole.samples if c in wanted]
+    assert [str(folder / name) for name in ours.train.names] == [path for path, _ in theirs]
+    assert ours.classes.tolist() == [c for _, c in theirs]
+
+
+def test_what_is_amiss_with_imagenet_is_said(tmp_path):
+    folder = imagenet_tree(tmp_path, per_class=1)
+    (folder / "val" / "n01443537" / "n01443537_0.JPEG").unlink()
+    with pytest.raises(DataError, match="a class folder in val holds no images"):
+        benchmark("imagenet100-inductive", tmp_path)
+    (folder / "train" / "n01443537").rename(folder / "train" / "goldfish")
+    with pytest.raises(DataError, match="the class folder train/n01443537 is missing"):
+        benchmark("imagenet100", tmp_path)
+
+
+def test_herbarium_classes_are_folders_sorted_as_text(tmp_path):
+    herbarium_tree(tmp_path)
+    read = benchmark("herbarium19-inductive", tmp_path)
+    as_text = sorted(str(i) for i in range(683))
+    assert read.class_names == as_text
+    assert [str(n) for n in numbers_seen(read.train)] == as_text
+    assert read.classes.tolist() == list(range(683))
+    assert [as_text[c] for c in read.test_classes] == ["10", "5"]
+    assert read.labelled.sum() == 170
+
+
+def test_what_is_amiss_with_herbarium_is_said(tmp_path):
+    folder = herbarium_tree(tmp_path, classes=12)
+    with pytest.raises(DataError, match="Herbarium19 has 683 classes, not 12"):
+        benchmark("herbarium19", tmp_path)
+    (folder / "small-train").rename(folder / "train")
+    with pytest.raises(DataError, match="small-train is missing"):
+        benchmark("herbarium19", tmp_path)
+
+
+def test_images_are_opened_only_when_asked_for(tmp_path, cub):
+    (cub / "images" / "200.Bird" / "0200.jpg").write_bytes(b"damaged")
+    read = benchmark("cub", tmp_path)
+    with pytest.raises(Exception, match="not an image"):
+        read.train.image(0)
+
+
+def test_another_number_of_images_than_published_is_warned_of(tmp_path, cub):
+    message = "CUB_200_2011 has 400 training images, not the published 5,994; compare results with each other"
+    with pytest.warns(PromptCALWarning, match=message):
+        benchmark("cub", tmp_path)

@@ -1,0 +1,314 @@
+"""The benchmarks by name: known classes, labelled images by the published rule (pinned), hold-outs, messages."""
+
+import hashlib
+import json
+import os
+import tarfile
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmark_trees import aircraft_tree, cifar_tree
+from torchvision import datasets
+
+from promptcal.data import label_half
+from promptcal.data.benchmarks import benchmark, benchmark_names, class_lists, default_root, listing, setup
+from promptcal.data.benchmarks.registry import hold_out_both
+from promptcal.errors import DataError, PromptCALWarning
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+REAL_DATA = Path(os.environ.get("PROMPTCAL_DATA") or REPOSITORY.parent / "shared" / "data")
+
+SEVEN = {  # training images, classes, known
+    "cifar10": (50_000, 10, 5),
+    "cifar100": (50_000, 100, 80),
+    "imagenet100": (127_000, 100, 50),
+    "cub": (5_994, 200, 100),
+    "cars": (8_144, 196, 98),
+    "aircraft": (6_667, 100, 50),
+    "herbarium19": (34_000, 683, 341),
+}
+FEW = {"cifar100-c50-l10": (50, 0.1), "cifar100-c25-l50": (25, 0.5), "cifar100-c10-l50": (10, 0.5)}
+
+
+def real(file):
+    return pytest.mark.skipif(not (REAL_DATA / file).is_file(), reason=f"{file} is not in the folder PROMPTCAL_DATA")
+
+
+def digest(mask):
+    return hashlib.sha256(np.flatnonzero(mask).astype("<i8").tobytes()).hexdigest()
+
+
+def by_the_letter(classes, known, share):
+    """The published rule as it is written down, on the global generator."""
+    known = set(known)
+    of_known = [i for i, c in enumerate(classes.tolist()) if c in known]
+    np.random.seed(0)
+    chosen = np.random.choice(range(len(of_known)), replace=False, size=int(share * len(of_known)))
+    mask = np.zeros(len(classes), dtype=bool)
+    mask[[of_known[c] for c in chosen]] = True
+    return mask
+
+
+# -- names and classes ------------------------------------------------------------------------------------------
+
+
+def test_all_benchmarks_are_there():
+    assert benchmark_names() == [*SEVEN, *FEW, *(f"{name}-inductive" for name in SEVEN)]
+
+
+@pytest.mark.parametrize("name", SEVEN)
+@pytest.mark.parametrize("variant", ["", "-inductive"])
+def test_images_classes_and_known_are_the_published_numbers(name, variant):
+    found = setup(name + variant)
+    assert (found.dataset.n_images, found.dataset.n_classes, len(found.known)) == SEVEN[name]
+    assert found.share == 0.5
+    assert found.inductive == bool(variant)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_annotations_are_the_published_classes_and_a_share_of_them(name):
+    n_known, share = FEW[name]
+    np.random.seed(0)
+    drawn = np.random.choice(np.arange(100), size=n_known, replace=False)  # the published rule, but for the ten
+    expected = [14, 16, 18, 35, 39, 47, 49, 67, 72, 88] if n_known == 10 else sorted(drawn)
+    assert setup(name).known == expected
+    assert setup(name).share == share
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("cub", "cub_osr_splits"), ("cars", "scars_osr_splits"), ("aircraft", "aircraft_osr_splits")]
+)
+def test_known_and_unknown_of_the_semantic_shift_benchmark_are_all_classes_once(name, file):
+    split = class_lists._split(file)
+    new = [c for difficulty in split["unknown_classes"].values() for c in difficulty]
+    assert sorted([*setup(name).known, *new]) == list(range(SEVEN[name][1]))
+
+
+def test_known_and_new_of_herbarium_are_all_classes_once():
+    split = class_lists._split("herbarium_19_class_splits")
+    assert sorted([*setup("herbarium19").known, *split["New"]]) == list(range(683))
+
+
+def test_imagenet100_is_the_published_draw():
+    np.random.seed(0)
+    drawn = np.sort(np.random.choice(range(1000), size=100, replace=False))
+    assert class_lists._split("imagenet100_gcd")["indices"] == drawn.tolist()
+    ids = [wordnet_id for wordnet_id, _ in class_lists.imagenet100()]
+    assert ids == sorted(ids)  # so that ImageFolder's order of the 100 is the list's
+    assert len({name for _, name in class_lists.imagenet100()}) == 100
+
+
+@pytest.mark.parametrize("file", sorted(p.name for p in (REPOSITORY.parent / "shared" / "splits").glob("*.json")))
+def test_the_class_lists_are_those_handed_over(file):
+    ours = REPOSITORY / "src" / "promptcal" / "data" / "assets" / "splits" / file
+    assert json.loads(ours.read_text()) == json.loads((REPOSITORY.parent / "shared" / "splits" / file).read_text())
+
+
+# -- labelled images --------------------------------------------------------------------------------------------
+
+# Labelled images where the classes come one after the other, and where they take turns.
+LABELLED = {
+    "cifar10": (12_500, "bac770cc2aa220ff", "e33d4c9d5e5cb8af"),
+    "cifar100": (20_000, "34f2888c58266bdd", "3fffa2152e7136ef"),
+    "cifar100-c50-l10": (2_500, "ba4467ce28873b21", "2857aecfde37649f"),
+    "cifar100-c25-l50": (6_250, "d5421342e6356ce9", "1319c4427058f21e"),
+    "cifar100-c10-l50": (2_500, "758719894bf7196a", "e5beb0ca15fe6c29"),
+}
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_the_labelled_images_of_cifar_are_pinned(name):
+    n_labelled, *pinned = LABELLED[name]
+    entry = setup(name)
+    n_classes = entry.dataset.n_classes
+    one_by_one, in_turns = np.arange(50_000) // (50_000 // n_classes), np.arange(50_000) % n_classes
+    for classes, expected in zip((one_by_one, in_turns), pinned, strict=True):
+        labelled = label_half(classes, entry.known, entry.share)
+        assert np.array_equal(labelled, by_the_letter(classes, entry.known, entry.share))
+        assert labelled.sum() == n_labelled
+        assert set(classes[labelled]) == set(entry.known)
+        assert digest(labelled).startswith(expected)
+
+
+@pytest.mark.parametrize("name", ["cifar100", *FEW])
+@real("cifar100.npz")
+def test_the_real_cifar100(name):
+    with pytest.warns(PromptCALWarning, match="cifar100.npz holds the images in another order than the original"):
+        read = benchmark(name, REAL_DATA)
+    assert (len(read.train), len(read.class_names)) == (50_000, 100)
+    assert np.bincount(read.classes).tolist() == [500] * 100
+    assert read.class_names == sorted(read.class_names)
+    entry = setup(name)
+    assert np.array_equal(read.labelled, by_the_letter(read.classes, entry.known, entry.share))
+    assert read.labelled.sum() == LABELLED[name][0]
+    assert digest(read.labelled).startswith(LABELLED[name][1])
+    assert read.train.image(49_999).size == (32, 32)
+
+
+@real("cifar100.npz")
+@pytest.mark.filterwarnings("ignore::promptcal.errors.PromptCALWarning")
+def test_the_real_cifar100_inductive():
+    read = benchmark("cifar100-inductive", REAL_DATA)
+    assert np.bincount(read.test_classes).tolist() == [100] * 100
+    assert len(read.test) == 10_000
+    assert (read.validation.sum(), (read.validation & read.labelled).sum()) == (5_000, 2_000)
+    assert digest(read.validation).startswith("d1ebd5dc8da50483")
+
+
+@real("cub_train.tar")
+def test_the_real_cub():
+    with pytest.warns(PromptCALWarning, match="cub_train.tar holds the images in another order than the original"):
+        read = benchmark("cub", REAL_DATA)
+    assert (len(read.train), len(read.class_names), len(read.known)) == (5_994, 200, 100)
+    assert read.class_names[0] == "001.Black_footed_Albatross"
+    assert read.class_names[199] == "200.Common_Yellowthroat"
+    assert all(read.class_names[c] in name for c, name in zip(read.classes, read.train.names, strict=True))
+    assert np.isin(read.classes, read.known).sum() == 2_997
+    assert np.array_equal(read.labelled, by_the_letter(read.classes, read.known.tolist(), 0.5))
+    assert read.labelled.sum() == 1_498
+    assert digest(read.labelled) == "bd2484ab086cb07a51d0dc1c77e556392750fcd5af79c7c3b7d994a65d786d55"
+    with tarfile.open(REAL_DATA / "cub_train.tar") as archive:
+        assert min(read.train.image(2_000).size) == 176
+        assert len(archive.getnames()) == len(read.train)
+
+
+def test_labels_tell_of_labelled_images_only(tmp_path, monkeypatch):
+    cifar_tree(tmp_path, datasets.CIFAR10, monkeypatch, [range(10)] * 5, [0])
+    with pytest.warns(PromptCALWarning, match="cifar-10-batches-py has 50 training images, not the published 50,000"):
+        read = benchmark("cifar10", tmp_path)
+    told = [label is not None for label in read.labels()]
+    assert told == read.labelled.tolist()
+    assert read.truth() == [f"class {c}" for c in read.classes]
+    assert all(label in (None, true) for label, true in zip(read.labels(), read.truth(), strict=True))
+    with pytest.raises(AttributeError):
+        read.name = "other"
+
+
+# -- hold-out for selection ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n_labelled", "n"), [(1_498, 5_994), (20_000, 50_000), (9, 109)])
+def test_a_tenth_of_both_kinds_is_held_out(n_labelled, n):
+    labelled = np.random.default_rng(1).permutation(n) < n_labelled
+    held = hold_out_both(labelled)
+    assert (held & labelled).sum() == n_labelled // 10
+    assert (held & ~labelled).sum() == (n - n_labelled) // 10
+    np.random.seed(123)
+    assert np.array_equal(hold_out_both(labelled), held)  # whatever the global generator does
+
+
+# -- where data is looked for, and what is said when it is not there ------------------------------------------------
+
+
+def test_the_root_is_that_of_the_environment_or_data(monkeypatch):
+    monkeypatch.delenv("PROMPTCAL_DATA", raising=False)
+    assert default_root() == Path("data")
+    monkeypatch.setenv("PROMPTCAL_DATA", "elsewhere")
+    assert default_root() == Path("elsewhere")
+    with pytest.raises(DataError, match="CUB-200-2011 is not in elsewhere"):
+        benchmark("cub")
+
+
+def test_an_unknown_name_is_answered_with_all_names(tmp_path):
+    with pytest.raises(
+        DataError, match="there is no benchmark 'cubs'; choose one of cifar10, .*, cub, .*cub-inductive"
+    ):
+        benchmark("cubs", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "home"),
+    [
+        ("cifar10", "cifar-10-batches-py", "pass --download, or unpack .* https://www.cs.toronto.edu"),
+        ("cifar100-c25-l50", "cifar-100-python, cifar100.npz", "pass --download, or unpack"),
+        ("imagenet100", "imagenet, ILSVRC2012", "fetch ILSVRC 2012 from https://www.image-net.org"),
+        ("cub-inductive", "CUB_200_2011, cub_train.tar", "fetch CUB_200_2011.tgz from https://www.vision.caltech.edu"),
+        ("cars", "stanford_cars", "fetch a copy from a mirror"),
+        ("aircraft", "fgvc-aircraft-2013b", "pass --download, or unpack .* https://www.robots.ox.ac.uk"),
+        ("herbarium19", "herbarium_19, ", "fetch small-train and small-validation .* https://www.kaggle.com"),
+    ],
+)
+def test_absent_data_is_answered_with_what_to_fetch_and_where_to_put_it(tmp_path, name, place, home):
+    with pytest.raises(DataError, match=rf"is not in \S+ \(looked for {place}.*\); .*{home}.* there"):
+        benchmark(name, tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["imagenet100", "cub", "cars", "herbarium19"])
+def test_what_no_program_can_download_is_said(tmp_path, name):
+    with pytest.raises(DataError, match="cannot be downloaded into .* by a program; .*fetch"):
+        benchmark(name, tmp_path, download=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "attribute"),
+    [
+        ("cifar10", datasets.CIFAR10, "url"),
+        ("cifar100-inductive", datasets.CIFAR100, "url"),
+        ("aircraft", datasets.FGVCAircraft, "_URL"),
+    ],
+)
+def test_a_failing_download_is_said_with_reason_and_remedy(tmp_path, monkeypatch, name, dataset, attribute):
+    monkeypatch.setattr(dataset, attribute, (tmp_path / "gone.tar.gz").as_uri())
+    with pytest.raises(DataError, match=r"could not be downloaded \(.*No such file.*\); try again, or unpack .* there"):
+        benchmark(name, tmp_path / "data", download=True)
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A folder and the address at which it is served on this machine."""
+    monkeypatch.setenv("no_proxy", "*")
+    folder = tmp_path / "server"
+    folder.mkdir()
+    handler = partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield folder, f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *message):
+        pass
+
+
+@pytest.fixture
+def served_aircraft(server, tmp_path, monkeypatch):
+    folder, address = server
+    variants = [f"{i:03d}" for i in range(100)]
+    tree = aircraft_tree(tmp_path / "packed", variants, variants, variants)
+    file = folder / "fgvc-aircraft-2013b.tar.gz"
+    with tarfile.open(file, "w:gz") as archive:
+        archive.add(tree, tree.name)
+    monkeypatch.setattr(datasets.FGVCAircraft, "_URL", f"{address}/{file.name}")
+    return file
+
+
+@pytest.mark.filterwarnings("ignore::promptcal.errors.PromptCALWarning")
+def test_absent_data_is_downloaded_and_present_data_is_not(served_aircraft, tmp_path):
+    assert len(benchmark("aircraft", tmp_path / "data", download=True).train) == 100
+    served_aircraft.unlink()
+    assert len(benchmark("aircraft", tmp_path / "data", download=True).train) == 100
+
+
+@pytest.mark.filterwarnings("ignore::promptcal.errors.PromptCALWarning")
+def test_a_download_cut_short_can_be_tried_again(served_aircraft, tmp_path):
+    whole = served_aircraft.read_bytes()
+    served_aircraft.write_bytes(whole[:60])
+    with pytest.raises(DataError, match=r"FGVC-Aircraft could not be downloaded \(.*\); try again, or unpack"):
+        benchmark("aircraft", tmp_path / "data", download=True)
+    served_aircraft.write_bytes(whole)
+    assert len(benchmark("aircraft", tmp_path / "data", download=True).train) == 100
+
+
+def test_the_listing_says_what_is_there(tmp_path):
+    (tmp_path / "CUB_200_2011").mkdir()
+    (tmp_path / "cifar100.npz").touch()
+    found = {row.setup.name: row.found for row in listing(tmp_path)}
+    assert list(found) == benchmark_names()
+    assert found["cub"] == found["cub-inductive"] == tmp_path / "CUB_200_2011"
+    assert found["cifar100"] == found["cifar100-c10-l50"] == tmp_path / "cifar100.npz"
+    assert found["cars"] is None
