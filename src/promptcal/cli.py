@@ -30,6 +30,16 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, such as affinity.k=10. May be repeated."),
 ]
+Images = Annotated[
+    Path, typer.Argument(help="Folder of images, sub-folders included, or a quoted pattern such as 'photos/**/*.jpg'.")
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV, TSV or parquet with the columns path,label; images not in it are unlabelled. "
+        "Without it, class folders beside one named unlabelled are the labels."
+    ),
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --output.")]
@@ -55,11 +65,9 @@ def _root(
 
 @app.command()
 def fit(
-    images: Annotated[Path, typer.Argument(help="Folder of images, sub-folders included.")],
+    images: Images,
     output: Annotated[Path, typer.Option(help="Run directory to write.")],
-    labels: Annotated[
-        Path | None, typer.Option(help="CSV with the columns path,label; images not in it are unlabelled.")
-    ] = None,
+    labels: Labels = None,
     n_classes: Annotated[int | None, typer.Option(help="Number of categories, known and new together.")] = None,
     truth: Annotated[Path | None, typer.Option(help="CSV with true classes, used only to report accuracy.")] = None,
     backbone: Annotated[
@@ -108,7 +116,7 @@ def fit(
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
-    images: Annotated[list[Path], typer.Argument(help="Folder or image files.")],
+    images: Annotated[list[Path], typer.Argument(help="Folder, quoted pattern, or image files.")],
     output: Annotated[Path | None, typer.Option(help="CSV file to write; default: to the terminal.")] = None,
     device: Device = None,
     skip_unreadable: SkipUnreadable = False,

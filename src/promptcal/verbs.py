@@ -43,10 +43,12 @@ def fit(
     """Learn the categories of ``images`` and write a run directory.
 
     Args:
-        images: A folder, a list of image files, or a uint8 array N x H x W x 3.
+        images: A folder, a glob pattern, a list of image files, a uint8 array N x H x W x 3, or a Hugging Face
+            `datasets.Dataset`.
         output: The run directory to write.
-        labels: A CSV file with the columns path,label, a mapping path -> label, or one label per image;
-            empty, missing or -1 = unlabelled.
+        labels: A CSV, TSV or parquet file with the columns path,label, a mapping path -> label, or one label per
+            image; empty, missing or -1 = unlabelled. Without it, class folders beside one named ``unlabelled``
+            are the labels, and so is the column ``label`` of a dataset.
         n_classes: Number of categories, known and new together.
         truth: True classes in the same form as ``labels``, used only to report accuracy.
         config: A YAML file, or a `Config` (which then is the whole configuration).
@@ -109,7 +111,7 @@ def predict(
 
     Args:
         run: A run directory.
-        images: A folder, an image file, a list of image files, or a uint8 array N x H x W x 3.
+        images: As `fit` takes them, or one image file.
         output: CSV file to write.
         device: auto, cpu, cuda, mps; by default the run's.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
