@@ -14,8 +14,10 @@ from rich.table import Table
 from promptcal import verbs
 from promptcal._version import __version__
 from promptcal.config import presets
+from promptcal.data.check import MAX_DISTANCE
 from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
 from promptcal.fitting import results_table
+from promptcal.report.check import check_report
 from promptcal.run import Assignments, Run
 
 app = typer.Typer(
@@ -159,6 +161,42 @@ def evaluate(
         values = (getattr(accuracy, prefix + part) for part in ("all", "known", "new"))
         table.add_row(label, *(f"{100 * value:.1f}" for value in values))
     console.print(table)
+
+
+@app.command()
+def check(
+    images: Images,
+    labels: Labels = None,
+    json: Annotated[Path | None, typer.Option(help="JSON file to write, with every finding in full.")] = None,
+    min_side: Annotated[int, typer.Option(help="Shorter side in pixels below which an image is tiny.", min=0)] = 32,
+    near_distance: Annotated[
+        int,
+        typer.Option(
+            help="Near duplicates differ in at most so many of 64 bits of a perceptual hash.", min=0, max=MAX_DISTANCE
+        ),
+    ] = 4,
+    quiet: Quiet = False,
+) -> None:
+    """Say what a folder of images and its labels hold, and what in it would hurt a fit.
+
+    Exits with 1 where there are problems: files that cannot be read, the same image labelled with two classes, or
+    nothing left to discover. Warnings (duplicates, tiny images, classes out of balance) leave it at 0. Labels that
+    do not fit the images are an error, 2.
+
+    Example: promptcal check photos --labels labels.csv
+    """
+    report = verbs.check(
+        images=images,
+        labels=labels,
+        output=json,
+        min_side=min_side,
+        near_distance=near_distance,
+        progress=not quiet,
+    )
+    for part in check_report(report):
+        console.print(part, highlight=False, soft_wrap=True)
+    if report.problems:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -13,10 +13,12 @@ from rich.console import Console
 from promptcal import files
 from promptcal.config import Config, load_config
 from promptcal.data import ImageSet, embedded_set, label_half, read_labels
-from promptcal.errors import LabelError
+from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
+from promptcal.errors import ConfigError, DataError, LabelError
 from promptcal.fitting import Fit, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.run import Assignments, Run, RunDirectory
+from promptcal.training.recorder import progress_bar
 
 DEMO_KNOWN = 5
 
@@ -144,6 +146,45 @@ def evaluate(*, run: str | PathLike[str] | Run, truth: Any) -> DiscoveryAccuracy
     )
     files.write_json(loaded.directory.evaluation_file, {"n_scored": len(scored), **asdict(accuracy)})
     return accuracy
+
+
+def check(
+    *,
+    images: Any,
+    labels: Any = None,
+    output: str | PathLike[str] | None = None,
+    min_side: int = 32,
+    near_distance: int = 4,
+    progress: bool = True,
+) -> CheckReport:
+    """Say what a set of images and labels holds before anything is learned from it; ``output`` also writes JSON.
+
+    Args:
+        images: As `fit` takes them.
+        labels: As `fit` takes them.
+        output: JSON file to write.
+        min_side: Images whose shorter side has fewer pixels are reported as tiny.
+        near_distance: Near duplicates differ in at most so many of 64 bits of a perceptual hash, 0 to 16.
+        progress: Show progress.
+    """
+    if not 0 <= near_distance <= MAX_DISTANCE:
+        raise ConfigError(f"the near distance must be 0 to {MAX_DISTANCE}, not {near_distance}")
+    if output is not None and not Path(output).absolute().parent.is_dir():
+        raise DataError(f"the folder of {output} does not exist; make it first")
+    image_set = ImageSet.of(images)
+    label_names = read_labels(labels, image_set)
+    with progress_bar(Console(stderr=True, quiet=not progress)) as bar:
+        task = bar.add_task("checking", total=len(image_set), note="")
+        report = check_images(
+            image_set,
+            label_names,
+            min_side=min_side,
+            near_distance=near_distance,
+            on_progress=lambda done: bar.update(task, completed=done),
+        )
+    if output is not None:
+        files.write_json(Path(output), report.as_dict())
+    return report
 
 
 def demo(
