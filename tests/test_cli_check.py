@@ -87,6 +87,16 @@ def test_problems_exit_with_1_and_are_shown_in_part_and_written_in_full(check, f
     assert [p["what"] for p in report["problems"]] == ["cannot be read", "same image, two classes"]
 
 
+def test_a_large_group_of_duplicates_is_cut_short_on_the_screen_only(check, folder, tmp_path):
+    for i in range(60):
+        photo(5).save(folder / f"copy {i}.png")
+    code, out, _ = check(folder, "--labels", tmp_path / "labels.tsv", "--json", tmp_path / "report.json", "-q")
+    assert code == 0
+    assert "(61 images in 1 group)" in out
+    assert max(map(len, out.splitlines())) < 420
+    assert len(json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["exact_duplicates"][0]["paths"]) == 61
+
+
 def test_class_folders_are_labels_and_said_to_be(check, folder):
     (folder / "unlabelled").mkdir()
     photo(9).save(folder / "unlabelled" / "9.png")

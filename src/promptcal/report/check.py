@@ -10,6 +10,7 @@ from promptcal.data.check import CheckReport, Finding
 
 _MOST_CLASSES = 40
 _MOST_CASES = 5
+_LONGEST_CASE = 400
 
 
 def check_report(report: CheckReport) -> Iterator[RenderableType]:
@@ -46,8 +47,12 @@ def _shown(classes: list[tuple[str, int]]) -> Iterable[tuple[str, str]]:
 
 
 def _lines(kind: str, finding: Finding) -> str:
-    cases = [escape(case) for case in finding.cases[:_MOST_CASES]]
+    cases = [escape(_cut(case)) for case in finding.cases[:_MOST_CASES]]
     left = len(finding.cases) - len(cases)
     more = [f"... and {left} more; --json FILE lists all"] if left else []
     amount = f" ({finding.amount})" if finding.amount else ""
     return "\n  ".join([f"{kind}: {finding.what}{amount}", *cases, *more])
+
+
+def _cut(case: str) -> str:
+    return case if len(case) <= _LONGEST_CASE else f"{case[:_LONGEST_CASE]} ..."
