@@ -1,6 +1,6 @@
 """promptcal: sort images into the categories you know and the ones you do not know yet.
 
-Generalized category discovery by PromptCAL (CVPR 2023). The verbs are `fit`, `predict`, `evaluate` and `demo`;
+Generalized category discovery by PromptCAL (CVPR 2023). The verbs are `fit`, `predict`, `evaluate`, `check` and `demo`;
 `PromptCAL` is the same as a scikit-learn estimator.
 """
 
@@ -16,7 +16,7 @@ from promptcal.errors import (
 )
 from promptcal.estimator import PromptCAL
 from promptcal.run import Assignments, Run
-from promptcal.verbs import demo, evaluate, fit, predict
+from promptcal.verbs import check, demo, evaluate, fit, predict
 
 __all__ = [
     "Assignments",
@@ -30,6 +30,7 @@ __all__ = [
     "RunError",
     "WeightsError",
     "__version__",
+    "check",
     "demo",
     "evaluate",
     "fit",

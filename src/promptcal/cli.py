@@ -16,8 +16,10 @@ from promptcal import verbs
 from promptcal._version import __version__
 from promptcal.config import presets
 from promptcal.data.benchmarks import default_root
+from promptcal.data.check import MAX_DISTANCE
 from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
 from promptcal.fitting import results_table
+from promptcal.report.check import check_report
 from promptcal.run import Assignments, Run
 
 app = typer.Typer(
@@ -31,6 +33,16 @@ console = Console()
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, such as affinity.k=10. May be repeated."),
+]
+Images = Annotated[
+    Path, typer.Argument(help="Folder of images, sub-folders included, or a quoted pattern such as 'photos/**/*.jpg'.")
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV, TSV or parquet with the columns path,label; images not in it are unlabelled. "
+        "Without it, class folders beside one named unlabelled are the labels."
+    ),
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
@@ -64,11 +76,9 @@ def _root(
 
 @app.command()
 def fit(
-    images: Annotated[Path, typer.Argument(help="Folder of images, sub-folders included.")],
+    images: Images,
     output: Annotated[Path, typer.Option(help="Run directory to write.")],
-    labels: Annotated[
-        Path | None, typer.Option(help="CSV with the columns path,label; images not in it are unlabelled.")
-    ] = None,
+    labels: Labels = None,
     n_classes: Annotated[int | None, typer.Option(help="Number of categories, known and new together.")] = None,
     truth: Annotated[Path | None, typer.Option(help="CSV with true classes, used only to report accuracy.")] = None,
     backbone: Annotated[
@@ -117,7 +127,7 @@ def fit(
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
-    images: Annotated[list[Path], typer.Argument(help="Folder or image files.")],
+    images: Annotated[list[Path], typer.Argument(help="Folder, quoted pattern, or image files.")],
     output: Annotated[Path | None, typer.Option(help="CSV file to write; default: to the terminal.")] = None,
     device: Device = None,
     skip_unreadable: SkipUnreadable = False,
@@ -160,6 +170,42 @@ def evaluate(
         values = (getattr(accuracy, prefix + part) for part in ("all", "known", "new"))
         table.add_row(label, *("-" if math.isnan(value) else f"{100 * value:.1f}" for value in values))
     console.print(table)
+
+
+@app.command()
+def check(
+    images: Images,
+    labels: Labels = None,
+    json: Annotated[Path | None, typer.Option(help="JSON file to write, with every finding in full.")] = None,
+    min_side: Annotated[int, typer.Option(help="Shorter side in pixels below which an image is tiny.", min=0)] = 32,
+    near_distance: Annotated[
+        int,
+        typer.Option(
+            help="Near duplicates differ in at most so many of 64 bits of a perceptual hash.", min=0, max=MAX_DISTANCE
+        ),
+    ] = 4,
+    quiet: Quiet = False,
+) -> None:
+    """Say what a folder of images and its labels hold, and what in it would hurt a fit.
+
+    Exits with 1 where there are problems: files that cannot be read, the same image labelled with two classes, or
+    nothing left to discover. Warnings (duplicates, tiny images, classes out of balance) leave it at 0. Labels that
+    do not fit the images are an error, 2.
+
+    Example: promptcal check photos --labels labels.csv
+    """
+    report = verbs.check(
+        images=images,
+        labels=labels,
+        output=json,
+        min_side=min_side,
+        near_distance=near_distance,
+        progress=not quiet,
+    )
+    for part in check_report(report):
+        console.print(part, highlight=False, soft_wrap=True)
+    if report.problems:
+        raise typer.Exit(1)
 
 
 @app.command()

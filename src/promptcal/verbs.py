@@ -13,10 +13,12 @@ from rich.console import Console
 from promptcal import files
 from promptcal.config import Config, load_config
 from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
-from promptcal.errors import DataError, LabelError, RunError
+from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
+from promptcal.errors import ConfigError, DataError, LabelError, RunError
 from promptcal.fitting import Fit, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.run import Assignments, Run, RunDirectory
+from promptcal.training.recorder import progress_bar
 
 DEMO_KNOWN = 5
 
@@ -43,10 +45,12 @@ def fit(
     """Learn the categories of ``images`` and write a run directory.
 
     Args:
-        images: A folder, a list of image files, or a uint8 array N x H x W x 3.
+        images: A folder, a glob pattern, a list of image files, a uint8 array N x H x W x 3, or a Hugging Face
+            `datasets.Dataset`.
         output: The run directory to write.
-        labels: A CSV file with the columns path,label, a mapping path -> label, or one label per image;
-            empty, missing or -1 = unlabelled.
+        labels: A CSV, TSV or parquet file with the columns path,label, a mapping path -> label, or one label per
+            image; empty, missing or -1 = unlabelled. Without it, class folders beside one named ``unlabelled``
+            are the labels, and so is the column ``label`` of a dataset.
         n_classes: Number of categories, known and new together.
         truth: True classes in the same form as ``labels``, used only to report accuracy.
         config: A YAML file, or a `Config` (which then is the whole configuration).
@@ -108,7 +112,7 @@ def predict(
 
     Args:
         run: A run directory.
-        images: A folder, an image file, a list of image files, or a uint8 array N x H x W x 3.
+        images: As `fit` takes them, or one image file.
         output: CSV file to write.
         device: auto, cpu, cuda, mps; by default the run's.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
@@ -145,6 +149,45 @@ def evaluate(*, run: str | PathLike[str] | Run, truth: Any) -> DiscoveryAccuracy
     )
     files.write_json(loaded.directory.evaluation_file, {"n_scored": len(scored), **asdict(accuracy)})
     return accuracy
+
+
+def check(
+    *,
+    images: Any,
+    labels: Any = None,
+    output: str | PathLike[str] | None = None,
+    min_side: int = 32,
+    near_distance: int = 4,
+    progress: bool = True,
+) -> CheckReport:
+    """Say what a set of images and labels holds before anything is learned from it; ``output`` also writes JSON.
+
+    Args:
+        images: As `fit` takes them.
+        labels: As `fit` takes them.
+        output: JSON file to write.
+        min_side: Images whose shorter side has fewer pixels are reported as tiny.
+        near_distance: Near duplicates differ in at most so many of 64 bits of a perceptual hash, 0 to 16.
+        progress: Show progress.
+    """
+    if not 0 <= near_distance <= MAX_DISTANCE:
+        raise ConfigError(f"the near distance must be 0 to {MAX_DISTANCE}, not {near_distance}")
+    if output is not None and not Path(output).absolute().parent.is_dir():
+        raise DataError(f"the folder of {output} does not exist; make it first")
+    image_set = ImageSet.of(images)
+    label_names = read_labels(labels, image_set)
+    with progress_bar(Console(stderr=True, quiet=not progress)) as bar:
+        task = bar.add_task("checking", total=len(image_set), note="")
+        report = check_images(
+            image_set,
+            label_names,
+            min_side=min_side,
+            near_distance=near_distance,
+            on_progress=lambda done: bar.update(task, completed=done),
+        )
+    if output is not None:
+        files.write_json(Path(output), report.as_dict())
+    return report
 
 
 def demo(

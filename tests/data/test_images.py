@@ -270,7 +270,7 @@ def test_cmyk_is_converted(tmp_path):
 def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path, suffix):
     deep = np.linspace(0, 65535, 24 * 32).astype(np.uint16).reshape(24, 32)
     found = pixels(save(tmp_path / f"a.{suffix}", deep))
-    assert abs(found - (deep / 65535 * 255)[:, :, None]).max() <= 1
+    assert np.array_equal(found, np.rint(deep / 257.0)[:, :, None].repeat(3, axis=2))
     assert found.min() == 0
     assert found.max() == 255
 
@@ -278,6 +278,19 @@ def test_sixteen_bits_are_scaled_and_not_clipped(tmp_path, suffix):
 def test_floating_point_pixels_are_refused_rather_than_black(tmp_path):
     save(tmp_path / "a.tif", np.random.default_rng(0).random((8, 8), dtype=np.float32))
     with pytest.raises(UnreadableImage, match="8 or 16 bits"):
+        pixels(tmp_path / "a.tif")
+
+
+def test_big_endian_sixteen_bits_are_scaled(tmp_path):
+    grey = picture()[:, :, 0]
+    Image.frombytes("I;16B", (20, 12), (grey.astype(">u2") * 257).tobytes()).save(tmp_path / "a.tif")
+    assert np.array_equal(pixels(tmp_path / "a.tif"), np.stack([grey] * 3, axis=2))
+
+
+@pytest.mark.parametrize("top", [255, 65535, 2**31 - 1])
+def test_32_bit_integers_are_refused_whatever_they_hold(tmp_path, top):
+    save(tmp_path / "a.tif", np.linspace(0, top, 64).astype(np.int32).reshape(8, 8))
+    with pytest.raises(UnreadableImage, match="32-bit or signed pixels have no fixed range; save it with 8 or 16"):
         pixels(tmp_path / "a.tif")
 
 

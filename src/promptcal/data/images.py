@@ -1,8 +1,8 @@
-"""Images by name: found in a folder, listed as paths, or given as arrays."""
+"""Images by name: found in a folder or by a pattern, listed as paths, or given as arrays or a dataset."""
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize as resize_image
 
+from promptcal.data import finding, huggingface
 from promptcal.errors import DataError
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
 _MAX_ASPECT = 50
 
 
@@ -23,14 +23,27 @@ class UnreadableImage(Exception):
     """Why one image could not be decoded."""
 
 
+@dataclass(frozen=True)
+class OwnLabels:
+    """Labels that come with the images, one (or None) each, and where they come from in words."""
+
+    values: list[Any]
+    origin: str
+
+
 class ImageSet:
     """An ordered set of images, each with a name and a way to open it."""
 
     def __init__(
-        self, names: Sequence[str], open_image: Callable[[int], Image.Image], root: Path | None = None
+        self,
+        names: Sequence[str],
+        open_image: Callable[[int], Image.Image],
+        root: Path | None = None,
+        own_labels: OwnLabels | None = None,
     ) -> None:
         self.names = list(names)
         self.root = root
+        self.own_labels = own_labels
         self._open = open_image
 
     def __len__(self) -> int:
@@ -38,13 +51,17 @@ class ImageSet:
 
     @classmethod
     def of(cls, images: Any) -> "ImageSet":
-        """From a folder, an image file, a list of image files, or an array (N x H x W x 3, uint8)."""
+        """From a folder, a glob pattern, an image file, a list of image files, an array (N x H x W x 3, uint8),
+        or a Hugging Face dataset.
+        """
         if isinstance(images, ImageSet):
             return images
         if isinstance(images, str | os.PathLike):
             return cls._of_path(Path(images))
         if isinstance(images, np.ndarray | torch.Tensor):
             return cls._of_array(images)
+        if huggingface.is_dataset(images):
+            return cls._of_dataset(images)
         images = list(images) if isinstance(images, Iterable) else [images]
         if not images:
             raise DataError("no images were given; pass a folder, a list of image files, or an array")
@@ -56,12 +73,28 @@ class ImageSet:
     def _of_path(cls, path: Path) -> "ImageSet":
         if path.is_file():
             return cls._of_files([path], [path.name])
+        if finding.is_pattern(path):
+            return cls._of_pattern(path)
         if not path.is_dir():
             raise DataError(f"the image folder {path} does not exist; check the path")
-        files = sorted(_image_files(path, frozenset()))
+        files = finding.image_files(path)
         if not files:
-            raise DataError(f"the folder {path} holds no images ({', '.join(sorted(SUFFIXES))}); check the path")
-        return cls._opening(files, [f.relative_to(path).as_posix() for f in files], path)
+            raise DataError(f"the folder {path} holds no images ({_suffixes()}); check the path")
+        images = cls._opening(files, [f.relative_to(path).as_posix() for f in files], path)
+        classes = finding.folder_classes(path, images.names)
+        if classes is not None:
+            images.own_labels = OwnLabels(classes, f"the class folders beside the unlabelled one in {path}")
+        return images
+
+    @classmethod
+    def _of_pattern(cls, pattern: Path) -> "ImageSet":
+        root, parts = finding.fixed_part(pattern)
+        if not root.is_dir():
+            raise DataError(f"the folder {root} of the pattern {pattern} does not exist; check the path")
+        files = finding.matching_files(root, parts)
+        if not files:
+            raise DataError(f"the pattern {pattern} fits no images ({_suffixes()}); ** stands for any sub-folders")
+        return cls._opening(files, [f.relative_to(root).as_posix() for f in files], root)
 
     @classmethod
     def _of_files(cls, files: list[Path], names: list[str]) -> "ImageSet":
@@ -85,12 +118,23 @@ class ImageSet:
         if dtype != "uint8" or len(shape) != 4 or shape[3] != 3 or 0 in shape:
             raise DataError(f"an image array must be uint8 of shape N x H x W x 3, not {dtype} of shape {shape}")
         array = images if isinstance(images, np.ndarray) else images.numpy(force=True)
-        names = [f"image-{i:06d}" for i in range(len(array))]
-        return cls(names, OpenArray(array))
+        return cls(_numbered(len(array)), OpenArray(array))
+
+    @classmethod
+    def _of_dataset(cls, dataset: Any) -> "ImageSet":
+        open_row, labels = huggingface.opener(dataset), huggingface.labels(dataset)
+        origin = f"the column {huggingface.LABEL_COLUMN} of the dataset"
+        return cls(_numbered(len(dataset)), open_row, None, None if labels is None else OwnLabels(labels, origin))
 
     def subset(self, indices: Sequence[int]) -> "ImageSet":
         indices = list(indices)
-        return ImageSet([self.names[i] for i in indices], OpenChosen(self._open, indices), self.root)
+        own = self.own_labels
+        return ImageSet(
+            [self.names[i] for i in indices],
+            OpenChosen(self._open, indices),
+            self.root,
+            None if own is None else OwnLabels([own.values[i] for i in indices], own.origin),
+        )
 
     def image(self, index: int) -> Image.Image:
         """The image upright and in RGB."""
@@ -122,14 +166,18 @@ class ImageSet:
             data = repr(error).encode()
         return hashlib.sha256(data).hexdigest()
 
-    def resized(self, index: int, shorter_side: int) -> np.ndarray:
-        """uint8 H x W x 3 with the shorter side as asked (PIL bicubic, the longer side rounded down)."""
+    def usable_image(self, index: int) -> Image.Image:
+        """The image, of a shape that can be trained on."""
         image = self.image(index)
         if max(image.size) > _MAX_ASPECT * min(image.size):
             raise UnreadableImage(
                 f"of {image.width} x {image.height} pixels, one side over {_MAX_ASPECT} times the other"
             )
-        return np.asarray(resize_image(image, [shorter_side], InterpolationMode.BICUBIC))
+        return image
+
+    def resized(self, index: int, shorter_side: int) -> np.ndarray:
+        """uint8 H x W x 3 with the shorter side as asked (PIL bicubic, the longer side rounded down)."""
+        return np.asarray(resize_image(self.usable_image(index), [shorter_side], InterpolationMode.BICUBIC))
 
 
 # Ways to open an image by its position: objects, not functions, so that worker processes can be handed them.
@@ -160,30 +208,21 @@ class OpenChosen:
         return self.open_image(self.indices[index])
 
 
-def _image_files(folder: Path, above: frozenset[str]) -> Iterator[Path]:
-    """Images in a folder and those below it, links followed but never back into a folder ``above``."""
-    real = os.path.realpath(folder)
-    if real in above:
-        return
-    try:
-        entries = list(os.scandir(folder))
-    except OSError as error:
-        raise DataError(f"the folder {folder} cannot be read ({error.strerror}); check its permissions") from error
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir():
-            yield from _image_files(Path(entry.path), above | {real})
-        elif (entry.is_file() or entry.is_symlink()) and Path(entry.name).suffix.lower() in SUFFIXES:
-            yield Path(entry.path)
+def _numbered(count: int) -> list[str]:
+    return [f"image-{i:06d}" for i in range(count)]
+
+
+def _suffixes() -> str:
+    return ", ".join(sorted(finding.SUFFIXES))
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):  # older Pillow reads 16-bit PNG as I
+        kind = "floating-point" if image.mode == "F" else "32-bit or signed"
+        raise UnreadableImage(f"{kind} pixels have no fixed range; save it with 8 or 16 bits")
     image = ImageOps.exif_transpose(image)
-    if image.mode == "F":
-        raise UnreadableImage("floating-point pixels have no fixed range; save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # 16-bit grey: PIL's own conversion would clip, not scale
-        image = Image.fromarray((np.asarray(image, dtype=np.float64) / 257.0).clip(0, 255).astype(np.uint8))
+        image = Image.fromarray(np.rint(np.asarray(image, dtype=np.float64) / 257.0).clip(0, 255).astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")

@@ -1,8 +1,10 @@
-"""Labels from a CSV file (`path,label`) or a sequence, matched to images by name; missing or empty = unlabelled."""
+"""Labels from a table file (`path,label`) or a sequence, matched to images by name; missing or empty = unlabelled."""
 
 import csv
+import itertools
 import os
 import unicodedata
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,19 +12,26 @@ from typing import Any
 import numpy as np
 
 from promptcal.data.images import ImageSet
-from promptcal.errors import LabelError
+from promptcal.errors import LabelError, PromptCALWarning
+
+_SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
 
 
 def read_labels(labels: Any, images: ImageSet) -> list[str | None]:
-    """One class name (or None) per image, from a CSV path, a mapping name -> label, or a sequence in order."""
+    """One class name (or None) per image, from a CSV, TSV or parquet file, a mapping name -> label, or a sequence.
+
+    Without labels those that come with the images are taken, if any do.
+    """
     if labels is None:
-        return [None] * len(images)
+        return _own_labels(images)
     if isinstance(labels, str | os.PathLike):
-        return _match(_read_csv(Path(labels)), images)
+        return _match(_read_table(Path(labels)), images)
     if isinstance(labels, Mapping):
         return _match(((str(name), class_name(label)) for name, label in labels.items()), images)
     if getattr(labels, "ndim", 1) != 1 or not isinstance(labels, Iterable):
-        raise LabelError("labels must be a CSV file, a mapping from paths, or a flat sequence with one per image")
+        raise LabelError(
+            "labels must be a CSV or parquet file, a mapping from paths, or a flat sequence with one per image"
+        )
     labels = list(labels)
     if len(labels) != len(images):
         raise LabelError(f"{len(labels)} labels do not fit {len(images)} images; give one per image, -1 = unlabelled")
@@ -51,32 +60,80 @@ def _natural(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() and name.isascii() else (1, 0, name)
 
 
-def _read_csv(path: Path) -> list[tuple[str, str | None]]:
+def _own_labels(images: ImageSet) -> list[str | None]:
+    if images.own_labels is None:
+        return [None] * len(images)
+    warnings.warn(f"labels are taken from {images.own_labels.origin}", PromptCALWarning, stacklevel=3)
+    return [class_name(label) for label in images.own_labels.values]
+
+
+def _read_table(path: Path) -> list[tuple[str, str | None]]:
     if not path.is_file():
         raise LabelError(f"the label file {path} does not exist; check the path")
+    with path.open("rb") as file:
+        is_parquet = file.read(4) == b"PAR1" or path.suffix.lower() == ".parquet"
+    return _read_parquet(path) if is_parquet else _read_csv(path)
+
+
+def _read_csv(path: Path) -> list[tuple[str, str | None]]:
+    """With commas, tabs or semicolons between, whichever gives the header its two columns."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, skipinitialspace=True, strict=True)
-            columns = [c.strip() for c in reader.fieldnames or [] if c is not None]
-            if not {"path", "label"} <= set(columns):
-                found = ", ".join(columns) or "nothing"
+            header = file.readline()
+            separator = next((s for s in _SEPARATORS if {"path", "label"} <= set(_columns(header, s))), None)
+            if separator is None:
+                found = ", ".join(_columns(header, ",")) or "nothing"
                 raise LabelError(
-                    f"{path} needs a header with the columns path,label and commas between; it has {found!r}"
+                    f"{path} needs a header with the columns path,label and commas, tabs or semicolons between; "
+                    f"it has {found!r}"
                 )
-            reader.fieldnames = columns
-            pairs = []
-            for row in reader:
-                name = (row["path"] or "").strip()
-                if not name:
-                    raise LabelError(f"line {reader.line_num} of {path} has no path; fill it in or delete the line")
-                if any(row.get(None, [])):
-                    raise LabelError(
-                        f"line {reader.line_num} of {path} is longer than its header; quote values with commas"
-                    )
-                pairs.append((name, class_name(row["label"])))
+            return _rows(path, itertools.chain([header], file), separator)
     except (UnicodeDecodeError, csv.Error) as error:
         raise LabelError(f"{path} is not a readable CSV file ({error}); save it as UTF-8 CSV") from error
+
+
+def _columns(header: str, separator: str) -> list[str]:
+    rows = csv.reader([header], delimiter=separator, skipinitialspace=True)
+    return [column.strip() for column in next(rows, [])]
+
+
+def _rows(path: Path, lines: Iterable[str], separator: str) -> list[tuple[str, str | None]]:
+    reader = csv.DictReader(lines, delimiter=separator, skipinitialspace=True, strict=True)
+    reader.fieldnames = [column.strip() for column in reader.fieldnames or []]
+    pairs = []
+    for row in reader:
+        name = (row["path"] or "").strip()
+        if not name:
+            raise LabelError(f"line {reader.line_num} of {path} has no path; fill it in or delete the line")
+        if any(row.get(None, [])):
+            raise LabelError(
+                f"line {reader.line_num} of {path} is longer than its header; "
+                f"quote values with {_SEPARATORS[separator]}"
+            )
+        pairs.append((name, class_name(row["label"])))
     return pairs
+
+
+def _read_parquet(path: Path) -> list[tuple[str, str | None]]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise LabelError(
+            f"reading {path} needs pyarrow; pip install 'promptcal[parquet]', or save the labels as CSV"
+        ) from error
+    try:
+        with ParquetFile(path) as file:
+            columns = file.schema_arrow.names
+            if not {"path", "label"} <= set(columns):
+                raise LabelError(f"{path} needs the columns path and label; it has {', '.join(columns) or 'none'!r}")
+            table = file.read(columns=["path", "label"]).to_pydict()
+    except (ArrowException, OSError) as error:
+        raise LabelError(f"{path} is not a readable parquet file ({error}); write it again") from error
+    names = ["" if name is None else str(name).strip() for name in table["path"]]
+    if "" in names:
+        raise LabelError(f"row {names.index('') + 1} of {path} has no path; fill it in or delete the row")
+    return list(zip(names, map(class_name, table["label"]), strict=True))
 
 
 def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> list[str | None]:

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from promptcal.data.benchmarks.reading import Part, from_bytes, incomplete, lines, listed_files
-from promptcal.data.images import SUFFIXES
+from promptcal.data.finding import SUFFIXES
 from promptcal.errors import DataError
 
 

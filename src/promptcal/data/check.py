@@ -1,0 +1,301 @@
+"""What a set of images and labels holds, and what in it would hurt a fit: bad files, duplicates, imbalance."""
+
+import hashlib
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from scipy.fft import dctn
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from promptcal.data.images import ImageSet, UnreadableImage
+from promptcal.data.labels import class_numbers
+
+MAX_DISTANCE = 16
+_HASH_BITS = 64
+_THUMBNAIL_TOLERANCE = 12.0  # mean difference of thumbnails; copies stay below it, lookalikes by hash alone do not
+_IMBALANCE = 10.0
+_PAIRS_AT_ONCE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one readable image is compared by."""
+
+    width: int
+    height: int
+    digest: bytes
+    hash: np.uint64
+    thumbnail: np.ndarray
+
+    @classmethod
+    def of(cls, image: Image.Image) -> "Look":
+        digest = hashlib.sha256(f"{image.width} x {image.height}".encode())
+        digest.update(np.asarray(image).tobytes())
+        thumbnail = np.asarray(image.resize((8, 8), Image.Resampling.BILINEAR)).ravel()
+        return cls(image.width, image.height, digest.digest(), perceptual_hash(image), thumbnail)
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Images that are the same, or nearly, with the label (or None) of each."""
+
+    paths: list[str]
+    labels: list[str | None]
+
+    @property
+    def classes(self) -> set[str]:
+        return {label for label in self.labels if label is not None}
+
+    @property
+    def lie(self) -> str:
+        """Where its images lie, in words."""
+        if not self.classes:
+            return "unlabelled"
+        return "labelled and unlabelled" if None in self.labels else "labelled"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One kind of trouble, how much of it there is, and every case of it in words."""
+
+    what: str
+    amount: str
+    cases: list[str]
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Counts are of readable images; every image is in one of the classes, unlabelled, or unreadable."""
+
+    n_images: int
+    labelled: dict[str, int]
+    n_unlabelled: int
+    unreadable: list[tuple[str, str]]
+    tiny: list[tuple[str, int, int]]
+    exact: list[Duplicates]
+    near: list[Duplicates]
+
+    @property
+    def imbalance(self) -> float | None:
+        """Labels of the largest class over those of the smallest; None without labels or with a class of none."""
+        counts = self.labelled.values()
+        return max(counts) / min(counts) if counts and min(counts) else None
+
+    @property
+    def problems(self) -> list[Finding]:
+        """What stops a fit or teaches it wrong."""
+        contradictions = [d for d in self.exact if len(d.classes) > 1]
+        n_labelled = sum(self.labelled.values())
+        return _found(
+            Finding("cannot be read", _count(self.unreadable, "file"), [f"{p}: {why}" for p, why in self.unreadable]),
+            _of_duplicates("same image, two classes", " = ", contradictions),
+            _remark(n_labelled + self.n_unlabelled < 2, "too few images", "a fit needs at least 2 that can be read"),
+            _remark(n_labelled > 0 == self.n_unlabelled, "nothing unlabelled", "a fit would have nothing to discover"),
+        )
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """What a fit can live with."""
+        scarce = [f"{name}: {count}" for name, count in self.labelled.items() if count < 2]
+        ratio = self.imbalance
+        largest = max(self.labelled.items(), key=lambda item: item[1], default=("", 0))
+        smallest = min(self.labelled.items(), key=lambda item: item[1], default=("", 0))
+        extremes = f"{largest[0]}: {largest[1]}, {smallest[0]}: {smallest[1]}"
+        return _found(
+            _of_duplicates("near duplicates, two classes", " ~ ", [d for d in self.near if len(d.classes) > 1]),
+            *_by_place("exact duplicates", " = ", [d for d in self.exact if len(d.classes) < 2]),
+            *_by_place("near duplicates", " ~ ", [d for d in self.near if len(d.classes) < 2]),
+            Finding("tiny", _count(self.tiny, "image"), [f"{p}: {w} x {h} pixels" for p, w, h in self.tiny]),
+            Finding("fewer than 2 labels", _count(scarce, "class"), scarce),
+            _remark(ratio is not None and ratio >= _IMBALANCE, "classes out of balance", extremes),
+            _remark(not self.labelled, "no labels", "a fit would be plain k-means on the backbone's features"),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; every finding in full."""
+        return {
+            "images": self.n_images,
+            "labelled": self.labelled,
+            "unlabelled": self.n_unlabelled,
+            "imbalance": self.imbalance,
+            "unreadable": [{"path": path, "reason": reason} for path, reason in self.unreadable],
+            "tiny": [{"path": path, "width": width, "height": height} for path, width, height in self.tiny],
+            "exact_duplicates": [asdict(d) for d in self.exact],
+            "near_duplicates": [asdict(d) for d in self.near],
+            "problems": [asdict(finding) for finding in self.problems],
+            "warnings": [asdict(finding) for finding in self.warnings],
+        }
+
+
+def check_images(
+    images: ImageSet,
+    labels: Sequence[str | None],
+    *,
+    min_side: int = 32,
+    near_distance: int = 4,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> CheckReport:
+    """Look at every image once. Near duplicates differ in at most ``near_distance`` of 64 hash bits."""
+
+    def look(i: int) -> Look | UnreadableImage:
+        try:
+            return Look.of(images.usable_image(i))
+        except UnreadableImage as fault:
+            return fault
+
+    looks: dict[int, Look] = {}
+    unreadable = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for i, seen in enumerate(pool.map(look, range(len(images)))):
+            if isinstance(seen, Look):
+                looks[i] = seen
+            else:
+                unreadable.append((images.names[i], str(seen)))
+            on_progress(i + 1)
+    exact, near = duplicate_groups(list(looks.values()), near_distance)
+    positions = list(looks)
+
+    def named(groups: list[list[int]]) -> list[Duplicates]:
+        members = [[positions[i] for i in group] for group in groups]
+        return [Duplicates([images.names[i] for i in group], [labels[i] for i in group]) for group in members]
+
+    counts = Counter(labels[i] for i in positions)
+    return CheckReport(
+        len(images),
+        {name: counts[name] for name in class_numbers(labels)[1]},
+        counts[None],
+        unreadable,
+        [(images.names[i], s.width, s.height) for i, s in looks.items() if min(s.width, s.height) < min_side],
+        named(exact),
+        named(near),
+    )
+
+
+def perceptual_hash(image: Image.Image) -> np.uint64:
+    """64 bits, alike for alike pictures: which low frequencies of the brightness lie above their median."""
+    grey = np.asarray(image.convert("L").resize((32, 32), Image.Resampling.BILINEAR), dtype=np.float64)
+    frequencies = dctn(grey, norm="ortho")[:8, :8].ravel()
+    return np.packbits(frequencies > np.median(frequencies[1:])).view(np.uint64)[0]
+
+
+def duplicate_groups(looks: Sequence[Look], distance: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Groups of the same pixels, and groups of near duplicates that are not all the same pixels."""
+    by_digest: dict[bytes, list[int]] = {}
+    for i, look in enumerate(looks):
+        by_digest.setdefault(look.digest, []).append(i)
+    contents = list(by_digest.values())
+    distinct = [looks[members[0]] for members in contents]
+    hashes = np.array([look.hash for look in distinct], dtype=np.uint64)
+    thumbnails = np.array([look.thumbnail for look in distinct], dtype=np.int16).reshape(len(distinct), -1)
+    alike = (_alike(thumbnails, first, second) for first, second in near_pairs(hashes, distance))
+    near = [sorted(itertools.chain(*(contents[i] for i in group))) for group in connected(len(distinct), alike)]
+    return [members for members in contents if len(members) > 1], near
+
+
+def _alike(thumbnails: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of pairs, those whose colours agree too: flat pictures have like hashes whatever their colour."""
+    same = np.abs(thumbnails[first] - thumbnails[second]).mean(axis=1) <= _THUMBNAIL_TOLERANCE
+    return first[same], second[same]
+
+
+def near_pairs(hashes: np.ndarray, distance: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """All pairs of 64-bit hashes that differ in at most ``distance`` bits, each once, some at a time.
+
+    Hashes cut into distance + 1 bands agree in at least one of them, so only those that share a band are compared.
+    """
+    bands = _bands(distance + 1)
+    for number, band in enumerate(bands):
+        order = np.argsort(hashes & band, kind="stable")
+        keys = (hashes & band)[order]
+        start = np.arange(len(hashes))
+        for step in range(1, len(hashes)):
+            start = start[start + step < len(hashes)]
+            start = start[keys[start] == keys[start + step]]
+            if not len(start):
+                break
+            first, second = order[start], order[start + step]
+            difference = hashes[first] ^ hashes[second]
+            wanted = _ones(difference) <= distance
+            first, second, difference = first[wanted], second[wanted], difference[wanted]
+            for earlier in bands[:number]:
+                new = (difference & earlier) != 0
+                first, second, difference = first[new], second[new], difference[new]
+            yield first, second
+
+
+def connected(n: int, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[list[int]]:
+    """Groups of two and more of 0..n-1 that pairs connect, however many pairs there are."""
+    group = np.arange(n)
+    waiting: list[tuple[np.ndarray, np.ndarray]] = []
+    n_waiting = 0
+    for first, second in pairs:
+        if len(first):
+            waiting.append((first, second))
+            n_waiting += len(first)
+        if n_waiting > _PAIRS_AT_ONCE:
+            group, waiting, n_waiting = _merged(group, waiting), [], 0
+    group = _merged(group, waiting)
+    members: dict[int, list[int]] = {}
+    for i, number in enumerate(group.tolist()):
+        members.setdefault(number, []).append(i)
+    return [m for m in members.values() if len(m) > 1]
+
+
+def _merged(group: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """The number of the group of each, after the groups that a pair connects have become one."""
+    if not pairs:
+        return group
+    n = len(group)
+    first, second = (group[np.concatenate(side)] for side in zip(*pairs, strict=True))
+    graph = coo_array((np.ones(len(first), dtype=np.int8), (first, second)), shape=(n, n))
+    return connected_components(graph, directed=False)[1][group]
+
+
+def _bands(count: int) -> list[np.uint64]:
+    edges = [_HASH_BITS * i // count for i in range(count + 1)]
+    return [np.uint64((1 << high) - (1 << low)) for low, high in itertools.pairwise(edges)]
+
+
+def _ones(numbers: np.ndarray) -> np.ndarray:
+    """How many bits are set in each 64-bit number."""
+    ones = numbers - ((numbers >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    pairs = np.uint64(0x3333333333333333)
+    ones = (ones & pairs) + ((ones >> np.uint64(2)) & pairs)
+    ones = (ones + (ones >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return (ones * np.uint64(0x0101010101010101)) >> np.uint64(56)
+
+
+def _found(*findings: Finding) -> list[Finding]:
+    return [finding for finding in findings if finding.cases]
+
+
+def _remark(holds: bool, what: str, why: str) -> Finding:
+    return Finding(what, "", [why] if holds else [])
+
+
+def _by_place(what: str, sign: str, groups: list[Duplicates]) -> list[Finding]:
+    places = ("labelled and unlabelled", "labelled", "unlabelled")
+    return [_of_duplicates(f"{what}, {place}", sign, [d for d in groups if d.lie == place]) for place in places]
+
+
+def _of_duplicates(what: str, sign: str, groups: list[Duplicates]) -> Finding:
+    n_images = sum(len(group.paths) for group in groups)
+    cases = [sign.join(_named(*pair) for pair in zip(g.paths, g.labels, strict=True)) for g in groups]
+    return Finding(what, f"{n_images} images in {_count(groups, 'group')}", cases)
+
+
+def _named(path: str, label: str | None) -> str:
+    return path if label is None else f"{path} ({label})"
+
+
+def _count(things: Sequence[Any], name: str) -> str:
+    plural = f"{name}es" if name.endswith("s") else f"{name}s"
+    return f"{len(things)} {name if len(things) == 1 else plural}"

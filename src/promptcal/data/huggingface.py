@@ -1,0 +1,72 @@
+"""A Hugging Face `datasets.Dataset` as images and labels; `datasets` is used only by who holds one already."""
+
+import sys
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+from PIL import Image
+
+from promptcal.errors import DataError
+
+LABEL_COLUMN = "label"
+
+
+def is_dataset(images: Any) -> bool:
+    """Whether this is anything of `datasets`, told without importing it."""
+    known = sys.modules.get("datasets")
+    names = ("Dataset", "DatasetDict", "IterableDataset", "IterableDatasetDict")
+    kinds = [getattr(known, name, None) for name in names]
+    return isinstance(images, tuple(kind for kind in kinds if isinstance(kind, type)))
+
+
+def opener(dataset: Any) -> Callable[[int], Image.Image]:
+    """Opens the image of a row; undecoded, so that one bad image does not spoil the rest."""
+    import datasets
+
+    column = _image_column(dataset)
+    rows = dataset.select_columns([column]).with_format(None).cast_column(column, datasets.Image(decode=False))
+
+    def open_row(row: int) -> Image.Image:
+        image = rows[row][column]
+        if image is None:
+            raise ValueError("the row has no image")
+        if image["bytes"] is not None:
+            return Image.open(BytesIO(image["bytes"]))
+        return datasets.Image().decode_example(image)
+
+    return open_row
+
+
+def labels(dataset: Any) -> list[Any] | None:
+    """The class of each row by the column ``label`` (names where it has them), None where there is no such column."""
+    import datasets
+
+    feature = dataset.features.get(LABEL_COLUMN)
+    if not isinstance(feature, datasets.ClassLabel | datasets.Value):
+        return None
+    values = dataset.select_columns([LABEL_COLUMN]).with_format(None)[:][LABEL_COLUMN]
+    if isinstance(feature, datasets.ClassLabel) and feature.names:
+        return [None if value is None or value < 0 else feature.names[value] for value in values]
+    return values
+
+
+def _image_column(dataset: Any) -> str:
+    import datasets
+
+    if isinstance(dataset, dict):
+        split = next(iter(dataset), "train")
+        raise DataError(f"a dataset of splits ({', '.join(dataset)}) was given; choose one, such as dataset[{split!r}]")
+    if not isinstance(dataset, datasets.Dataset):
+        raise DataError("a streamed dataset cannot be read in any order; load it without streaming=True")
+    if not len(dataset):
+        raise DataError("the dataset has no rows; check its split and filters")
+    columns = [name for name, feature in dataset.features.items() if isinstance(feature, datasets.Image)]
+    if not columns:
+        raise DataError(
+            f"the dataset has no image column among {', '.join(dataset.features)}; "
+            "cast one with dataset.cast_column(name, datasets.Image())"
+        )
+    if len(columns) > 1 and "image" not in columns:
+        raise DataError(f"the dataset has the image columns {', '.join(columns)}; keep one with dataset.remove_columns")
+    return "image" if "image" in columns else columns[0]
