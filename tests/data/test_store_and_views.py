@@ -1,6 +1,9 @@
 """Stored images, crops and views against torchvision's own transforms."""
 
+import sys
+
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 from scipy.stats import chisquare
@@ -8,7 +11,8 @@ from torchvision import transforms
 from torchvision.transforms import functional
 
 from promptcal.data import ImageSet, ImageStore, View
-from promptcal.data.store import decode
+from promptcal.data.images import UnreadableImage
+from promptcal.data.store import decode, decoded
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZES = [(40, 60), (60, 40), (50, 50), (41, 97), (9, 13), (5, 5), (32, 33)]  # height x width; 32 is the store's side
@@ -128,3 +132,19 @@ def test_reused_memory_is_overwritten_and_only_then():
 def test_a_store_is_placed_where_the_work_is():
     store = ImageStore.of(pictures(SIZES[:2]))
     assert store.placed(torch.device("cpu")) is store
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_threads_and_processes_decode_alike(tmp_path):
+    for i, array in enumerate(pictures(SIZES)):
+        Image.fromarray(array).save(tmp_path / f"{i}.png")
+    (tmp_path / "3.png").write_bytes(b"no image")
+    images = ImageSet.of(tmp_path)
+    for side in (32, None):
+        threads, processes = (list(decoded(images, side, processes=p)) for p in (False, True))
+        for i, (a, b) in enumerate(zip(threads, processes, strict=True)):
+            if i == 3:
+                assert isinstance(a, UnreadableImage)
+                assert str(a) == str(b)
+            else:
+                assert np.array_equal(a, b)

@@ -3,9 +3,12 @@
 The buffer lies on the GPU if it fits, else in pinned or plain host memory, else in a mapped file (`data/cache.py`).
 """
 
+import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +18,8 @@ from promptcal.data.images import ImageSet, UnreadableImage
 from promptcal.errors import DataError
 
 GPU_SHARE, HOST_SHARE = 0.4, 0.5  # of the free memory that a store may take
+
+_load_in_worker: Callable[[int], "np.ndarray | UnreadableImage"]
 
 
 class ImageStore:
@@ -81,9 +86,11 @@ class ImageStore:
 
     def each_crop(self, index: Tensor, top: Tensor, left: Tensor, size: int, flip: Tensor) -> Iterator[Tensor]:
         """The same crops one by one, as slices: on a CPU many times faster than a gather."""
-        places = zip(index.tolist(), top.tolist(), left.tolist(), flip.tolist(), strict=True)
-        for i, y, x, mirrored in places:
-            square = self.view(i)[:, y : y + size, x : x + size]
+        heights, widths = self.heights[index], self.widths[index]
+        first = self.offsets[index] + top * widths + left
+        places = zip(first.tolist(), (heights * widths).tolist(), widths.tolist(), flip.tolist(), strict=True)
+        for start, plane, row, mirrored in places:
+            square = self.pixels.as_strided((3, size, size), (plane, row, 1), start)
             yield square.flip(2) if mirrored else square
 
 
@@ -100,20 +107,44 @@ def free_host_memory() -> float:
         return float("inf")
 
 
-def decoded(images: ImageSet, shorter_side: int | None) -> Iterator[np.ndarray | UnreadableImage]:
-    """Each image resized (not at all for None), or why it cannot be read, in order, on every core."""
+def decoded(
+    images: ImageSet, shorter_side: int | None, *, processes: bool | None = None
+) -> Iterator[np.ndarray | UnreadableImage]:
+    """Each image resized (not at all for None), or why it cannot be read, in order, on every core.
 
-    def load(i: int) -> np.ndarray | UnreadableImage:
-        try:
-            return images.resized(i, shorter_side) if shorter_side else np.asarray(images.image(i))
-        except UnreadableImage as fault:
-            return fault
-
+    PIL holds the interpreter lock for part of its work, so threads stop helping at a few cores; with more of them
+    and many images, ``processes`` are worth their start.
+    """
     cores = os.cpu_count() or 1
-    with ThreadPoolExecutor(cores) as pool:  # PIL decodes and resizes without holding the interpreter lock
-        # a few at a time, so that what waits to be stored stays small
-        for first in range(0, len(images), 16 * cores):
-            yield from pool.map(load, range(first, min(first + 16 * cores, len(images))))
+    if processes is None:
+        processes = cores > 4 and len(images) >= 1000 and sys.platform == "linux"
+    load = partial(_load, images, shorter_side)
+    if not processes:
+        with ThreadPoolExecutor(cores) as threads:
+            # a few at a time, so that what waits to be stored stays small
+            for first in range(0, len(images), 16 * cores):
+                yield from threads.map(load, range(first, min(first + 16 * cores, len(images))))
+        return
+    # forked, so that the images need not be copied to each worker; workers only ever call PIL and NumPy
+    with multiprocessing.get_context("fork").Pool(cores, _remember, (load,)) as pool:
+        yield from pool.imap(_recall, range(len(images)), chunksize=8)
+
+
+def _load(images: ImageSet, shorter_side: int | None, i: int) -> np.ndarray | UnreadableImage:
+    try:
+        return images.resized(i, shorter_side) if shorter_side else np.asarray(images.image(i))
+    except UnreadableImage as fault:
+        return UnreadableImage(str(fault))  # without its cause, which may not survive a change of process
+
+
+def _remember(load: Callable[[int], np.ndarray | UnreadableImage]) -> None:
+    """In a worker process: keep what `_recall` calls."""
+    global _load_in_worker
+    _load_in_worker = load
+
+
+def _recall(i: int) -> np.ndarray | UnreadableImage:
+    return _load_in_worker(i)
 
 
 def decode(

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from promptcal.data.images import ImageSet, UnreadableImage
 from promptcal.data.store import ImageStore, decoded, refuse_faults
-from promptcal.data.views import View
+from promptcal.data.views import Normalise, View
 
 
 class StreamedImages:
@@ -87,8 +87,7 @@ class StreamedView:
         self.source = source
         self.size = size
         self.device = torch.device(device)
-        self.mean = torch.tensor(mean, device=self.device).view(3, 1, 1)
-        self.std = torch.tensor(std, device=self.device).view(3, 1, 1)
+        self.normalise = Normalise(mean, std, self.device)
         self.workers = (os.cpu_count() or 1) if workers is None else workers
 
     def batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Tensor]:
@@ -105,4 +104,4 @@ class StreamedView:
     def _loaded(self, batches: _Batches) -> Iterator[Tensor]:
         pinned = self.device.type == "cuda"
         for pixels in DataLoader(batches, batch_size=None, num_workers=self.workers, pin_memory=pinned):
-            yield (pixels.to(self.device, non_blocking=pinned).float() / 255.0 - self.mean) / self.std
+            yield self.normalise(pixels.to(self.device, non_blocking=pinned))

@@ -9,6 +9,21 @@ from promptcal.data.enlarge import enlarged_crops, enlarging_matrix
 from promptcal.data.store import ImageStore
 
 
+class Normalise:
+    """Pixels 0..255 to (pixel / 255 - mean) / std, as one multiplication and one addition."""
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], device: torch.device) -> None:
+        scale = [1 / (255 * s) for s in std]
+        shift = [-m / s for m, s in zip(mean, std, strict=True)]
+        self.scale, self.shift = (torch.tensor(v, device=device).view(3, 1, 1) for v in (scale, shift))
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        return self.in_place(pixels.float())
+
+    def in_place(self, values: Tensor) -> Tensor:
+        return values.mul_(self.scale).add_(self.shift)
+
+
 class View:
     """Crops of ``size`` pixels, normalised with the backbone's mean and standard deviation, on ``device``.
 
@@ -32,8 +47,7 @@ class View:
         self.reuse = reuse
         self.size = size
         self.device = torch.device(device) if device is not None else store.device
-        self.mean = torch.tensor(mean, device=self.device).view(3, 1, 1)
-        self.std = torch.tensor(std, device=self.device).view(3, 1, 1)
+        self.normalise = Normalise(mean, std, self.device)
         self._enlarging = self._matrices(resize)
         self._rooms: dict[int, Tensor] = {}
 
@@ -81,16 +95,16 @@ class View:
 
     def _crops(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
         if self._enlarging is not None:
-            return self._normalise(self._enlarged(index, top, left, flip).to(self.device))
+            return self.normalise(self._enlarged(index, top, left, flip).to(self.device))
         if self.store.device.type != "cpu":
-            return self._normalise(self.store.crop(index, top, left, self.size, flip))
+            return self.normalise(self.store.crop(index, top, left, self.size, flip))
         crops = self.store.each_crop(index, top, left, self.size, flip)
         if self.device.type == "cpu":
             return self._normalised_one_by_one(crops, len(index))
         stacked = self._room(len(index), torch.uint8)
         for place, crop in zip(stacked, crops, strict=True):
             place.copy_(crop)
-        return self._normalise(stacked.to(self.device))
+        return self.normalise(stacked.to(self.device))
 
     def _enlarged(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
         assert self._enlarging is not None
@@ -102,14 +116,11 @@ class View:
         whole = self.store.pixels.view(-1, 3, height, width)[index]
         return enlarged_crops(whole, rows, columns)
 
-    def _normalise(self, pixels: Tensor) -> Tensor:
-        return (pixels.float() / 255.0 - self.mean) / self.std
-
     def _normalised_one_by_one(self, crops: Iterator[Tensor], n: int) -> Tensor:
         """Each crop while it is in the processor's cache."""
         views = self._room(n, torch.float32)
         for place, crop in zip(views, crops, strict=True):
-            place.copy_(crop).div_(255.0).sub_(self.mean).div_(self.std)
+            self.normalise.in_place(place.copy_(crop))
         return views
 
     def _room(self, n: int, dtype: torch.dtype) -> Tensor:
