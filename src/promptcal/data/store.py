@@ -5,6 +5,7 @@ The buffer lies on the GPU if it fits, else in pinned or plain host memory, else
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,8 +42,7 @@ class ImageStore:
     @classmethod
     def of(cls, arrays: Sequence[np.ndarray]) -> "ImageStore":
         """From decoded images, uint8 H x W x 3 each."""
-        pixels = np.concatenate([planar(a) for a in arrays]) if arrays else np.empty(0, dtype=np.uint8)
-        return cls.laid_out(torch.from_numpy(pixels), [a.shape[:2] for a in arrays])
+        return cls.laid_out(_joined([planar(a) for a in arrays]), [a.shape[:2] for a in arrays])
 
     @classmethod
     def laid_out(cls, pixels: Tensor, sizes: Sequence[Sequence[int]]) -> "ImageStore":
@@ -99,6 +99,18 @@ def planar(image: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(image.transpose(2, 0, 1)).reshape(-1)
 
 
+def _joined(parts: list[np.ndarray]) -> Tensor:
+    """All parts end to end; each is let go once it is copied, so that memory does not hold everything twice."""
+    whole = np.empty(sum(map(len, parts)), dtype=np.uint8)
+    start = 0
+    parts.reverse()
+    while parts:
+        part = parts.pop()
+        whole[start : start + len(part)] = part
+        start += len(part)
+    return torch.from_numpy(whole)
+
+
 def free_host_memory() -> float:
     """Bytes; infinite where the system does not say."""
     try:
@@ -138,7 +150,8 @@ def _load(images: ImageSet, shorter_side: int | None, i: int) -> np.ndarray | Un
 
 
 def _remember(load: Callable[[int], np.ndarray | UnreadableImage]) -> None:
-    """In a worker process: keep what `_recall` calls."""
+    """In a worker process: keep what `_recall` calls; Ctrl-C is the parent's to answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     global _load_in_worker
     _load_in_worker = load
 
@@ -158,16 +171,17 @@ def decode(
 
     Unreadable images are an error that names them unless ``skip_unreadable``.
     """
-    arrays, kept, faults = [], [], []
+    parts, sizes, kept, faults = [], [], [], []
     for i, image in enumerate(decoded(images, stored_size(images, shorter_side))):
         if isinstance(image, UnreadableImage):
             faults.append((images.names[i], str(image)))
         else:
-            arrays.append(image)
+            parts.append(planar(image))
+            sizes.append(image.shape[:2])
             kept.append(i)
         on_progress(i + 1)
-    refuse_faults(faults, len(arrays), skip_unreadable)
-    return ImageStore.of(arrays), kept, faults
+    refuse_faults(faults, len(kept), skip_unreadable)
+    return ImageStore.laid_out(_joined(parts), sizes), kept, faults
 
 
 def refuse_faults(faults: list[tuple[str, str]], n_read: int, skip_unreadable: bool) -> None:
