@@ -48,10 +48,13 @@ class TwoViews(Dataset):
 
 
 def loader_rate(files: list[Path], device: str) -> float:
-    """Images a second through a DataLoader, after its first batch (which pays for starting the workers)."""
+    """Images a second through a DataLoader once its workers have started and nothing waits ready-made."""
     workers = os.cpu_count() or 1
-    loader = iter(DataLoader(TwoViews(files), BATCH, shuffle=True, num_workers=workers, drop_last=True))
-    next(loader)
+    n_batches = max(4 * workers, 8)
+    sampler = torch.utils.data.RandomSampler(files, replacement=True, num_samples=(n_batches + 2 * workers) * BATCH)
+    loader = iter(DataLoader(TwoViews(files), BATCH, sampler=sampler, num_workers=workers))
+    for _ in range(2 * workers):  # those are prefetched while the workers start
+        next(loader)
     started, n = time.perf_counter(), 0
     for views in loader:
         n += len(torch.cat(views).to(device)) // 2

@@ -308,6 +308,14 @@ def test_labels_on_unreadable_images_only_is_plain_clustering(promptcal, folder,
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+def test_an_output_inside_the_image_folder_is_refused(promptcal, folder, quick_settings):
+    output = folder / "images" / "run"
+    code, _, err = promptcal("fit", folder / "images", "--output", output, "--n-classes", 3, *quick(quick_settings))
+    assert code == 2
+    assert "lies in the image folder" in err
+    assert not output.exists()
+
+
 def test_predict_refuses_an_output_without_a_folder(promptcal, run, folder, tmp_path):
     code, _, err = promptcal("predict", run, folder / "new", "--output", tmp_path / "nowhere" / "p.csv")
     assert code == 2

@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import Tensor
 
 def write_with(path: Path, write: Callable[[Path], Any]) -> None:
     """Let ``write`` fill a temporary file, flush it to disk, then put it in place."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         write(temporary)
         with temporary.open("rb") as file:

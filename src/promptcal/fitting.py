@@ -23,7 +23,7 @@ from promptcal.data import BalancedSampler, ImageSet, ImageStore, StreamedImages
 from promptcal.data.cache import decode_to_file
 from promptcal.data.labels import class_numbers
 from promptcal.data.splits import hold_out
-from promptcal.data.store import HOST_SHARE, decode, free_host_memory
+from promptcal.data.store import HOST_SHARE, decode, free_host_memory, stored_size
 from promptcal.data.stream import inspect
 from promptcal.device import choose_device
 from promptcal.errors import ConfigError, DataError, Interrupted, LabelError, PromptCALWarning, RunError
@@ -171,7 +171,9 @@ class Fit:
         settings = self.config.data
         if settings.cache is not None:
             return Path(settings.cache)
-        likely_bytes = len(self.problem.images) * 3 * self.resize * self.resize * 4 // 3
+        images = self.problem.images
+        side = stored_size(images, self.resize) or min(images.size(0) or (self.resize,))
+        likely_bytes = len(images) * 3 * side * side * 4 // 3
         mapped = settings.store == "mapped" or (
             settings.store == "auto" and likely_bytes > HOST_SHARE * free_host_memory()
         )
@@ -259,12 +261,15 @@ class Fit:
         settings = self.config.warmup
         if settings.distillation is None or not settings.epochs:
             return None
-        store, _, _ = decode(ImageSet.of(settings.distillation), self.resize, skip_unreadable=True)
+        store, _, faults = decode(ImageSet.of(settings.distillation), self.resize, skip_unreadable=True)
+        if faults:
+            _warn(f"{len(faults)} images in {settings.distillation} cannot be read and are not distilled on")
         # the student's trunk is as it came here even in a resumed run, whose weights are put in place later
         frozen = PromptedViT(copy.deepcopy(self.network.vit.backbone), prompts=0, train_blocks=0)
+        sizes = self.network.vit.preprocessing
         return Distillation(
             frozen,
-            View(store.to(self.device), *self.network.vit.preprocessing),
+            View(store.placed(self.device), *sizes, resize=self.resize, device=self.device),
             self.config.data.batch_size,
             settings.distillation_weight,
             settings.distillation_epochs,

@@ -30,6 +30,7 @@ from promptcal.training.recorder import progress_bar
 from promptcal.training.seeds import derive_seed
 
 FORMAT = 1
+_IMAGES_AT_ONCE = 2048  # decoded together when new images are embedded
 
 
 @dataclass(frozen=True)
@@ -208,27 +209,22 @@ class Run:
         """Names and L2-normalised embeddings of new images."""
         image_set = ImageSet.of(images)
         console = Console(stderr=True, quiet=not progress)
-        vit = self.network.vit
+        names, features = [], []
         with progress_bar(console) as bar:
-            task = bar.add_task("reading", total=len(image_set), note="")
-            store, kept, _ = decode(
-                image_set,
-                self.info["resize"],
-                skip_unreadable=skip_unreadable,
-                on_progress=lambda done: bar.update(task, completed=done),
-            )
-            task = bar.add_task("embedding", total=len(store), note="")
-            view = View(
-                store.placed(self.device),
-                *vit.preprocessing,
-                resize=self.info["resize"],
-                device=self.device,
-                reuse=True,
-            )
-            features = embed(
-                vit, view, torch.arange(len(store)), on_progress=lambda done: bar.update(task, completed=done)
-            )
-        return [image_set.names[i] for i in kept], features
+            task = bar.add_task("reading and embedding", total=len(image_set), note="")
+            for first in range(0, len(image_set), _IMAGES_AT_ONCE):
+                part = image_set.subset(range(first, min(first + _IMAGES_AT_ONCE, len(image_set))))
+                kept, embedded = self._embed_part(part, skip_unreadable)
+                names += kept
+                features.append(embedded)
+                bar.advance(task, len(part))
+        return names, torch.cat(features)
+
+    def _embed_part(self, images: ImageSet, skip_unreadable: bool) -> tuple[list[str], Tensor]:
+        resize, vit = self.info["resize"], self.network.vit
+        store, kept, _ = decode(images, resize, skip_unreadable=skip_unreadable)
+        view = View(store.placed(self.device), *vit.preprocessing, resize=resize, device=self.device, reuse=True)
+        return [images.names[i] for i in kept], embed(vit, view, torch.arange(len(store)))
 
     def predict(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> Assignments:
         """The category of each new image."""

@@ -73,6 +73,11 @@ def fit(
         image_set, read_labels(labels, image_set), None if truth is None else read_labels(truth, image_set)
     )
     problem.check(resolved.n_classes)
+    if image_set.root is not None and Path(output).resolve().is_relative_to(image_set.root.resolve()):
+        raise RunError(
+            f"the output {output} lies in the image folder, where its pictures would be taken for images; "
+            "choose another place"
+        )
     console = Console(stderr=True, quiet=not progress)
     Fit(problem, resolved, directory, console).run(resume=resume, skip_unreadable=skip_unreadable)
     return Run(output, device)

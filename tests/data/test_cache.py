@@ -1,6 +1,8 @@
 """The mapped cache: same pixels, found by content, rebuilt when damaged."""
 
+import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from PIL import Image
 
 from promptcal.data import ImageSet
 from promptcal.data.cache import cache_key, decode_to_file
+from promptcal.data.images import OpenSpan
 from promptcal.data.store import decode
 from promptcal.errors import DataError
 from promptcal.verbs import fit
@@ -50,6 +53,30 @@ def test_key_changes_with_content_name_and_size(folder):
     assert renamed != key
     Image.fromarray(np.zeros((40, 50, 3), np.uint8)).save(folder / "00.png")
     assert cache_key(ImageSet.of(folder), 36) != renamed
+
+
+def test_key_tells_images_with_the_same_stored_pixels_apart():
+    tall, wide = (np.arange(96, dtype=np.uint8).reshape(1, *shape, 3) for shape in ((8, 4), (4, 8)))
+    assert cache_key(ImageSet.of(tall), 8) != cache_key(ImageSet.of(wide), 8)
+    encoded = []
+    for colour in ((255, 0, 0), (0, 255, 0)):
+        image = Image.new("P", (4, 4))
+        image.putpalette(colour)
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        encoded.append(np.frombuffer(file.getvalue(), dtype=np.uint8))
+    keys = {cache_key(ImageSet(["a"], OpenSpan(data, [(0, len(data))])), 8) for data in encoded}
+    assert len(keys) == 2
+    broken = ImageSet(["a"], OpenSpan(np.zeros(9, np.uint8), [(0, 9)]))
+    assert cache_key(broken, 8) == cache_key(broken, 8)
+
+
+def test_runs_side_by_side_can_share_a_cache(folder, tmp_path):
+    images = ImageSet.of(folder)
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(lambda _: decode_to_file(images, 36, tmp_path / "cache")[0], range(4)))
+    assert all(torch.equal(store.pixels, stores[0].pixels) for store in stores)
+    assert len(the_files(tmp_path / "cache")) == 2
 
 
 def test_key_of_arrays_is_their_pixels():

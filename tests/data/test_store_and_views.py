@@ -13,6 +13,7 @@ from torchvision.transforms import functional
 from promptcal.data import ImageSet, ImageStore, View
 from promptcal.data.images import UnreadableImage
 from promptcal.data.store import decode, decoded
+from promptcal.training.interrupts import StopRequest
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZES = [(40, 60), (60, 40), (50, 50), (41, 97), (9, 13), (5, 5), (32, 33)]  # height x width; 32 is the store's side
@@ -148,3 +149,20 @@ def test_threads_and_processes_decode_alike(tmp_path):
                 assert str(a) == str(b)
             else:
                 assert np.array_equal(a, b)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks")
+def test_processes_end_where_the_caller_handles_signals(tmp_path):
+    for i, array in enumerate(pictures([(40, 40)] * 40)):
+        Image.fromarray(array).save(tmp_path / f"{i}.png")
+    images = ImageSet.of(tmp_path)
+    with StopRequest().listening() as stop:
+        for _ in range(3):
+            assert sum(1 for _ in decoded(images, 32, processes=True)) == 40
+            next(decoded(images, 32, processes=True))  # and left early
+        assert not stop
+
+
+def test_a_store_too_small_for_the_crop_is_refused():
+    with pytest.raises(ValueError, match="crops of 24 pixels cannot be cut from a stored image of 9"):
+        View(ImageStore.of(pictures([(40, 40), (9, 30)])), 24, MEAN, STD)

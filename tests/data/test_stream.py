@@ -1,11 +1,14 @@
 """Streamed images give the very views a store gives, and bad files are found before training."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from promptcal.data import ImageSet, StreamedView, View
+from promptcal.data.images import OpenSpan
 from promptcal.data.store import decode
 from promptcal.data.stream import inspect
 from promptcal.errors import DataError
@@ -44,3 +47,19 @@ def test_unreadable_files_are_found_before_training(folder):
     assert kept == [0, 1, 2, 3, 5, 6]
     assert [name for name, _ in faults] == ["4.png"]
     assert np.array_equal(source.image(4), ImageSet.of(folder).resized(5, 32))
+
+
+def test_every_source_can_be_handed_to_a_worker_process(folder):
+    encoded = np.frombuffer((folder / "0.png").read_bytes(), dtype=np.uint8)
+    array = np.zeros((2, 9, 8, 3), np.uint8)
+    sources = [
+        ImageSet.of(folder),
+        ImageSet.of(folder).subset([3, 1]),
+        ImageSet.of(array),
+        ImageSet(["a"], OpenSpan(encoded, [(0, len(encoded))])),
+        ImageSet(["a"], OpenSpan(folder / "0.png", [(0, len(encoded))])),
+    ]
+    for images in sources:
+        copy = pickle.loads(pickle.dumps(images))
+        assert np.array_equal(copy.image(0), images.image(0))
+        assert copy.content_hash(0) == images.content_hash(0)

@@ -14,7 +14,8 @@ import torch
 
 from promptcal.data.images import ImageSet, UnreadableImage
 from promptcal.data.store import ImageStore, decoded, planar, refuse_faults, stored_size
-from promptcal.files import write_json
+from promptcal.errors import DataError
+from promptcal.files import write_json, write_with
 
 _VERSION = 1
 Decoded = tuple[ImageStore, list[int], list[tuple[str, str]]]
@@ -44,7 +45,8 @@ def decode_to_file(
         folder.mkdir(parents=True, exist_ok=True)
         _write(images, shorter_side, pixels_file, index_file, on_progress)
         found = _load(pixels_file, index_file)
-        assert found is not None
+        if found is None:
+            raise DataError(f"the cache of decoded images in {folder} cannot be read back; check its disk")
     on_progress(len(images))
     _, kept, faults = found
     refuse_faults(faults, len(kept), skip_unreadable)
@@ -61,8 +63,8 @@ def _write(
     """Pixels first, one image after another; the index last, so that a cache with an index is whole."""
     sizes, kept, faults = [], [], []
     digest = hashlib.sha256()
-    temporary = pixels_file.with_suffix(".tmp")
-    try:
+
+    def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
             for i, image in enumerate(decoded(images, stored_size(images, shorter_side))):
                 if isinstance(image, UnreadableImage):
@@ -74,9 +76,8 @@ def _write(
                     sizes.append(list(image.shape[:2]))
                     kept.append(i)
                 on_progress(i + 1)
-        temporary.replace(pixels_file)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+    write_with(pixels_file, write)
     write_json(index_file, {"sizes": sizes, "kept": kept, "faults": faults, "sha256": digest.hexdigest()})
 
 

@@ -2,7 +2,9 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -27,15 +29,24 @@ def opener(dataset: Any) -> Callable[[int], Image.Image]:
     column = _image_column(dataset)
     rows = dataset.select_columns([column]).with_format(None).cast_column(column, datasets.Image(decode=False))
 
-    def open_row(row: int) -> Image.Image:
-        image = rows[row][column]
+    return OpenRow(rows, column)
+
+
+@dataclass(frozen=True)
+class OpenRow:
+    """Opens the image of a row, and tells its bytes; an object, so that worker processes can be handed it."""
+
+    rows: Any
+    column: str
+
+    def __call__(self, row: int) -> Image.Image:
+        return Image.open(BytesIO(self.content(row)))
+
+    def content(self, row: int) -> bytes:
+        image = self.rows[row][self.column]
         if image is None:
             raise ValueError("the row has no image")
-        if image["bytes"] is not None:
-            return Image.open(BytesIO(image["bytes"]))
-        return datasets.Image().decode_example(image)
-
-    return open_row
+        return image["bytes"] if image["bytes"] is not None else Path(image["path"]).read_bytes()
 
 
 def labels(dataset: Any) -> list[Any] | None:

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -157,14 +158,17 @@ class ImageSet:
             return None
 
     def content_hash(self, index: int) -> str:
-        """Of the file's bytes, or of an array's pixels."""
+        """Of the bytes the image is made of; where its opener does not tell them, of its pixels."""
+        tell = getattr(self._open, "content", None)
         try:
-            with self._open(index) as image:
-                file = getattr(image, "filename", "")
-                data = Path(file).read_bytes() if file else image.tobytes()
-        except Exception as error:  # an unreadable image has the content "unreadable", for this reason
-            data = repr(error).encode()
+            data = tell(index) if tell is not None else self._pixel_bytes(index)
+        except Exception as error:  # unreadable, which is all there is to know of it
+            data = type(error).__name__.encode()
         return hashlib.sha256(data).hexdigest()
+
+    def _pixel_bytes(self, index: int) -> bytes:
+        image = self.image(index)
+        return f"{image.size}".encode() + image.tobytes()
 
     def usable_image(self, index: int) -> Image.Image:
         """The image, of a shape that can be trained on."""
@@ -180,7 +184,8 @@ class ImageSet:
         return np.asarray(resize_image(self.usable_image(index), [shorter_side], InterpolationMode.BICUBIC))
 
 
-# Ways to open an image by its position: objects, not functions, so that worker processes can be handed them.
+# Ways to open an image by its position, and to tell the bytes it is made of: objects, not functions, so that worker
+# processes can be handed them.
 
 
 @dataclass(frozen=True)
@@ -190,6 +195,28 @@ class OpenFile:
     def __call__(self, index: int) -> Image.Image:
         return Image.open(self.files[index])
 
+    def content(self, index: int) -> bytes:
+        return self.files[index].read_bytes()
+
+
+@dataclass(frozen=True)
+class OpenSpan:
+    """Encoded images that lie one after another in a file or an array of bytes, by (start, size)."""
+
+    source: "Path | np.ndarray"
+    spans: list[tuple[int, int]]
+
+    def __call__(self, index: int) -> Image.Image:
+        return Image.open(BytesIO(self.content(index)))
+
+    def content(self, index: int) -> bytes:
+        start, size = self.spans[index]
+        if isinstance(self.source, np.ndarray):
+            return self.source[start : start + size].tobytes()
+        with self.source.open("rb") as file:
+            file.seek(start)
+            return file.read(size)
+
 
 @dataclass(frozen=True)
 class OpenArray:
@@ -198,14 +225,20 @@ class OpenArray:
     def __call__(self, index: int) -> Image.Image:
         return Image.fromarray(self.array[index])
 
+    def content(self, index: int) -> bytes:
+        return f"{self.array.shape[1:]}".encode() + self.array[index].tobytes()
+
 
 @dataclass(frozen=True)
 class OpenChosen:
-    open_image: Callable[[int], Image.Image]
+    open_image: Any
     indices: list[int]
 
     def __call__(self, index: int) -> Image.Image:
         return self.open_image(self.indices[index])
+
+    def content(self, index: int) -> bytes:
+        return self.open_image.content(self.indices[index])
 
 
 def _numbered(count: int) -> list[str]:

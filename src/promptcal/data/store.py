@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -112,11 +113,15 @@ def _joined(parts: list[np.ndarray]) -> Tensor:
 
 
 def free_host_memory() -> float:
-    """Bytes; infinite where the system does not say."""
+    """Bytes that can still be had, a container's limit included; infinite where the system does not say."""
+    free = float("inf")
     try:
-        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (ValueError, OSError, AttributeError):
-        return float("inf")
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        free = 1024.0 * int(fields["MemAvailable"].split()[0])
+        limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return min(free, float(int(limit) - int(used)))
+    except (OSError, ValueError, KeyError):  # no Linux, or no limit
+        return free
 
 
 def decoded(
@@ -133,13 +138,19 @@ def decoded(
     load = partial(_load, images, shorter_side)
     if not processes:
         with ThreadPoolExecutor(cores) as threads:
-            # a few at a time, so that what waits to be stored stays small
-            for first in range(0, len(images), 16 * cores):
-                yield from threads.map(load, range(first, min(first + 16 * cores, len(images))))
+            for few in _windows(len(images), 16 * cores):
+                yield from threads.map(load, few)
         return
-    # forked, so that the images need not be copied to each worker; workers only ever call PIL and NumPy
-    with multiprocessing.get_context("fork").Pool(cores, _remember, (load,)) as pool:
-        yield from pool.imap(_recall, range(len(images)), chunksize=8)
+    # forked, so that the images need not be copied to each worker
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(cores, context, _remember, (load,)) as pool:
+        for few in _windows(len(images), 64 * cores):
+            yield from pool.map(_recall, few, chunksize=8)
+
+
+def _windows(n: int, size: int) -> Iterator[range]:
+    """A few images at a time, so that what waits to be stored stays small."""
+    return (range(first, min(first + size, n)) for first in range(0, n, size))
 
 
 def _load(images: ImageSet, shorter_side: int | None, i: int) -> np.ndarray | UnreadableImage:
@@ -150,8 +161,9 @@ def _load(images: ImageSet, shorter_side: int | None, i: int) -> np.ndarray | Un
 
 
 def _remember(load: Callable[[int], np.ndarray | UnreadableImage]) -> None:
-    """In a worker process: keep what `_recall` calls; Ctrl-C is the parent's to answer."""
+    """In a worker process: keep what `_recall` calls; Ctrl-C is the parent's to answer, and its handlers stay there."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     global _load_in_worker
     _load_in_worker = load
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -71,6 +72,11 @@ class _Batches(Dataset[Tensor]):
         return views.round().to(torch.uint8)  # four times less to hand over
 
 
+def _leave_ctrl_c(worker: int) -> None:
+    """It is the main process's to answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class StreamedView:
     """`View` for streamed images: the same crops for the same seeds, from ``workers`` processes."""
 
@@ -103,5 +109,8 @@ class StreamedView:
 
     def _loaded(self, batches: _Batches) -> Iterator[Tensor]:
         pinned = self.device.type == "cuda"
-        for pixels in DataLoader(batches, batch_size=None, num_workers=self.workers, pin_memory=pinned):
+        loader = DataLoader(
+            batches, batch_size=None, num_workers=self.workers, pin_memory=pinned, worker_init_fn=_leave_ctrl_c
+        )
+        for pixels in loader:
             yield self.normalise(pixels.to(self.device, non_blocking=pinned))

@@ -49,6 +49,9 @@ class View:
         self.device = torch.device(device) if device is not None else store.device
         self.normalise = Normalise(mean, std, self.device)
         self._enlarging = self._matrices(resize)
+        smallest = int(torch.minimum(store.heights, store.widths).min())
+        if self._enlarging is None and smallest < size:
+            raise ValueError(f"crops of {size} pixels cannot be cut from a stored image of {smallest}")
         self._rooms: dict[int, Tensor] = {}
 
     def _matrices(self, resize: int | None) -> tuple[Tensor, Tensor] | None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from torchvision import datasets
 
-from promptcal.data.benchmarks.reading import Part, from_bytes, incomplete
-from promptcal.data.images import ImageSet
+from promptcal.data.benchmarks.reading import Part, incomplete
+from promptcal.data.images import ImageSet, OpenSpan
 from promptcal.errors import DataError
 
 
@@ -49,8 +49,6 @@ def read_cifar100_archive(file: Path, test: bool) -> Part:
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise incomplete(file, f"it cannot be read ({error})") from error
     chosen = np.flatnonzero(split == int(test))
-    images = from_bytes(
-        [f"image-{i:06d}" for i in range(len(chosen))],
-        lambda i: jpeg[offsets[chosen[i]] : offsets[chosen[i] + 1]].tobytes(),
-    )
+    spans = [(int(offsets[i]), int(offsets[i + 1] - offsets[i])) for i in chosen]
+    images = ImageSet([f"image-{i:06d}" for i in range(len(chosen))], OpenSpan(jpeg, spans))
     return Part(images, label[chosen].astype(np.int64), [str(name) for name in names])

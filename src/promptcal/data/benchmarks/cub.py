@@ -6,8 +6,9 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from promptcal.data.benchmarks.reading import Part, from_bytes, incomplete, lines, listed_files
+from promptcal.data.benchmarks.reading import Part, incomplete, lines, listed_files
 from promptcal.data.finding import SUFFIXES
+from promptcal.data.images import ImageSet, OpenSpan
 from promptcal.errors import DataError
 
 
@@ -46,15 +47,8 @@ def read_cub_archive(file: Path, test: bool) -> Part:
     members = [m for m in members if PurePosixPath(m.name).suffix.lower() in SUFFIXES]
     folders = [_class_folder(file, m.name) for m in members]
     spans = [(m.offset_data, m.size) for m in members]
-
-    def read(i: int) -> bytes:
-        start, size = spans[i]
-        with file.open("rb") as archive:
-            archive.seek(start)
-            return archive.read(size)
-
     classes = np.array([int(folder[:3]) - 1 for folder in folders], dtype=np.int64)
-    return Part(from_bytes([m.name for m in members], read), classes, sorted(set(folders)))
+    return Part(ImageSet([m.name for m in members], OpenSpan(file, spans)), classes, sorted(set(folders)))
 
 
 def _class_folder(file: Path, member: str) -> str:

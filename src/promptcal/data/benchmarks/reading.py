@@ -1,12 +1,10 @@
 """What the readers of the official layouts share: a part of a dataset, and files by name or by class folder."""
 
 from collections.abc import Callable, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
 from promptcal.data.images import ImageSet, OpenFile
@@ -35,10 +33,6 @@ def listed_files(folder: Path, names: Sequence[str]) -> ImageSet:
 def opened_lazily(folder: Path, names: Sequence[str]) -> ImageSet:
     names = list(names)
     return ImageSet(names, OpenFile([folder / name for name in names]), folder)
-
-
-def from_bytes(names: Sequence[str], read: Callable[[int], bytes]) -> ImageSet:
-    return ImageSet(names, lambda i: Image.open(BytesIO(read(i))))
 
 
 def class_folders(
