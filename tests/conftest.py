@@ -1,13 +1,15 @@
 """Small real problems shared by the tests."""
 
 import os
+import sys
 
 import numpy as np
 import pytest
 
-from promptcal.data import embedded_set
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the hub's client is imported: no test may use a network
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test may depend on a network
+from promptcal import cli
+from promptcal.data import embedded_set
 
 # The embedded backbone and images, cut down so that a whole fit takes seconds.
 QUICK = (
@@ -40,3 +42,17 @@ def small_set() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     truth = data.labels[chosen]
     labels = np.where((truth < 2) & (np.arange(48) % 2 == 0), truth, -1)
     return data.images[chosen], truth, labels
+
+
+@pytest.fixture
+def promptcal(monkeypatch, capsys):
+    """Call the command line; gives exit code, standard output and standard error."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["promptcal", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return call

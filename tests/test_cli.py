@@ -10,7 +10,6 @@ import pytest
 import yaml
 from PIL import Image
 
-from promptcal import cli
 from promptcal.data import embedded_set
 from promptcal.verbs import evaluate
 
@@ -41,20 +40,6 @@ def write_csv(path, rows):
 def read_csv(path):
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
-
-
-@pytest.fixture
-def promptcal(monkeypatch, capsys):
-    """Call the command line; gives exit code, standard output and standard error."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["promptcal", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return call
 
 
 def quick(settings, *more):

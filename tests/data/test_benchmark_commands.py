@@ -2,14 +2,13 @@
 
 import io
 import json
-import sys
 from importlib import resources
 
 import pytest
 from benchmark_trees import cub_tree
 from PIL import Image
 
-from promptcal import cli, verbs
+from promptcal import verbs
 from promptcal.config import load_config, presets
 from promptcal.data import embedded_set
 from promptcal.data.benchmarks import benchmark_names, setup
@@ -27,20 +26,6 @@ TABLE = {  # classes, epochs 1 + 2, K, q, M / negatives, published All / Known /
     "cifar100-c25-l50": (100, 200, 70, 5, 0.5, 4096, 1024, "65.7 / 76.9 / 63.8"),
     "cifar100-c10-l50": (100, 200, 70, 5, 0.5, 4096, 1024, "53.2 / 79.3 / 51.7"),
 }
-
-
-@pytest.fixture
-def promptcal(monkeypatch, capsys):
-    """Call the command line; gives exit code, standard output and standard error."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["promptcal", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return call
 
 
 def test_every_transductive_benchmark_has_a_preset():
