@@ -278,7 +278,7 @@ def datasets(root: Root = None) -> None:
     console.print("labelled: of the images of known classes", highlight=False)
     console.print(f"Looked in {folder.absolute()} for", markup=False, highlight=False, soft_wrap=True)
     for title, places in {row.setup.dataset.title: row.looked_for for row in rows}.items():
-        names = " or ".join(place.relative_to(folder).as_posix() for place in places)
+        names = " or ".join(place.relative_to(folder).as_posix() for place in places) or "come with the package"
         console.print(f"  {title}: {names}", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -280,7 +280,8 @@ def benchmark(
         skip_unreadable: Leave out images that cannot be read instead of stopping.
         progress: Show progress.
     """
-    if benchmarks.setup(name).inductive:
+    setup = benchmarks.setup(name)
+    if setup.inductive:
         raise DataError(
             f"{name} is scored on its test images, which this command does not do; "
             f"choose {name.removesuffix('-inductive')}, or read it with promptcal.data.benchmarks.benchmark"
@@ -291,7 +292,8 @@ def benchmark(
         labels=data.labels(),
         truth=data.truth(),
         output=output,
-        preset=name,
+        preset=setup.preset,
+        n_classes=setup.dataset.n_classes,
         overrides=overrides,
         seed=seed,
         device=device,

@@ -29,8 +29,10 @@ TABLE = {  # classes, epochs 1 + 2, K, q, M / negatives, published All / Known /
 
 
 def test_every_transductive_benchmark_has_a_preset():
-    assert set(TABLE) == {name for name in benchmark_names() if not setup(name).inductive}
+    assert {*TABLE, "mini"} == {name for name in benchmark_names() if not setup(name).inductive}
     assert set(TABLE) <= set(presets())
+    assert {setup(name).preset for name in benchmark_names()} == {*TABLE, "quick"}
+    assert all(setup(f"{name}-inductive").preset == setup(name).preset for name in ("cub", "mini"))
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -72,6 +74,8 @@ def test_datasets_lists_every_benchmark_and_where_it_was_looked_for(promptcal, t
     assert f"Looked in {tmp_path} for" in out
     assert "CUB-200-2011: CUB_200_2011 or cub_train.tar" in out
     assert "ImageNet-100: imagenet or ILSVRC2012 or ILSVRC/Data/CLS-LOC" in out
+    assert rows["mini"] == rows["mini-inductive"] == ["1,500", "10", "5", "50%", "present"]
+    assert "the embedded CIFAR-10 images: come with the package" in out
 
 
 def test_datasets_looks_where_the_environment_says(promptcal, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import pytest
 from benchmark_trees import aircraft_tree, cifar_tree
 from torchvision import datasets
 
-from promptcal.data import label_half
+from promptcal.data import embedded_set, label_half
 from promptcal.data.benchmarks import benchmark, benchmark_names, class_lists, default_root, listing, setup
 from promptcal.data.benchmarks.registry import hold_out_both
 from promptcal.errors import DataError, PromptCALWarning
@@ -57,7 +57,8 @@ def by_the_letter(classes, known, share):
 
 
 def test_all_benchmarks_are_there():
-    assert benchmark_names() == [*SEVEN, *FEW, *(f"{name}-inductive" for name in SEVEN)]
+    datasets = [*SEVEN, "mini"]
+    assert benchmark_names() == [*datasets, *FEW, *(f"{name}-inductive" for name in datasets)]
 
 
 @pytest.mark.parametrize("name", SEVEN)
@@ -312,3 +313,14 @@ def test_the_listing_says_what_is_there(tmp_path):
     assert found["cub"] == found["cub-inductive"] == tmp_path / "CUB_200_2011"
     assert found["cifar100"] == found["cifar100-c10-l50"] == tmp_path / "cifar100.npz"
     assert found["cars"] is None
+
+
+def test_mini_is_what_the_demo_runs_on_and_needs_no_folder(tmp_path):
+    data, train, test = benchmark("mini-inductive", tmp_path / "nowhere"), embedded_set("train"), embedded_set("test")
+    assert np.array_equal(data.labelled, label_half(train.labels, range(5)))
+    assert np.array_equal(data.classes, train.labels)
+    assert np.array_equal(np.asarray(data.train.image(7)), train.images[7])
+    assert np.array_equal(data.test_classes, test.labels)
+    assert np.array_equal(np.asarray(data.test.image(499)), test.images[499])
+    assert data.validation.sum() == 37 + 112  # a tenth of 375 labelled and of 1,125 unlabelled images
+    assert benchmark("mini", tmp_path / "nowhere").test is None

@@ -20,6 +20,7 @@ from promptcal.data.benchmarks.catalogue import (
     CUB,
     HERBARIUM19,
     IMAGENET100,
+    MINI,
     Dataset,
     Source,
 )
@@ -29,6 +30,7 @@ from promptcal.data.splits import label_half
 from promptcal.errors import DataError, PromptCALWarning
 
 ROOT_VARIABLE = "PROMPTCAL_DATA"
+INDUCTIVE = "-inductive"
 VALIDATION_SHARE = 0.1
 
 
@@ -74,12 +76,20 @@ class Setup:
     def source(self, root: Path) -> Source | None:
         """The first of the dataset's layouts that is there and has all that the setup needs."""
         usable = (s for s in self.dataset.sources if s.has_test or not self.inductive)
-        return next((s for s in usable if (root / s.place).exists()), None)
+        return next((s for s in usable if s.is_there(root)), None)
+
+    @property
+    def preset(self) -> str:
+        """The preset with its hyper-parameters, the same for both protocols."""
+        return self.dataset.preset or self.name.removesuffix(INDUCTIVE)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A benchmark as `promptcal datasets` shows it; ``found`` is None where it is absent."""
+    """A benchmark as `promptcal datasets` shows it; ``found`` is None where it is absent.
+
+    What comes with the package is not looked for.
+    """
 
     setup: Setup
     looked_for: list[Path]
@@ -94,6 +104,7 @@ _DATASETS = {
     "cars": CARS,
     "aircraft": AIRCRAFT,
     "herbarium19": HERBARIUM19,
+    "mini": MINI,
 }
 _SETUPS = {
     s.name: s
@@ -102,7 +113,7 @@ _SETUPS = {
         Setup("cifar100-c50-l10", CIFAR100, share=0.1, few_known=50),
         Setup("cifar100-c25-l50", CIFAR100, share=0.5, few_known=25),
         Setup("cifar100-c10-l50", CIFAR100, share=0.5, few_known=10),
-        *(Setup(f"{name}-inductive", dataset, inductive=True) for name, dataset in _DATASETS.items()),
+        *(Setup(f"{name}{INDUCTIVE}", dataset, inductive=True) for name, dataset in _DATASETS.items()),
     )
 }
 
@@ -127,7 +138,7 @@ def listing(root: str | os.PathLike[str] | None = None) -> list[Listing]:
     rows = []
     for entry in _SETUPS.values():
         source = entry.source(folder)
-        looked_for = [folder / s.place for s in entry.dataset.sources]
+        looked_for = [folder / s.place for s in entry.dataset.sources if not s.embedded]
         rows.append(Listing(entry, looked_for, None if source is None else folder / source.place))
     return rows
 
