@@ -93,9 +93,7 @@ def test_figures_are_those_of_the_corrected_table(name):
 
 
 def test_only_the_aircraft_column_is_corrected_and_a_note_says_so():
-    corrected = {
-        (name, row.label, column) for name in NAMES for row in load_table(name).rows for column in row.printed
-    }
+    corrected = {(name, row.label, column) for name in NAMES for row in load_table(name).rows for column in row.printed}
     methods = ("k-means", "RankStats+", "UNO+")
     assert corrected == {("fine-grained", method, "Aircraft") for method in methods}
     herbarium = {row.label: row.published["Herbarium-19"] for row in load_table("herbarium").rows}

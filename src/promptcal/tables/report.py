@@ -1,0 +1,206 @@
+"""A summarised table for people (terminal, Markdown) and programs (CSV); the same summary gives the same bytes."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Grid
+
+from promptcal import files
+from promptcal.tables.definition import PARTS
+from promptcal.tables.efficiency import EfficiencyJob
+from promptcal.tables.jobs import Circumstances
+from promptcal.tables.summary import CellSummary, Statistic, Summary
+
+
+@dataclass(frozen=True)
+class Section:
+    """One grid of the report: the cells of a column of the table, or of several where they are the same runs."""
+
+    title: str
+    paper: str  # heading of the published figures
+    cells: list[CellSummary]
+
+
+def sections(summary: Summary) -> list[Section]:
+    """A section for each column; at mini scale one for all columns that became the same."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for column in summary.table.columns:
+        at_mini = (column.benchmark_at("mini"), column.backbone_at("mini"), column.stage)
+        groups.setdefault((column.title,) if summary.scale == "full" else at_mini, []).append(column.title)
+    found = []
+    for titles in groups.values():
+        cells = [c for c in summary.cells if c.cell.column.title == titles[0]]
+        if summary.scale == "full":
+            found.append(Section(titles[0], "paper", cells))
+        else:
+            found.append(Section(f"mini, for {', '.join(titles)}", f"paper, {titles[0]}", cells))
+    return found
+
+
+def header(summary: Summary, section: Section) -> list[str]:
+    parts = [PARTS[part] for part in summary.table.parts]
+    difference = ["difference"] if summary.scale == "full" else []
+    return ["", *parts, section.paper, *difference, "seeds", "seconds a run"]
+
+
+def grid(summary: Summary, section: Section) -> list[list[str]]:
+    """The cells of a section as text."""
+    parts = summary.table.parts
+    rows = []
+    for c in section.cells:
+        figures = [_measured(part, c.selected.get(part)) for part in parts]
+        if not c.selected:
+            figures = [c.status, *("" for _ in parts[1:])]
+        paper = _joined({p: _number(p, f) for p, f in c.published.items()}, parts)
+        difference = [_joined({p: _signed(p, f) for p, f in c.difference.items()}, parts)]
+        seconds = "" if math.isnan(c.seconds) else f"{c.seconds:.0f}"
+        seeds = f"{len(c.outcomes)} of {len(c.cell.jobs)}" if c.cell.jobs else ""
+        rows.append([c.cell.row.label, *figures, paper, *(difference if summary.scale == "full" else []), seeds, seconds])
+    return rows
+
+
+def notes(summary: Summary, where: Circumstances) -> list[str]:
+    """What a reader has to know about the figures."""
+    table = summary.table
+    lines = []
+    if table.kind == "accuracy":
+        lines.append("Accuracy in %, with the weights of the epoch that the run selected; the CSV has the last one's too.")
+    if len(summary.seeds) > 1:
+        lines.append(f"Mean ± standard deviation (n - 1) over the seeds {', '.join(map(str, summary.seeds))}.")
+    else:
+        lines.append(f"One seed ({summary.seeds[0]}), so there is no standard deviation.")
+    if table.kind == "efficiency":
+        lines += [f"Measured on {device}." for device in _devices(summary, where)]
+    if summary.settings:
+        lines.append(f"Every row with {', '.join(summary.settings)}, but for what the row itself sets.")
+    if summary.scale == "mini":
+        lines.append(
+            "Mini scale: the embedded images and backbone with the settings of the preset quick. The paper's figures "
+            "are for other images and a larger backbone: compare orders, not values."
+        )
+    for row in table.rows if summary.scale == "full" else ():
+        for column, figures in row.printed.items():
+            printed = " / ".join(f"{f:.1f}" for f in figures if f is not None)
+            lines.append(f"{row.label}, {column}: the paper prints {printed}.")
+    added = dict.fromkeys(row.added for row in table.rows if row.added)
+    return [*lines, *table.notes, *added]
+
+
+def markdown(summary: Summary, where: Circumstances) -> str:
+    lines = [f"# {summary.table.title}", ""]
+    for section in sections(summary):
+        heads = header(summary, section)
+        lines += [f"## {section.title}", "", _line(heads), _line(["---", *("--:" for _ in heads[1:])])]
+        lines += [_line(row) for row in grid(summary, section)]
+        lines.append("")
+    lines += [f"- {note}" for note in notes(summary, where)]
+    if summary.troubles:
+        lines += ["", "Not there:", ""]
+        lines += [f"- `{name}`: {state.name}. {state.reason}" for name, state in sorted(summary.troubles.items())]
+    return "\n".join(lines) + "\n"
+
+
+def show(summary: Summary, where: Circumstances, console: Console) -> None:
+    for section in sections(summary):
+        heads = header(summary, section)
+        view = Grid(title=f"{summary.table.title}: {section.title}", title_justify="left")
+        for head in heads:
+            view.add_column(head, justify="left" if not head else "right")
+        for row in grid(summary, section):
+            view.add_row(*map(escape, row))
+        console.print(view)
+    for note in notes(summary, where):
+        console.print(note, markup=False, highlight=False)
+
+
+def csv_text(summary: Summary) -> str:
+    """One line for each row and column, with the selected and the last epoch's figures."""
+    parts = summary.table.parts
+    kinds = ("selected_mean", "selected_std", "last_mean", "last_std", "published", "difference")
+    head = ["table", "scale", "row", "dataset", "benchmark", "method", "stage", "settings", "seeds", "status", "seconds"]
+    lines = []
+    for c in summary.cells:
+        row, column = c.cell.row, c.cell.column
+        source = column.backbone_at if summary.table.kind == "efficiency" else column.benchmark_at
+        settings = " ".join([*summary.settings, *row.overrides])
+        seeds = " ".join(map(str, c.outcomes))
+        line: list[object] = [summary.table.name, summary.scale, row.label, column.title, source(summary.scale)]
+        line += [row.method or "", c.cell.stage, settings, seeds, c.status, _exact(c.seconds)]
+        for part in parts:
+            for statistic in (c.selected.get(part), c.last.get(part)):
+                line += ["", ""] if statistic is None else [_exact(statistic.mean), _exact(statistic.std)]
+            line += [_exact(c.published.get(part)), _exact(c.difference.get(part))]
+        lines.append(line)
+    return files.csv_text([*head, *(f"{part}_{kind}" for part in parts for kind in kinds)], lines)
+
+
+def runs_csv_text(summary: Summary) -> str:
+    """One line for each run behind each cell."""
+    parts = summary.table.parts
+    lines = []
+    for c in summary.cells:
+        for job, state in zip(c.cell.jobs, c.states, strict=True):
+            outcome = c.outcomes.get(job.seed)
+            line: list[object] = [c.cell.row.label, c.cell.column.title, c.cell.stage, job.seed, job.name, state.name]
+            line.append("" if outcome is None else _exact(outcome.seconds))
+            for part in parts:
+                for figures in ({}, {}) if outcome is None else (outcome.selected, outcome.last):
+                    line.append(_exact(figures.get(part)))
+            lines.append(line)
+    head = ["row", "dataset", "stage", "seed", "run", "state", "seconds"]
+    return files.csv_text([*head, *(f"{part}_{kind}" for part in parts for kind in ("selected", "last"))], lines)
+
+
+# -- numbers as text ------------------------------------------------------------------------------------------
+
+
+def _exact(value: float | None) -> str:
+    """Six significant digits after the point at most; empty for what is not there."""
+    return "" if value is None or math.isnan(value) else f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def _number(part: str, value: float) -> str:
+    """Accuracies with one digit after the point, measurements with three significant ones."""
+    return f"{value:.{_digits(part, value)}f}"
+
+
+def _digits(part: str, value: float) -> int:
+    if part in ("seconds_per_image", "images_per_second", "gflops", "million_parameters") and value:
+        return max(0, 2 - math.floor(math.log10(abs(value))))
+    return 1
+
+
+def _signed(part: str, value: float) -> str:
+    return f"{value:+.{_digits(part, value)}f}"
+
+
+def _measured(part: str, statistic: Statistic | None) -> str:
+    if statistic is None:
+        return "-"
+    digits = _digits(part, statistic.mean)
+    mean = f"{statistic.mean:.{digits}f}"
+    return mean if math.isnan(statistic.std) else f"{mean} ± {statistic.std:.{digits}f}"
+
+
+def _joined(texts: Mapping[str, str], parts: list[str]) -> str:
+    """``97.9 / 96.6 / 98.5``, or only the first parts where the rest is unknown."""
+    known = [texts.get(part, "-") for part in parts]
+    while known and known[-1] == "-":
+        known.pop()
+    return " / ".join(known)
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _devices(summary: Summary, where: Circumstances) -> list[str]:
+    jobs = [j for c in summary.cells for j in c.cell.jobs if isinstance(j, EfficiencyJob) and j.seed in c.outcomes]
+    return sorted({_device(job.results(where)) for job in jobs})
+
+
+def _device(results: dict[str, object]) -> str:
+    return f"{results['device']} ({results['threads']} threads)" if results["device"] == "cpu" else str(results["device"])
