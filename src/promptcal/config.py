@@ -64,6 +64,14 @@ class DataConfig(_Section):
     )
 
 
+Tokens = Literal["both", "cls", "prompt", "none"]
+
+
+def has_term(token: str, tokens: Tokens) -> bool:
+    """Whether a term set to be on ``tokens`` is on this one."""
+    return tokens in ("both", token)
+
+
 class LossConfig(_Section):
     """Weights and temperatures."""
 
@@ -88,6 +96,7 @@ class WarmupConfig(_Section):
     """Stage 1."""
 
     epochs: int = Field(200, ge=0)
+    semicl: Literal["both", "cls"] = Field("both", description="tokens with the semi-supervised loss")
     distillation: str | None = Field(
         None, description="folder of extra images on which the class token is held to the frozen backbone's at first"
     )
@@ -96,15 +105,35 @@ class WarmupConfig(_Section):
 
 
 class AffinityConfig(_Section):
-    """Stage 2."""
+    """Stage 2: its terms, its graph, its memory and its teacher."""
 
     epochs: int = Field(70, ge=0)
+    semicl: Tokens = Field("both", description="tokens with the semi-supervised loss")
+    cal: Tokens = Field("both", description="tokens with the contrastive affinity loss")
+    mining: Literal["graph", "knn", "ranking"] = Field(
+        "graph",
+        description="pseudo positives: by the affinity graph, the k nearest, or those of the same largest features",
+    )
+    ranking_top: int = Field(5, ge=1, description="how many largest features must agree, for mining=ranking")
+    consensus: bool = Field(True, description="consensus graph; no: the plain graph of the k nearest")
+    label_prior: bool = Field(True, description="SemiPriori: labels correct what was mined")
     k: int | None = Field(None, ge=1, description="neighbours; none: memory / (4 * classes)")
     quantile: float = Field(0.5, ge=0, le=1, description="0.5 for generic, 0.8 for fine-grained images")
     memory: int = Field(4096, ge=1)
     negatives: int = Field(1024, ge=0)
-    diffusion_steps: int = Field(1, ge=0)
+    diffusion_steps: int = Field(1, ge=0, description="affinity propagation; 0: none")
     teacher_momentum: float = Field(0.999, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _something_to_learn(self) -> "AffinityConfig":
+        if self.epochs and self.semicl == self.cal == "none":
+            raise ValueError("semicl and cal are both none, which leaves nothing to learn; set epochs to 0 instead")
+        if self.mining == "graph" and not self.consensus and not self.diffusion_steps:
+            raise ValueError(
+                "without consensus and diffusion all edges weigh the same and no threshold parts them; "
+                "choose mining=knn for the plain nearest neighbours"
+            )
+        return self
 
 
 class ClusteringConfig(_Section):
@@ -178,6 +207,13 @@ class Config(_Section):
             if isinstance(given, dict):
                 values = {**values, "switches": {**_PAPER_SWITCHES, **given}}
         return values
+
+    @model_validator(mode="after")
+    def _class_token_where_it_is_alone(self) -> "Config":
+        affinity, supervised = self.affinity, self.model.prompts and self.model.supervised_prompts
+        if affinity.epochs and not supervised and {affinity.semicl, affinity.cal} <= {"prompt", "none"}:
+            raise ValueError("affinity.semicl and affinity.cal are only on [P], but no prompt is supervised")
+        return self
 
     @property
     def neighbours(self) -> int:

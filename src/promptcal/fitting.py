@@ -247,7 +247,8 @@ class Fit:
         )
         selector = self._selector(labels, held_out)
         if state is None or state["stage"] == "warmup":
-            warmup = WarmupStage(self.network, self.config.loss, self._distillation())
+            semicl = self.config.warmup.semicl
+            warmup = WarmupStage(self.network, self.config.loss, self._distillation(), semicl=semicl)
             self._run_stage(warmup, data, selector, stop, state)
             state = None
         self._start_affinity()

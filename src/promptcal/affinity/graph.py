@@ -33,6 +33,13 @@ def consensus_graph(embeddings: Tensor, k: int) -> Tensor:
     return counts / counts.sum(dim=1, keepdim=True).clamp(min=1.0)
 
 
+def neighbour_graph(embeddings: Tensor, k: int) -> Tensor:
+    """Row-normalised graph of each node's ``k`` nearest others, not symmetrised: no consensus asked for."""
+    neighbours = nearest_neighbours(embeddings, k)
+    graph = torch.zeros(len(embeddings), len(embeddings), device=embeddings.device)
+    return graph.scatter_(1, neighbours, 1.0 / max(1, neighbours.shape[1]))
+
+
 def diffuse(graph: Tensor, steps: int = 1) -> Tensor:
     """Tensor-product-graph diffusion: ``Q <- G Q G^T + I``, from ``Q = G``, ``steps`` times (0: G itself)."""
     diffused = graph
@@ -85,10 +92,14 @@ def affinity_graph(
     *,
     steps: int = 1,
     include_diagonal: bool = True,
+    consensus: bool = True,
 ) -> AffinityGraph:
-    """Steps 1 to 5 of SemiAG on the nodes [queries; memory]: which nodes are positives of which query."""
+    """Steps 1 to 5 of SemiAG on the nodes [queries; memory]: which nodes are positives of which query.
+
+    Without ``consensus`` the plain neighbour graph takes the place of the consensus graph.
+    """
     nodes = torch.cat([queries, memory])
-    diffused = diffuse(consensus_graph(nodes, k), steps)
+    diffused = diffuse((consensus_graph if consensus else neighbour_graph)(nodes, k), steps)
     threshold = affinity_threshold(diffused, quantile, include_diagonal)
     return AffinityGraph(diffused[: len(queries)] > threshold, threshold)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.config import LossConfig
+from promptcal.config import LossConfig, Tokens, has_term
 from promptcal.data import View
 from promptcal.losses import semi_supervised_terms
 from promptcal.models import Network, PromptedViT, projected_cosine
@@ -37,18 +37,30 @@ class Distillation:
 
 
 class WarmupStage:
+    """``semicl`` names the tokens with the semi-supervised loss."""
+
     name = "warmup"
 
-    def __init__(self, network: Network, loss: LossConfig, distillation: Distillation | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        loss: LossConfig,
+        distillation: Distillation | None = None,
+        *,
+        semicl: Tokens = "both",
+    ) -> None:
         self.network = network
         self.loss = loss
         self.distillation = distillation
+        self.semicl = semicl
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.loss
         total = torch.zeros((), device=batch.views.device)
         logs: dict[str, Tensor] = {}
         for token, output in self.network(batch.views).items():
+            if not has_term(token, self.semicl):
+                continue
             terms = semi_supervised_terms(
                 projected_cosine(output.z, output.z),
                 batch.labels,
