@@ -18,9 +18,13 @@ from promptcal.errors import ConfigError, DataError, LabelError, RunError
 from promptcal.fitting import Fit, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.run import Assignments, Run, RunDirectory
+from promptcal.tables.definition import check_scale
+from promptcal.tables.jobs import Circumstances, Job, State
+from promptcal.tables.making import TableListing, TableReport, list_tables, make_table, planned
 from promptcal.training.recorder import progress_bar
 
 DEMO_KNOWN = 5
+TABLES_OUTPUT = Path("runs/tables")
 
 
 def fit(
@@ -302,3 +306,90 @@ def benchmark(
         skip_unreadable=skip_unreadable,
         progress=progress,
     )
+
+
+def table(
+    *,
+    name: str,
+    output: str | PathLike[str] = TABLES_OUTPUT,
+    seeds: Sequence[int] = (0, 1, 2),
+    scale: str = "full",
+    rows: Sequence[str] = (),
+    root: str | PathLike[str] | None = None,
+    device: str | None = None,
+    overrides: Sequence[str] = (),
+    run: bool = True,
+    download: bool = False,
+    progress: bool = True,
+) -> TableReport:
+    """Make a table of the paper: run what is missing, resume what was interrupted, take the rest as it is.
+
+    Writes CSV, Markdown and a bar plot into ``output``/reports. A run that fails does not stop the others; it is in
+    ``summary.troubles`` of what is returned.
+
+    Args:
+        name: One of those `tables` lists.
+        output: Folder of the run directories, which tables share, and of the reports.
+        seeds: A run for each; mean and standard deviation are over them.
+        scale: full, or mini for the embedded images and backbone.
+        rows: Labels of the rows to run, or parts of them; by default all. The others are reported as they are.
+        root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
+        device: auto, cpu, cuda, mps.
+        overrides: Settings as ``a.b=value`` for all rows; what a row itself sets stays.
+        run: Whether to run anything; if not, the report is of what is finished.
+        download: Fetch datasets that are absent and can be fetched.
+        progress: Show progress.
+    """
+    where = _circumstances(output, root, device, download, progress)
+    console = Console(stderr=True, quiet=not progress)
+    return make_table(
+        name,
+        where=where,
+        seeds=seeds,
+        scale=check_scale(scale),
+        settings=overrides,
+        rows=rows,
+        run=run,
+        say=lambda message: console.print(message, markup=False, highlight=False, soft_wrap=True),
+    )
+
+
+def table_runs(
+    *,
+    name: str,
+    output: str | PathLike[str] = TABLES_OUTPUT,
+    seeds: Sequence[int] = (0, 1, 2),
+    scale: str = "full",
+    rows: Sequence[str] = (),
+    root: str | PathLike[str] | None = None,
+    device: str | None = None,
+    overrides: Sequence[str] = (),
+    download: bool = False,
+) -> list[tuple[Job, State]]:
+    """The runs that `table` would need and where each stands, without running anything; arguments as there."""
+    where = _circumstances(output, root, device, download, progress=False)
+    return planned(name, where=where, seeds=seeds, scale=check_scale(scale), settings=overrides, rows=rows)
+
+
+def tables(
+    *,
+    output: str | PathLike[str] = TABLES_OUTPUT,
+    seeds: Sequence[int] = (0, 1, 2),
+    scale: str = "full",
+    root: str | PathLike[str] | None = None,
+    device: str | None = None,
+    overrides: Sequence[str] = (),
+) -> list[TableListing]:
+    """The tables of the paper, and how many of the runs of each are finished; arguments as `table` takes them."""
+    where = _circumstances(output, root, device, download=False, progress=False)
+    return list_tables(where=where, seeds=seeds, scale=check_scale(scale), settings=overrides)
+
+
+def _circumstances(
+    output: str | PathLike[str],
+    root: str | PathLike[str] | None,
+    device: str | None,
+    download: bool,
+    progress: bool,
+) -> Circumstances:
+    return Circumstances(Path(output), None if root is None else Path(root), device, download, progress)

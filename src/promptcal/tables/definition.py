@@ -6,7 +6,7 @@ published figures). Each row gives the published figures by column, one for each
 
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -17,12 +17,15 @@ Scale = Literal["full", "mini"]
 Stage = Literal["final", "warmup"]
 Figures = list[float | None]
 
-PARTS = {
+ACCURACIES = {
     "all": "All",
     "known": "Known",
     "new": "New",
     "separate_known": "Known*",
     "separate_new": "New*",
+}
+PARTS = {
+    **ACCURACIES,
     "seconds_per_image": "s / image",
     "images_per_second": "images / s",
     "gflops": "GFLOPs",
@@ -137,6 +140,12 @@ def load_table(name: str) -> Table:
         raise ConfigError(f"there is no table {name!r}; choose one of {', '.join(NAMES)}")
     text = (resources.files("promptcal.tables") / "definitions" / f"{name}.yaml").read_text("utf-8")
     return Table.model_validate({"name": name, **yaml.safe_load(text)})
+
+
+def check_scale(scale: str) -> Scale:
+    if scale not in get_args(Scale):
+        raise ConfigError(f"there is no scale {scale!r}; choose full or mini")
+    return cast(Scale, scale)
 
 
 def chosen_rows(table: Table, wanted: list[str]) -> list[Row]:

@@ -76,7 +76,7 @@ class EfficiencyJob:
 
     def outcome(self, where: Circumstances, stage: Stage) -> Outcome:
         results = self.results(where)
-        return Outcome(results["efficiency"], results["efficiency"], results["seconds"])
+        return Outcome(results["efficiency"], {}, results["seconds"])
 
     def results(self, where: Circumstances) -> dict[str, Any]:
         file = where.output / self.name / "results.json"

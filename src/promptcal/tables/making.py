@@ -10,7 +10,6 @@ from promptcal.tables import report
 from promptcal.tables.definition import NAMES, Scale, Table, chosen_rows, load_table
 from promptcal.tables.jobs import Circumstances, Job, State, short_hash
 from promptcal.tables.plan import jobs_of, plan
-from promptcal.tables.plot import write_plot
 from promptcal.tables.runner import run_missing, states_of
 from promptcal.tables.summary import Summary, summarise
 
@@ -108,6 +107,8 @@ def _write(summary: Summary, where: Circumstances) -> TableReport:
     files.write_text(written.csv, report.csv_text(summary))
     files.write_text(written.runs_csv, report.runs_csv_text(summary))
     files.write_text(written.markdown, report.markdown(summary, where))
+    from promptcal.tables.plot import write_plot  # its import takes a while
+
     write_plot(summary, written.plot)
     return written
 

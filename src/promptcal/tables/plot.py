@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,7 +13,14 @@ from promptcal.tables.report import Section, sections
 from promptcal.tables.summary import Summary
 
 _COLOURS = ("#3b5b92", "#5aa469", "#e08e45", "#7f9ccb", "#f0bf8f")
-_PUBLISHED = {"marker": "D", "s": 22, "facecolor": "white", "edgecolor": "#222222", "linewidth": 1.0, "zorder": 4}
+_PUBLISHED: dict[str, Any] = {
+    "marker": "D",
+    "s": 22,
+    "facecolor": "white",
+    "edgecolor": "#222222",
+    "linewidth": 1.0,
+    "zorder": 4,
+}
 
 
 def write_plot(summary: Summary, path: Path) -> None:
@@ -73,7 +81,7 @@ def _panels_by_part(summary: Summary) -> Figure:
                 found = cell.selected[part]
                 spread = None if math.isnan(found.std) else found.std
                 panel.bar(x, found.mean, 0.6, color=_COLOURS[i], yerr=spread, zorder=2)
-            if part in cell.published and summary.scale == "full":
+            if part in cell.difference:  # times of other machines say nothing here
                 panel.scatter(x, cell.published[part], **_PUBLISHED)
         panel.set_xticks(range(len(labels)), labels, fontsize=7)
         panel.set_xlim(-0.6, len(labels) - 0.4)
@@ -86,8 +94,8 @@ def _panels_by_part(summary: Summary) -> Figure:
 
 
 def _legend(figure: Figure, panel: Axes, parts: list[str]) -> None:
-    handles = [panel.barh([], [], color=_COLOURS[i], label=PARTS[part]) for i, part in enumerate(parts)]
-    handles.append(panel.scatter([], [], label="paper", **_PUBLISHED))  # type: ignore[arg-type]
+    handles: list[Any] = [panel.barh([], [], color=_COLOURS[i], label=PARTS[part]) for i, part in enumerate(parts)]
+    handles.append(panel.scatter([], [], label="paper", **_PUBLISHED))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
 
 

@@ -1,7 +1,6 @@
 """A summarised table for people (terminal, Markdown) and programs (CSV); the same summary gives the same bytes."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -9,9 +8,9 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from promptcal import files
-from promptcal.tables.definition import PARTS
+from promptcal.tables.definition import ACCURACIES, PARTS
 from promptcal.tables.efficiency import EfficiencyJob
-from promptcal.tables.jobs import Circumstances
+from promptcal.tables.jobs import Circumstances, Outcome
 from promptcal.tables.summary import CellSummary, Statistic, Summary
 
 
@@ -47,18 +46,17 @@ def header(summary: Summary, section: Section) -> list[str]:
 
 
 def grid(summary: Summary, section: Section) -> list[list[str]]:
-    """The cells of a section as text."""
+    """The cells of a section as text, the published figures in columns of their own."""
     parts = summary.table.parts
     rows = []
     for c in section.cells:
         figures = [_measured(part, c.selected.get(part)) for part in parts]
         if not c.selected:
             figures = [c.status, *("" for _ in parts[1:])]
-        paper = _joined({p: _number(p, f) for p, f in c.published.items()}, parts)
-        difference = [_joined({p: _signed(p, f) for p, f in c.difference.items()}, parts)]
-        seconds = "" if math.isnan(c.seconds) else f"{c.seconds:.0f}"
-        seeds = f"{len(c.outcomes)} of {len(c.cell.jobs)}" if c.cell.jobs else ""
-        rows.append([c.cell.row.label, *figures, paper, *(difference if summary.scale == "full" else []), seeds, seconds])
+        comparison = [_joined([_published(c, part) for part in parts])]
+        if summary.scale == "full":
+            comparison.append(_joined([_difference(c, part) for part in parts]))
+        rows.append([c.cell.row.label, *figures, *comparison, _seeds(c), _seconds(c)])
     return rows
 
 
@@ -67,7 +65,9 @@ def notes(summary: Summary, where: Circumstances) -> list[str]:
     table = summary.table
     lines = []
     if table.kind == "accuracy":
-        lines.append("Accuracy in %, with the weights of the epoch that the run selected; the CSV has the last one's too.")
+        lines.append(
+            "Accuracy in %, with the weights of the epoch that the run selected; the CSV has the last one's too."
+        )
     if len(summary.seeds) > 1:
         lines.append(f"Mean ± standard deviation (n - 1) over the seeds {', '.join(map(str, summary.seeds))}.")
     else:
@@ -77,9 +77,9 @@ def notes(summary: Summary, where: Circumstances) -> list[str]:
     if summary.settings:
         lines.append(f"Every row with {', '.join(summary.settings)}, but for what the row itself sets.")
     if summary.scale == "mini":
+        instead = "backbone" if table.kind == "efficiency" else "images and backbone with the settings of preset quick"
         lines.append(
-            "Mini scale: the embedded images and backbone with the settings of the preset quick. The paper's figures "
-            "are for other images and a larger backbone: compare orders, not values."
+            f"Mini scale: the embedded {instead}. The paper's figures are not for these: compare orders, not values."
         )
     for row in table.rows if summary.scale == "full" else ():
         for column, figures in row.printed.items():
@@ -104,37 +104,62 @@ def markdown(summary: Summary, where: Circumstances) -> str:
 
 
 def show(summary: Summary, where: Circumstances, console: Console) -> None:
+    """On a terminal there is less room, so the published figure and the difference stand below the measured one."""
     for section in sections(summary):
-        heads = header(summary, section)
-        view = Grid(title=f"{summary.table.title}: {section.title}", title_justify="left")
-        for head in heads:
-            view.add_column(head, justify="left" if not head else "right")
-        for row in grid(summary, section):
-            view.add_row(*map(escape, row))
+        view = Grid(title=f"{summary.table.title}: {section.title}", title_justify="left", show_lines=True)
+        view.add_column("", min_width=18)
+        for part in summary.table.parts:
+            view.add_column(PARTS[part], justify="right", no_wrap=True)
+        view.add_column("seeds", justify="right")
+        view.add_column("s a run", justify="right")
+        for c in section.cells:
+            figures = [_on_two_lines(c, part) for part in summary.table.parts]
+            view.add_row(escape(c.cell.row.label), *figures, _seeds(c), _seconds(c))
         console.print(view)
+        below = "paper, and the difference to it" if summary.scale == "full" else section.paper
+        console.print(f"below each figure: {below}", style="dim", highlight=False)
     for note in notes(summary, where):
         console.print(note, markup=False, highlight=False)
+
+
+def _on_two_lines(c: CellSummary, part: str) -> str:
+    measured = _measured(part, c.selected.get(part)) if c.selected else c.status if part in ("all", "gflops") else ""
+    below = " ".join(text for text in (_published(c, part), _difference(c, part)) if text != "-")
+    return f"{measured}\n[dim]{below}[/dim]"
 
 
 def csv_text(summary: Summary) -> str:
     """One line for each row and column, with the selected and the last epoch's figures."""
     parts = summary.table.parts
     kinds = ("selected_mean", "selected_std", "last_mean", "last_std", "published", "difference")
-    head = ["table", "scale", "row", "dataset", "benchmark", "method", "stage", "settings", "seeds", "status", "seconds"]
     lines = []
     for c in summary.cells:
-        row, column = c.cell.row, c.cell.column
-        source = column.backbone_at if summary.table.kind == "efficiency" else column.benchmark_at
-        settings = " ".join([*summary.settings, *row.overrides])
-        seeds = " ".join(map(str, c.outcomes))
-        line: list[object] = [summary.table.name, summary.scale, row.label, column.title, source(summary.scale)]
-        line += [row.method or "", c.cell.stage, settings, seeds, c.status, _exact(c.seconds)]
+        line = list(_described(summary, c).values())
         for part in parts:
             for statistic in (c.selected.get(part), c.last.get(part)):
                 line += ["", ""] if statistic is None else [_exact(statistic.mean), _exact(statistic.std)]
             line += [_exact(c.published.get(part)), _exact(c.difference.get(part))]
         lines.append(line)
+    head = list(_described(summary, summary.cells[0]))
     return files.csv_text([*head, *(f"{part}_{kind}" for part in parts for kind in kinds)], lines)
+
+
+def _described(summary: Summary, c: CellSummary) -> dict[str, str]:
+    row, column = c.cell.row, c.cell.column
+    source = column.backbone_at if summary.table.kind == "efficiency" else column.benchmark_at
+    return {
+        "table": summary.table.name,
+        "scale": summary.scale,
+        "row": row.label,
+        "dataset": column.title,
+        "benchmark": source(summary.scale),
+        "method": row.method or "",
+        "stage": c.cell.stage,
+        "settings": " ".join([*summary.settings, *row.overrides]),
+        "seeds": " ".join(map(str, c.outcomes)),
+        "status": c.status,
+        "seconds": _exact(c.seconds),
+    }
 
 
 def runs_csv_text(summary: Summary) -> str:
@@ -143,12 +168,11 @@ def runs_csv_text(summary: Summary) -> str:
     lines = []
     for c in summary.cells:
         for job, state in zip(c.cell.jobs, c.states, strict=True):
-            outcome = c.outcomes.get(job.seed)
+            outcome = c.outcomes.get(job.seed, Outcome({}, {}, math.nan))
             line: list[object] = [c.cell.row.label, c.cell.column.title, c.cell.stage, job.seed, job.name, state.name]
-            line.append("" if outcome is None else _exact(outcome.seconds))
+            line.append(_exact(outcome.seconds))
             for part in parts:
-                for figures in ({}, {}) if outcome is None else (outcome.selected, outcome.last):
-                    line.append(_exact(figures.get(part)))
+                line += [_exact(outcome.selected.get(part)), _exact(outcome.last.get(part))]
             lines.append(line)
     head = ["row", "dataset", "stage", "seed", "run", "state", "seconds"]
     return files.csv_text([*head, *(f"{part}_{kind}" for part in parts for kind in ("selected", "last"))], lines)
@@ -158,23 +182,15 @@ def runs_csv_text(summary: Summary) -> str:
 
 
 def _exact(value: float | None) -> str:
-    """Six significant digits after the point at most; empty for what is not there."""
-    return "" if value is None or math.isnan(value) else f"{value:.6f}".rstrip("0").rstrip(".")
-
-
-def _number(part: str, value: float) -> str:
-    """Accuracies with one digit after the point, measurements with three significant ones."""
-    return f"{value:.{_digits(part, value)}f}"
+    """For programs; empty for what is not there."""
+    return "" if value is None or math.isnan(value) else f"{value:.10g}"
 
 
 def _digits(part: str, value: float) -> int:
-    if part in ("seconds_per_image", "images_per_second", "gflops", "million_parameters") and value:
-        return max(0, 2 - math.floor(math.log10(abs(value))))
-    return 1
-
-
-def _signed(part: str, value: float) -> str:
-    return f"{value:+.{_digits(part, value)}f}"
+    """Digits after the point: one for accuracies; for measurements so many that three are significant."""
+    if part in ACCURACIES or not value:
+        return 1
+    return max(0, 2 - math.floor(math.log10(abs(value))))
 
 
 def _measured(part: str, statistic: Statistic | None) -> str:
@@ -185,12 +201,27 @@ def _measured(part: str, statistic: Statistic | None) -> str:
     return mean if math.isnan(statistic.std) else f"{mean} ± {statistic.std:.{digits}f}"
 
 
-def _joined(texts: Mapping[str, str], parts: list[str]) -> str:
-    """``97.9 / 96.6 / 98.5``, or only the first parts where the rest is unknown."""
-    known = [texts.get(part, "-") for part in parts]
-    while known and known[-1] == "-":
-        known.pop()
-    return " / ".join(known)
+def _published(c: CellSummary, part: str) -> str:
+    return f"{c.published[part]:.{_digits(part, c.published[part])}f}" if part in c.published else "-"
+
+
+def _difference(c: CellSummary, part: str) -> str:
+    return f"{c.difference[part]:+.{_digits(part, c.published[part])}f}" if part in c.difference else "-"
+
+
+def _joined(figures: list[str]) -> str:
+    """``97.9 / 96.6 / 98.5``, or only the first ones where the rest is unknown."""
+    while figures and figures[-1] == "-":
+        figures = figures[:-1]
+    return " / ".join(figures)
+
+
+def _seeds(c: CellSummary) -> str:
+    return f"{len(c.outcomes)} of {len(c.cell.jobs)}" if c.cell.jobs else ""
+
+
+def _seconds(c: CellSummary) -> str:
+    return "" if math.isnan(c.seconds) else f"{c.seconds:.0f}"
 
 
 def _line(cells: list[str]) -> str:
@@ -203,4 +234,5 @@ def _devices(summary: Summary, where: Circumstances) -> list[str]:
 
 
 def _device(results: dict[str, object]) -> str:
-    return f"{results['device']} ({results['threads']} threads)" if results["device"] == "cpu" else str(results["device"])
+    device, threads = str(results["device"]), results["threads"]
+    return f"{device} ({threads} thread{'' if threads == 1 else 's'})" if device == "cpu" else device

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from promptcal.errors import RunError
-from promptcal.tables.definition import Scale, Table
+from promptcal.tables.definition import ACCURACIES, Scale, Table
 from promptcal.tables.jobs import Circumstances, Outcome, State
 from promptcal.tables.plan import Cell
 
@@ -111,8 +111,6 @@ def _summarise_cell(
     )
     given = cell.row.published.get(cell.column.title, [])
     published = {part: f for part, f in zip(table.parts, given, strict=False) if f is not None}
-    comparable = scale == "full"
-    difference = {p: selected[p].mean - published[p] for p in table.parts if p in selected and p in published}
-    return CellSummary(
-        cell, outcomes, tuple(of_jobs), selected, last, published, difference if comparable else {}
-    )
+    comparable = [p for p in (*ACCURACIES, "gflops") if scale == "full" and p in selected and p in published]
+    difference = {p: selected[p].mean - published[p] for p in comparable}
+    return CellSummary(cell, outcomes, tuple(of_jobs), selected, last, published, difference)
