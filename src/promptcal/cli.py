@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
 import typer
 from rich.console import Console
@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 
 from promptcal import verbs
 from promptcal._version import __version__
-from promptcal.config import presets
+from promptcal.config import MethodName, presets
 from promptcal.data.benchmarks import default_root
 from promptcal.data.check import MAX_DISTANCE
 from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
@@ -48,6 +48,9 @@ Labels = Annotated[
         help="CSV, TSV or parquet with the columns path,label; images not in it are unlabelled. "
         "Without it, class folders beside one named unlabelled are the labels."
     ),
+]
+Method = Annotated[
+    str | None, typer.Option(help=f"How to learn: {', '.join(get_args(MethodName))}.", show_default="promptcal")
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
@@ -85,6 +88,7 @@ def fit(
     output: Annotated[Path, typer.Option(help="Run directory to write.")],
     labels: Labels = None,
     n_classes: Annotated[int | None, typer.Option(help="Number of categories, known and new together.")] = None,
+    method: Method = None,
     truth: Annotated[Path | None, typer.Option(help="CSV with true classes, used only to report accuracy.")] = None,
     backbone: Annotated[
         str | None,
@@ -112,6 +116,7 @@ def fit(
         images=images,
         labels=labels,
         n_classes=n_classes,
+        method=method,
         output=output,
         truth=truth,
         backbone=backbone,
@@ -216,6 +221,7 @@ def check(
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="Run directory to write.")] = Path("promptcal-demo"),
+    method: Method = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     device: Device = None,
     overrides: Overrides = None,
@@ -226,6 +232,7 @@ def demo(
     """The whole method on images and a backbone that come with the package: minutes on a CPU, no network."""
     run = verbs.demo(
         output=output,
+        method=method,
         seed=seed,
         device=device,
         overrides=overrides or (),
@@ -292,6 +299,7 @@ def benchmark(
     name: Annotated[str, typer.Argument(help="One of those `promptcal datasets` lists.")],
     output: Annotated[Path, typer.Option(help="Run directory to write.")],
     root: Root = None,
+    method: Method = None,
     seed: Seed = None,
     device: Device = None,
     overrides: Overrides = None,
@@ -309,6 +317,7 @@ def benchmark(
         name=name,
         output=output,
         root=root,
+        method=method,
         seed=seed,
         device=device,
         overrides=overrides or (),

@@ -125,8 +125,10 @@ class FitJob:
         try:
             results = json.loads(file.read_text(encoding="utf-8"))
             seconds = float(results["seconds"])
-            if stage == "warmup":  # only the weights that stage 2 starts from are kept and scored
-                return Outcome(percent(results["warmup"]["accuracy"]), {}, seconds)
+            if stage == "warmup":  # scored with the weights that stage 2 starts from, which may be the last
+                warmup = results["warmup"]
+                selected = percent(warmup["accuracy"])
+                return Outcome(selected, selected if warmup["best_epoch"] == warmup["epochs"] else {}, seconds)
             scores = results["scores"]
             return Outcome(percent(scores["selected"]), percent(scores["last"]), seconds)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
