@@ -5,14 +5,14 @@ Nothing here waits for the device: counts and ranks stay tensors.
 """
 
 import os
-from typing import Any
 
 import torch
 from torch import Tensor
 
 try:
     import triton
-    import triton.language as tl
+
+    from promptcal.affinity import triton_kernels
 except ImportError:  # no Triton for this platform
     triton = None
 
@@ -34,7 +34,7 @@ def split_scaled(matrix: Tensor, rows: Tensor, split: float) -> tuple[Tensor, Te
         high = scaled.half()
         return high, ((scaled - high) * split).half()
     high, low = torch.empty_like(matrix, dtype=torch.float16), torch.empty_like(matrix, dtype=torch.float16)
-    _split_kernel[_grid(matrix.numel(), 1)](
+    triton_kernels.split[_grid(matrix.numel(), 1)](
         matrix, rows, high, low, matrix.numel(), matrix.shape[1], SPLIT=split, BLOCK=_BLOCK
     )
     return high, low
@@ -44,7 +44,9 @@ def join_scaled(high: Tensor, low: Tensor, scale: Tensor, split: float) -> Tenso
     """``scale[:, None] * (high + low / split) * scale[None, :]``; overwrites ``high``."""
     if not _use_triton(high):
         return high.add_(low, alpha=1 / split).mul_(scale.unsqueeze(1)).mul_(scale)
-    _join_kernel[_grid(high.numel(), 1)](high, low, scale, high.numel(), high.shape[1], SPLIT=split, BLOCK=_BLOCK)
+    triton_kernels.join[_grid(high.numel(), 1)](
+        high, low, scale, high.numel(), high.shape[1], SPLIT=split, BLOCK=_BLOCK
+    )
     return high
 
 
@@ -87,115 +89,18 @@ def _quantile_by_counting(values: Tensor, quantile: float) -> Tensor:
     n, grid = values.numel(), _grid(values.numel(), _ROUNDS)
     sums = torch.empty(grid, dtype=torch.float64, device=values.device)
     nonzeros = torch.empty(grid, dtype=torch.int64, device=values.device)
-    _moments_kernel[grid](values, sums, nonzeros, n, BLOCK=_BLOCK, ROUNDS=_ROUNDS)
+    triton_kernels.moments[grid](values, sums, nonzeros, n, BLOCK=_BLOCK, ROUNDS=_ROUNDS)
     mean = (sums.sum() / nonzeros.sum().clamp(min=1)).to(torch.float32)
 
     bits = values.view(torch.int32)
-    bins = torch.arange(256, device=values.device)
-    prefix = torch.zeros((), dtype=torch.int32, device=values.device)
-    position = rank = above = low_rank = torch.zeros((), dtype=torch.int64, device=values.device)
-    for shift in (24, 16, 8, 0):
-        counts = torch.zeros(256, dtype=torch.int32, device=values.device)
-        _digits_kernel[grid](bits, mean, prefix, counts, n, SHIFT=shift, BLOCK=_BLOCK, ROUNDS=_ROUNDS)
-        if shift == 24:
-            above = counts.sum()
-            position = quantile * (above - 1).clamp(min=0).double()
-            low_rank = rank = position.floor().long()
-        running = counts.cumsum(dim=0)
-        digit = (running <= rank).sum().clamp(max=255)
-        rank = rank - (counts * (bins < digit)).sum()
-        prefix = (prefix * 256 + digit).to(torch.int32)
-    low = prefix.view(torch.float32)
-
+    counts = torch.zeros(256, dtype=torch.int32, device=values.device)
+    prefix, larger = torch.zeros(2, dtype=torch.int32, device=values.device).unbind()
     following = torch.full((), 2**31 - 1, dtype=torch.int32, device=values.device)
-    larger = torch.zeros((), dtype=torch.int32, device=values.device)
-    _following_kernel[grid](bits, prefix, following, larger, n, BLOCK=_BLOCK, ROUNDS=_ROUNDS)
-    # the next entry upwards is as large where entries equal to the low one are left over
-    has_equal = above - larger > low_rank + 1
-    high = torch.where(has_equal | (larger == 0), low, following.view(torch.float32))
-    between = torch.lerp(low, high, (position - low_rank).float())
-    return torch.where(above > 0, between, mean)
-
-
-if triton is not None:
-
-    @triton.jit
-    def _split_kernel(
-        matrix: Any, rows: Any, high: Any, low: Any, n: Any, columns: Any, SPLIT: tl.constexpr, BLOCK: tl.constexpr
-    ) -> None:
-        at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        there = at < n
-        value = tl.load(matrix + at, mask=there) * tl.load(rows + at // columns, mask=there)
-        first = value.to(tl.float16)
-        tl.store(high + at, first, mask=there)
-        tl.store(low + at, ((value - first.to(tl.float32)) * SPLIT).to(tl.float16), mask=there)
-
-    @triton.jit
-    def _join_kernel(
-        high: Any, low: Any, scale: Any, n: Any, columns: Any, SPLIT: tl.constexpr, BLOCK: tl.constexpr
-    ) -> None:
-        at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-        there = at < n
-        value = tl.load(high + at, mask=there) + tl.load(low + at, mask=there) * (1 / SPLIT)
-        value *= tl.load(scale + at // columns, mask=there) * tl.load(scale + at % columns, mask=there)
-        tl.store(high + at, value, mask=there)
-
-    @triton.jit
-    def _moments_kernel(
-        values: Any, sums: Any, nonzeros: Any, n: Any, BLOCK: tl.constexpr, ROUNDS: tl.constexpr
-    ) -> None:
-        program = tl.program_id(0).to(tl.int64)
-        total = tl.zeros([BLOCK], tl.float32)
-        count = tl.zeros([BLOCK], tl.int32)
-        for i in range(ROUNDS):
-            at = (program * ROUNDS + i) * BLOCK + tl.arange(0, BLOCK)
-            value = tl.load(values + at, mask=at < n, other=0.0)
-            total += value
-            count += (value != 0).to(tl.int32)
-        tl.store(sums + program, tl.sum(total.to(tl.float64)))
-        tl.store(nonzeros + program, tl.sum(count).to(tl.int64))
-
-    @triton.jit
-    def _digits_kernel(
-        bits: Any,
-        mean: Any,
-        prefix: Any,
-        counts: Any,
-        n: Any,
-        SHIFT: tl.constexpr,
-        BLOCK: tl.constexpr,
-        ROUNDS: tl.constexpr,
-    ) -> None:
-        """Of the entries above the mean that begin with the prefix, how many go on with each of 256 digits."""
-        program = tl.program_id(0).to(tl.int64)
-        floor = tl.load(mean)
-        wanted = tl.load(prefix)
-        found = tl.zeros([512], tl.int32)
-        for i in range(ROUNDS):
-            at = (program * ROUNDS + i) * BLOCK + tl.arange(0, BLOCK)
-            entry = tl.load(bits + at, mask=at < n, other=0)
-            counted = (entry.to(tl.float32, bitcast=True) > floor) & (at < n)
-            if SHIFT < 24:
-                counted = counted & ((entry >> (SHIFT + 8)) == wanted)
-            digit = tl.where(counted, (entry >> SHIFT) & 255, 256)  # all others to a bin of their own
-            found += tl.histogram(digit, 512)
-        bins = tl.arange(0, 512)
-        tl.atomic_add(counts + bins, found, mask=(bins < 256) & (found > 0))
-
-    @triton.jit
-    def _following_kernel(
-        bits: Any, low: Any, following: Any, larger: Any, n: Any, BLOCK: tl.constexpr, ROUNDS: tl.constexpr
-    ) -> None:
-        """The smallest entry above ``low``, and how many there are."""
-        program = tl.program_id(0).to(tl.int64)
-        bound = tl.load(low)
-        smallest = tl.full([BLOCK], 2147483647, tl.int32)
-        count = tl.zeros([BLOCK], tl.int32)
-        for i in range(ROUNDS):
-            at = (program * ROUNDS + i) * BLOCK + tl.arange(0, BLOCK)
-            entry = tl.load(bits + at, mask=at < n, other=0)
-            above = entry > bound
-            smallest = tl.minimum(smallest, tl.where(above, entry, 2147483647))
-            count += above.to(tl.int32)
-        tl.atomic_min(following, tl.min(smallest))
-        tl.atomic_add(larger, tl.sum(count))
+    ranks = torch.zeros(3, dtype=torch.int64, device=values.device)  # left to go, of the low entry, entries above
+    result = torch.empty((), dtype=torch.float32, device=values.device)
+    for shift in (24, 16, 8, 0):
+        triton_kernels.digits[grid](bits, mean, prefix, counts, n, SHIFT=shift, BLOCK=_BLOCK, ROUNDS=_ROUNDS)
+        triton_kernels.narrow[(1,)](counts, prefix, ranks, QUANTILE=quantile, FIRST=shift == 24)
+    triton_kernels.following[grid](bits, prefix, following, larger, n, BLOCK=_BLOCK, ROUNDS=_ROUNDS)
+    triton_kernels.interpolate[(1,)](prefix, following, larger, ranks, mean, result, QUANTILE=quantile)
+    return result
