@@ -33,6 +33,7 @@ class ModelConfig(_Section):
 
     backbone: str = Field("vit_base_patch16_224.dino", description="timm name of a ViT")
     weights: str | None = Field(None, description="local weight file; none: from the hub")
+    pretrained: bool = Field(True, description="no: random weights, to see what the pretraining is worth")
     image_size: int | None = Field(None, ge=8, description="pixels; none: the backbone's own")
     prompts: int = Field(5, ge=0)
     supervised_prompts: int = Field(2, ge=0)
@@ -45,6 +46,12 @@ class ModelConfig(_Section):
     def _supervised_exist(self) -> "ModelConfig":
         if self.prompts and self.supervised_prompts > self.prompts:
             raise ValueError(f"supervised_prompts ({self.supervised_prompts}) exceeds prompts ({self.prompts})")
+        return self
+
+    @model_validator(mode="after")
+    def _weights_are_pretrained(self) -> "ModelConfig":
+        if self.weights is not None and not self.pretrained:
+            raise ValueError("weights are given, so pretrained cannot be no; leave one of them out")
         return self
 
 

@@ -142,6 +142,14 @@ def load_table(name: str) -> Table:
     return Table.model_validate({"name": name, **yaml.safe_load(text)})
 
 
+@cache
+def keys_of_rows() -> frozenset[str]:
+    """Every setting that a row of some table is about."""
+    rows = [row for name in NAMES for row in load_table(name).rows]
+    overrides = [o for row in rows for o in (*row.overrides, *(row.mini.overrides if row.mini else ()))]
+    return frozenset(["model.weights", *(override.partition("=")[0] for override in overrides)])
+
+
 def check_scale(scale: str) -> Scale:
     if scale not in get_args(Scale):
         raise ConfigError(f"there is no scale {scale!r}; choose full or mini")

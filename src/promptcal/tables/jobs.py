@@ -17,7 +17,7 @@ from promptcal.config import Config, load_config
 from promptcal.data.benchmarks import default_root, setup
 from promptcal.errors import RunError
 from promptcal.run import RunDirectory
-from promptcal.tables.definition import Stage
+from promptcal.tables.definition import Stage, keys_of_rows
 
 _NAME_LENGTH = 60  # of the settings in a directory's name; the hash tells longer ones apart
 # What a result does not depend on, or what stands in the name anyway.
@@ -168,10 +168,14 @@ def benchmark_config(benchmark: str, method: str, overrides: Sequence[str]) -> C
 
 
 def job_name(parts: Sequence[str], changes: dict[str, Any], seed: int) -> str:
-    """``mini-promptcal-loss.beta=0.2-seed0-1a2b3c4d``: for people first, the hash for the rest."""
+    """``mini-promptcal-loss.beta=0.2-seed0-1a2b3c4d``: for people first, the hash for the rest.
+
+    What rows of tables are about comes first, as there may not be room for all.
+    """
     digest = short_hash([list(parts), sorted(changes.items())])
-    readable = ",".join(f"{key}={value}" for key, value in sorted(changes.items()))
-    readable = re.sub(r"[^\w.,=+-]+", "_", readable)[:_NAME_LENGTH].rstrip(",.=_")
+    in_order = sorted(changes, key=lambda key: (key not in keys_of_rows(), key))
+    readable = re.sub(r"[^\w.,=+-]+", "_", ",".join(f"{key}={changes[key]}" for key in in_order))
+    readable = readable[:_NAME_LENGTH].rstrip(",.=_")
     return "-".join([*parts, *([readable] if readable else []), f"seed{seed}", digest])
 
 

@@ -65,9 +65,7 @@ def notes(summary: Summary, where: Circumstances) -> list[str]:
     table = summary.table
     lines = []
     if table.kind == "accuracy":
-        lines.append(
-            "Accuracy in %, with the weights of the epoch that the run selected; the CSV has the last one's too."
-        )
+        lines.append("Accuracy in %, with the weights of the selected epoch; the CSV has those of the last one too.")
     if len(summary.seeds) > 1:
         lines.append(f"Mean ± standard deviation (n - 1) over the seeds {', '.join(map(str, summary.seeds))}.")
     else:
@@ -107,7 +105,7 @@ def show(summary: Summary, where: Circumstances, console: Console) -> None:
     """On a terminal there is less room, so the published figure and the difference stand below the measured one."""
     for section in sections(summary):
         view = Grid(title=f"{summary.table.title}: {section.title}", title_justify="left", show_lines=True)
-        view.add_column("", min_width=18)
+        view.add_column("", min_width=14)
         for part in summary.table.parts:
             view.add_column(PARTS[part], justify="right", no_wrap=True)
         view.add_column("seeds", justify="right")
