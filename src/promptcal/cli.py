@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from promptcal import verbs
 from promptcal._version import __version__
-from promptcal.config import presets
+from promptcal.config import MethodName, presets
 from promptcal.data.benchmarks import default_root
 from promptcal.data.check import MAX_DISTANCE
 from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
@@ -43,6 +43,9 @@ Labels = Annotated[
         help="CSV, TSV or parquet with the columns path,label; images not in it are unlabelled. "
         "Without it, class folders beside one named unlabelled are the labels."
     ),
+]
+Method = Annotated[
+    str | None, typer.Option(help=f"How to learn: {', '.join(get_args(MethodName))}.", show_default="promptcal")
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
@@ -80,6 +83,7 @@ def fit(
     output: Annotated[Path, typer.Option(help="Run directory to write.")],
     labels: Labels = None,
     n_classes: Annotated[int | None, typer.Option(help="Number of categories, known and new together.")] = None,
+    method: Method = None,
     truth: Annotated[Path | None, typer.Option(help="CSV with true classes, used only to report accuracy.")] = None,
     backbone: Annotated[
         str | None,
@@ -107,6 +111,7 @@ def fit(
         images=images,
         labels=labels,
         n_classes=n_classes,
+        method=method,
         output=output,
         truth=truth,
         backbone=backbone,
@@ -211,6 +216,7 @@ def check(
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="Run directory to write.")] = Path("promptcal-demo"),
+    method: Method = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     device: Device = None,
     overrides: Overrides = None,
@@ -221,6 +227,7 @@ def demo(
     """The whole method on images and a backbone that come with the package: minutes on a CPU, no network."""
     run = verbs.demo(
         output=output,
+        method=method,
         seed=seed,
         device=device,
         overrides=overrides or (),
@@ -287,6 +294,7 @@ def benchmark(
     name: Annotated[str, typer.Argument(help="One of those `promptcal datasets` lists.")],
     output: Annotated[Path, typer.Option(help="Run directory to write.")],
     root: Root = None,
+    method: Method = None,
     seed: Seed = None,
     device: Device = None,
     overrides: Overrides = None,
@@ -304,6 +312,7 @@ def benchmark(
         name=name,
         output=output,
         root=root,
+        method=method,
         seed=seed,
         device=device,
         overrides=overrides or (),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -158,6 +158,12 @@ class SelectionConfig(_Section):
     max_images: int = Field(10_000, ge=2, description="images clustered at each look")
 
 
+class GCDConfig(_Section):
+    """Method gcd; its loss is that of the warm-up."""
+
+    epochs: int | None = Field(None, ge=0, description="none: as many as warm-up and affinity learning together")
+
+
 class SwitchConfig(_Section):
     """Where the published release and the paper's text differ."""
 
@@ -181,12 +187,16 @@ _PAPER_SWITCHES: dict[str, Any] = {
 }
 
 
+MethodName = Literal["promptcal", "promptcal-warmup", "gcd", "kmeans"]
+
+
 class Config(_Section):
     """A whole run."""
 
     n_classes: int = Field(ge=1, description="known and new categories together")
     seed: int = Field(0, ge=0)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    method: MethodName = "promptcal"
     variant: Literal["official", "paper"] = "official"
     model: ModelConfig = Field(default_factory=lambda: ModelConfig())
     data: DataConfig = Field(default_factory=lambda: DataConfig())
@@ -197,6 +207,7 @@ class Config(_Section):
     clustering: ClusteringConfig = Field(default_factory=lambda: ClusteringConfig())
     selection: SelectionConfig = Field(default_factory=lambda: SelectionConfig())
     switches: SwitchConfig = Field(default_factory=lambda: SwitchConfig())
+    gcd: GCDConfig = Field(default_factory=lambda: GCDConfig())
     tensorboard: bool = True
 
     @model_validator(mode="before")
@@ -215,6 +226,12 @@ class Config(_Section):
             raise ValueError("affinity.semicl and affinity.cal are only on [P], but no prompt is supervised")
         return self
 
+    @model_validator(mode="after")
+    def _frozen_features_have_no_prompts(self) -> "Config":
+        if self.method == "kmeans" and self.model.prompts:
+            raise ValueError("model.prompts must be 0 for the method kmeans, which would not train them")
+        return self
+
     @property
     def neighbours(self) -> int:
         """K, or M / (4 C) where it is not set."""
@@ -229,6 +246,14 @@ def presets() -> list[str]:
     return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
 
 
+def method_preset(name: Any) -> dict[str, Any]:
+    """What a method sets differently from PromptCAL; nothing for a name that validation will refuse."""
+    if name not in get_args(MethodName):
+        return {}
+    file = resources.files("promptcal") / "presets" / "methods" / f"{name}.yaml"
+    return _parse_yaml(file.read_text("utf-8"), f"the preset of {name}")
+
+
 def load_config(
     *,
     preset: str | None = None,
@@ -236,7 +261,7 @@ def load_config(
     overrides: Iterable[str] = (),
     values: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Defaults, then a preset, then a YAML file, then `values`, then `a.b=value` overrides: the later one wins."""
+    """Defaults, a preset, the method's own preset, a YAML file, `values`, `a.b=value` overrides: the later one wins."""
     merged: dict[str, Any] = {}
     if preset is not None:
         if preset not in presets():
@@ -245,6 +270,7 @@ def load_config(
             merged,
             _parse_yaml((resources.files("promptcal") / "presets" / f"{preset}.yaml").read_text("utf-8"), preset),
         )
+    layers: list[Mapping[str, Any]] = []
     if file is not None:
         path = Path(file)
         if not path.is_file():
@@ -253,10 +279,12 @@ def load_config(
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ConfigError(f"the config file {path} is not text; give a YAML file") from error
-        _add_layer(merged, _parse_yaml(text, str(path)))
-    _add_layer(merged, values or {})
-    for override in overrides:
-        _add_layer(merged, _parse_override(override))
+        layers.append(_parse_yaml(text, str(path)))
+    layers += [values or {}, *map(_parse_override, overrides)]
+    chosen = [layer["method"] for layer in [merged, *layers] if "method" in layer]
+    _merge(merged, method_preset(chosen[-1]) if chosen else {})
+    for layer in layers:
+        _add_layer(merged, layer)
     return validate(merged)
 
 

@@ -20,7 +20,8 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
 
     Images are a folder, a list of files or a uint8 array N x H x W x 3; labels are as `promptcal.fit` takes
     them (-1 = unlabelled). Clusters 0..n-1 are the known classes (`classes_`), the rest are new ones;
-    `names_` names them all. The run directory is a temporary one unless `output` is given.
+    `names_` names them all. `method` chooses another method than PromptCAL, as `promptcal.fit` does. The run
+    directory is a temporary one unless `output` is given.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
         backbone: str | None = None,
         n_classes: int | None = None,
         *,
+        method: str | None = None,
         weights: str | None = None,
         config: Any = None,
         preset: str | None = None,
@@ -39,6 +41,7 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
     ) -> None:
         self.backbone = backbone
         self.n_classes = n_classes
+        self.method = method
         self.weights = weights
         self.config = config
         self.preset = preset
@@ -57,6 +60,7 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
             images=images,
             labels=labels,
             n_classes=self.n_classes,
+            method=self.method,
             output=output,
             config=self.config,
             preset=self.preset,

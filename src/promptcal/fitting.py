@@ -27,11 +27,12 @@ from promptcal.data.store import HOST_SHARE, decode, free_host_memory, stored_si
 from promptcal.data.stream import inspect
 from promptcal.device import choose_device
 from promptcal.errors import ConfigError, DataError, Interrupted, LabelError, PromptCALWarning, RunError
+from promptcal.methods import METHODS, Surroundings, method_of
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
-from promptcal.models import Network, PromptedViT
+from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork
+from promptcal.partition import Partition, centre_shares, classifier_shares
 from promptcal.report.sheets import write_sheets
-from promptcal.run import Assignments, RunDirectory, build_network, category_names, confidence_in
-from promptcal.training.affinity import AffinityStage
+from promptcal.run import Assignments, RunDirectory, build_network, category_names
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.interrupts import StopRequest
@@ -40,7 +41,7 @@ from promptcal.training.recorder import Recorder, progress_bar
 from promptcal.training.seeds import derive_seed
 from promptcal.training.selection import Selector
 from promptcal.training.stage import Stage
-from promptcal.training.warmup import Distillation, WarmupStage
+from promptcal.training.warmup import Distillation
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Problem:
 
 
 class Fit:
-    """One fit in its run directory. `run` is the method from top to bottom."""
+    """One fit in its run directory. `run` is any method from top to bottom."""
 
     def __init__(self, problem: Problem, config: Config, directory: RunDirectory, console: Console) -> None:
         self.problem = problem
@@ -108,7 +109,7 @@ class Fit:
 
     def run(self, *, resume: bool, skip_unreadable: bool) -> None:
         self.started = time.monotonic()
-        self.network = build_network(self.config, pretrained=True).to(self.device)
+        self._build()
         self.resize = self._stored_size()
         store = self._decode(skip_unreadable)
         if not self.problem.classes:
@@ -126,6 +127,10 @@ class Fit:
 
     # -- before training ------------------------------------------------------------------------------------
 
+    def _build(self) -> None:
+        self.method = method_of(self.config)
+        self.network = build_network(self.config, len(self.problem.classes), pretrained=True).to(self.device)
+
     def _stored_size(self) -> int:
         """The shorter side in the store: as set, or the published 256 : 224 of the crop."""
         crop = self.network.vit.preprocessing.image_size
@@ -136,13 +141,9 @@ class Fit:
 
     def _do_without_training(self) -> None:
         _warn("no image is labelled, so nothing can be learned: this is plain k-means on the backbone's features")
-        untrained = {
-            "model": self.config.model.model_copy(update={"prompts": 0}),
-            "warmup": self.config.warmup.model_copy(update={"epochs": 0}),
-            "affinity": self.config.affinity.model_copy(update={"epochs": 0}),
-        }
-        self.config = self.config.model_copy(update=untrained)
-        self.network = build_network(self.config, pretrained=True).to(self.device)
+        without_prompts = self.config.model.model_copy(update={"prompts": 0})
+        self.config = self.config.model_copy(update={"method": "kmeans", "model": without_prompts})
+        self._build()
 
     def _decode(self, skip_unreadable: bool) -> ImageStore | StreamedImages:
         with progress_bar(self.console) as bar:
@@ -160,10 +161,13 @@ class Fit:
             else:
                 store, kept, self.skipped = decode(images, self.resize, **options)
         self.gaps = sorted(set(range(len(self.problem.images))) - set(kept))
+        n_known = len(self.problem.classes)
         self.problem = self.problem.kept(kept)
         if self.skipped:
             _warn(f"{len(self.skipped)} unreadable images are left out; see {self.directory.skipped_file}")
             self.problem.check(self.config.n_classes)
+        if len(self.problem.classes) != n_known:
+            self._build()
         return store
 
     def _cache_folder(self) -> Path | None:
@@ -234,7 +238,7 @@ class Fit:
     # -- training ---------------------------------------------------------------------------------------------
 
     def _train(self, stop: StopRequest, resume: bool) -> None:
-        """Warm-up, then affinity learning from its best weights."""
+        """The method's stages, each from the best weights of the one before."""
         state = self.checkpoints.load_last() if resume else None
         self.recorder = Recorder(self.directory.path, self.console, tensorboard=self.config.tensorboard)
         self.recorder.rewind(state["records"] if state else 0)  # forget what came after the last checkpoint
@@ -246,21 +250,30 @@ class Fit:
             BalancedSampler(torch.from_numpy(labels >= 0), self.config.data.batch_size),
         )
         selector = self._selector(labels, held_out)
-        if state is None or state["stage"] == "warmup":
-            semicl = self.config.warmup.semicl
-            warmup = WarmupStage(self.network, self.config.loss, self._distillation(), semicl=semicl)
-            self._run_stage(warmup, data, selector, stop, state)
+        stages = self._stages()
+        for place, name in enumerate(stages):
+            if state is not None and state["stage"] != name:
+                continue  # done before the run was stopped
+            if place:
+                self.checkpoints.load_best(stages[place - 1], self.network)
+            stage = self.method.stage(name, self.network, self._surroundings())
+            self._run_stage(stage, data, selector, stop, state)
             state = None
-        self._start_affinity()
+
+    def _stages(self) -> list[str]:
+        """The stages that train for at least an epoch, in order."""
+        return [name for name, epochs in self.method.epochs().items() if epochs]
+
+    def _surroundings(self) -> Surroundings:
         truth = self.problem.truth_numbers()
-        stage = AffinityStage(
-            self.network, self.config, None if truth is None else torch.from_numpy(truth).to(self.device)
+        return Surroundings(
+            None if truth is None else torch.from_numpy(truth).to(self.device),
+            self._distillation,
         )
-        self._run_stage(stage, data, selector, stop, state)
 
     def _distillation(self) -> Distillation | None:
         settings = self.config.warmup
-        if settings.distillation is None or not settings.epochs:
+        if settings.distillation is None:
             return None
         store, _, faults = decode(ImageSet.of(settings.distillation), self.resize, skip_unreadable=True)
         if faults:
@@ -303,7 +316,7 @@ class Fit:
         stop: StopRequest,
         state: dict[str, Any] | None,
     ) -> None:
-        epochs = self.config.warmup.epochs if stage.name == "warmup" else self.config.affinity.epochs
+        epochs = self.method.epochs()[stage.name]
         look: Callable[[], Any] | None = None
         if selector is not None:
             look = lambda: selector.look(self.network, stage.name)  # noqa: E731
@@ -321,24 +334,15 @@ class Fit:
         )
         if state is not None:
             loop.restore(state)
-        if epochs:
-            loop.run()
-            self.results[stage.name] = {
-                "best_epoch": loop.position.best_epoch,
-                "epochs": epochs,
-                "score": loop.position.best_score,
-            }
-            files.write_json(self.directory.results_file, self.results)
-            if stop:
-                raise Interrupted(f"stopped after {stage.name}; run the same command with --resume", stop.exit_code)
-
-    def _start_affinity(self) -> None:
-        if self.config.warmup.epochs:
-            self.checkpoints.load_best("warmup", self.network)
-        if self.config.switches.prompt_head == "new":
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(derive_seed(self.config.seed, "affinity", "head"))
-                self.network.renew_prompt_head()
+        loop.run()
+        self.results[stage.name] = {
+            "best_epoch": loop.position.best_epoch,
+            "epochs": epochs,
+            "score": loop.position.best_score,
+        }
+        files.write_json(self.directory.results_file, self.results)
+        if stop:
+            raise Interrupted(f"stopped after {stage.name}; run the same command with --resume", stop.exit_code)
 
     def _say_stopping(self) -> None:
         self.console.print("Stopping after this step; press Ctrl-C again to stop at once.")
@@ -346,31 +350,47 @@ class Fit:
     # -- after training ---------------------------------------------------------------------------------------
 
     def _finish(self, store: ImageStore | StreamedImages) -> None:
-        """Cluster with the kept weights and write what a user takes away."""
-        if self.problem.truth is not None and self.config.warmup.epochs:
-            self._score_warmup()
-        if self.config.affinity.epochs:
-            self.checkpoints.load_best("affinity", self.network)
-        elif self.config.warmup.epochs:
-            self.checkpoints.load_best("warmup", self.network)
-        features = self._embed(self.network, "embedding")
-        kmeans = self._cluster(features, self.problem.labels)
+        """Assign with the kept weights and write what a user takes away."""
+        stages = self._stages()
         if self.problem.truth is not None:
-            last = "affinity" if self.config.affinity.epochs else "final"
-            self._score(last, kmeans.labels_)
-        centres, clusters = self._name_by_size(kmeans)
-        temperature = self.config.loss.affinity_temperature
+            last_epoch = self._score_on_the_way(stages)
+        if stages:
+            self.checkpoints.load_best(stages[-1], self.network)
+        features = self._embed(self.network, "embedding")
+        partition = self._assign(features)
+        if self.problem.truth is not None:
+            self._score_end(partition, stages, last_epoch)
+        partition = partition.new_by_size(len(self.problem.classes))
         assignments = Assignments(
             self.problem.images.names,
-            clusters,
-            confidence_in(features, centres, torch.from_numpy(clusters), temperature),
+            partition.clusters,
+            self._confidence(features, partition),
             category_names(self.problem.classes, self.config.n_classes),
             len(self.problem.classes),
             self.problem.labels >= 0,
         )
-        self._write(store, features, centres, assignments)
+        self._write(store, features, partition, assignments)
 
-    def _embed(self, network: Network | PromptedViT, what: str) -> Tensor:
+    def _assign(self, features: Tensor) -> Partition:
+        """Every image in a cluster, the method's way; labelled ones in their class."""
+        labels = self.problem.labels
+        if isinstance(self.network, ClassifierNetwork):
+            return Partition.by_classifier(features, self.network).keeping(labels)
+        kmeans = self._cluster(features, labels if self.method.uses_labels_to_cluster else None)
+        partition = Partition(kmeans.labels_, torch.from_numpy(kmeans.cluster_centers_))
+        return (partition if self.method.uses_labels_to_cluster else partition.named_by(labels)).keeping(labels)
+
+    def _confidence(self, features: Tensor, partition: Partition) -> np.ndarray:
+        """The share of each image's cluster among all."""
+        if isinstance(self.network, ClassifierNetwork):
+            assert partition.columns is not None
+            shares = classifier_shares(features, self.network, partition.columns)
+        else:
+            shares = centre_shares(features, partition.centres, self.config.loss.affinity_temperature)
+        clusters = torch.from_numpy(partition.clusters).to(shares.device)
+        return shares.gather(1, clusters.unsqueeze(1)).squeeze(1).cpu().numpy()
+
+    def _embed(self, network: TrainedNetwork | PromptedViT, what: str) -> Tensor:
         with progress_bar(self.console) as bar:
             task = bar.add_task(what, total=len(self.all_images), note="")
             return embed(network, self.view, self.all_images, on_progress=lambda done: bar.update(task, completed=done))
@@ -395,33 +415,42 @@ class Fit:
         self._score("kmeans", self._cluster(features, None).labels_)
         self._score("semi_supervised_kmeans", self._cluster(features, self.problem.labels).labels_)
 
-    def _score_warmup(self) -> None:
-        self.checkpoints.load_best("warmup", self.network)
-        features = self._embed(self.network, "warm-up features")
-        self._score("warmup", self._cluster(features, self.problem.labels).labels_)
+    def _score_on_the_way(self, stages: list[str]) -> DiscoveryAccuracy | None:
+        """Score the kept weights of each stage but the last; return how those training ended with fare.
+
+        None where these are the kept ones.
+        """
+        for name in stages[:-1]:
+            self.checkpoints.load_best(name, self.network)
+            self._score(name, self._assign(self._embed(self.network, f"{name} features")).clusters)
+        if not stages or self.results[stages[-1]]["best_epoch"] == self.results[stages[-1]]["epochs"]:
+            return None
+        self.checkpoints.load_last_weights(self.network)
+        features = self._embed(self.network, "features of the last epoch")
+        return score_unlabelled(self._assign(features).clusters, self.problem)
+
+    def _score_end(self, partition: Partition, stages: list[str], last: DiscoveryAccuracy | None) -> None:
+        """The end result, with the selected weights and with the last epoch's."""
+        if stages:
+            self._score(stages[-1], partition.clusters)
+        selected = score_unlabelled(partition.clusters, self.problem)
+        self.results["scores"] = {"selected": asdict(selected), "last": asdict(last or selected)}
 
     def _score(self, name: str, clusters: np.ndarray) -> None:
         accuracy = score_unlabelled(clusters, self.problem)
         self.results.setdefault(name, {})["accuracy"] = asdict(accuracy)
 
-    def _name_by_size(self, kmeans: SemiSupervisedKMeans) -> tuple[Tensor, np.ndarray]:
-        """Centres and clusters with the new ones renumbered from largest to smallest."""
-        n_known = len(self.problem.classes)
-        sizes = np.bincount(kmeans.labels_, minlength=self.config.n_classes)
-        order = np.concatenate([np.arange(n_known), n_known + np.argsort(-sizes[n_known:], kind="stable")])
-        renumbered = np.empty_like(order)
-        renumbered[order] = np.arange(len(order))
-        return torch.from_numpy(kmeans.cluster_centers_[order]), renumbered[kmeans.labels_]
-
     def _write(
-        self, store: ImageStore | StreamedImages, features: Tensor, centres: Tensor, assignments: Assignments
+        self, store: ImageStore | StreamedImages, features: Tensor, partition: Partition, assignments: Assignments
     ) -> None:
         directory = self.directory
         files.write_safetensors(directory.model_file, self.network.state_dict())
-        files.write_safetensors(directory.centres_file, {"centres": centres})
+        columns = {} if partition.columns is None else {"columns": partition.columns}
+        files.write_safetensors(directory.centres_file, {"centres": partition.centres, **columns})
         files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features.cpu().numpy()))
         files.write_text(directory.assignments_file, assignments.to_csv())
         write_sheets(directory.sheets_folder, store, assignments)
+        self.results |= {"method": self.config.method, "protocol": "transductive"}
         self.results["seconds"] = round(time.monotonic() - self.started, 1)
         files.write_json(directory.results_file, self.results)
         info = directory.info()
@@ -436,23 +465,33 @@ def score_unlabelled(clusters: np.ndarray, problem: Problem) -> DiscoveryAccurac
 
 
 def results_table(results: dict[str, Any]) -> Table:
-    """Accuracy by step of the method, for the terminal."""
-    rows = {
+    """Accuracy by step of the method, and of its last epoch where another was selected, for the terminal."""
+    method = METHODS[results["method"]]
+    steps = {
         "kmeans": "k-means, frozen backbone",
         "semi_supervised_kmeans": "semi-supervised k-means, frozen backbone",
-        "warmup": "PromptCAL stage 1, warm-up",
-        "affinity": "PromptCAL stage 2, affinity learning",
-        "final": "PromptCAL",
+        **(method.stage_titles or {results["method"]: method.title}),
     }
+    rows = [
+        (_row_label(title, results[step]), results[step]["accuracy"])
+        for step, title in steps.items()
+        if "accuracy" in results.get(step, {})
+    ]
+    if "scores" in results and results["scores"]["last"] != results["scores"]["selected"]:
+        rows.append((f"{method.title}, last epoch", results["scores"]["last"]))
     table = Table("accuracy on the unlabelled images, %", title_justify="left")
     for column in ("All", "Known", "New"):
         table.add_column(column, justify="right")
-    for key, label in rows.items():
-        if "accuracy" in results.get(key, {}):
-            accuracy = results[key]["accuracy"]
-            parts = (accuracy[part] for part in ("all", "known", "new"))
-            table.add_row(label, *("-" if share is None else f"{100 * share:.1f}" for share in parts))
+    for label, accuracy in rows:
+        parts = (accuracy[part] for part in ("all", "known", "new"))
+        table.add_row(label, *("-" if share is None else f"{100 * share:.1f}" for share in parts))
     return table
+
+
+def _row_label(title: str, step: dict[str, Any]) -> str:
+    """A step's title, with its epoch where that was selected from among others."""
+    selected = step.get("best_epoch", 0) != step.get("epochs", 0)
+    return f"{title}, epoch {step['best_epoch']} of {step['epochs']}" if selected else title
 
 
 def _warn(message: str) -> None:

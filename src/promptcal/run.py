@@ -24,7 +24,9 @@ from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
 from promptcal.device import choose_device
 from promptcal.errors import RunError, WeightsError
-from promptcal.models import Network, PromptedViT, load_weights
+from promptcal.methods import method_of
+from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork, load_weights
+from promptcal.partition import centre_shares, classifier_shares, nearest_centres
 from promptcal.training.embedding import embed
 from promptcal.training.recorder import progress_bar
 from promptcal.training.seeds import derive_seed
@@ -135,8 +137,8 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
 
 
-def build_network(config: Config, *, pretrained: bool) -> Network:
-    """The network a config describes; its random parts depend only on the seed."""
+def build_network(config: Config, n_known: int, *, pretrained: bool) -> TrainedNetwork:
+    """The network a config describes, for so many known classes; its random parts depend only on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(config.seed, "network"))
         model = config.model
@@ -151,28 +153,13 @@ def build_network(config: Config, *, pretrained: bool) -> Network:
         )
         if pretrained and model.weights is not None:
             load_weights(vit, model.weights)
-        return Network(
-            vit, hidden=model.head_hidden, bottleneck=model.head_bottleneck, prototypes=model.head_prototypes
-        )
+        return method_of(config).network(vit, n_known)
 
 
 def category_names(classes: Sequence[str], n_clusters: int) -> list[str]:
     """Known classes by name, then new-1, new-2, ... (never a name that a known class has)."""
     fresh = (name for i in range(1, 2 * n_clusters + 1) if (name := f"new-{i}") not in classes)
     return [*classes, *(next(fresh) for _ in range(n_clusters - len(classes)))]
-
-
-def assign(features: Tensor, centres: Tensor, temperature: float) -> tuple[np.ndarray, np.ndarray]:
-    """Nearest cluster of each embedding, and its softmax share over cosines with the centres."""
-    centres = centres.to(features.device)
-    clusters = (features @ centres.T - centres.square().sum(dim=1) / 2).argmax(dim=1)
-    return clusters.cpu().numpy(), confidence_in(features, centres, clusters, temperature)
-
-
-def confidence_in(features: Tensor, centres: Tensor, clusters: Tensor, temperature: float) -> np.ndarray:
-    cosines = features @ torch.nn.functional.normalize(centres.to(features.device), dim=1).T
-    shares = torch.softmax(cosines / temperature, dim=1)
-    return shares.gather(1, clusters.to(features.device).unsqueeze(1)).squeeze(1).cpu().numpy()
 
 
 class Run:
@@ -193,8 +180,13 @@ class Run:
         return self._read(self.directory.centres_file)["centres"].to(self.device)
 
     @cached_property
-    def network(self) -> Network:
-        network = build_network(self.config, pretrained=False)
+    def columns(self) -> Tensor:
+        """Of a classifier: which of its outputs stands for which cluster."""
+        return self._read(self.directory.centres_file)["columns"].to(self.device)
+
+    @cached_property
+    def network(self) -> TrainedNetwork:
+        network = build_network(self.config, self.n_known, pretrained=False)
         try:
             network.load_state_dict(self._read(self.directory.model_file))
         except RuntimeError as error:
@@ -229,9 +221,15 @@ class Run:
     def predict(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> Assignments:
         """The category of each new image."""
         paths, features = self.embed(images, skip_unreadable=skip_unreadable, progress=progress)
-        clusters, confidence = assign(features, self.centres, self.config.loss.affinity_temperature)
+        if isinstance(self.network, ClassifierNetwork):
+            shares = classifier_shares(features, self.network, self.columns)
+            clusters = shares.argmax(dim=1)
+        else:
+            shares = centre_shares(features, self.centres, self.config.loss.affinity_temperature)
+            clusters = nearest_centres(features, self.centres)
+        confidence = shares.gather(1, clusters.unsqueeze(1)).squeeze(1)
         labelled = np.zeros(len(paths), dtype=bool)
-        return Assignments(paths, clusters, confidence, self.names, self.n_known, labelled)
+        return Assignments(paths, clusters.cpu().numpy(), confidence.cpu().numpy(), self.names, self.n_known, labelled)
 
     def assignments(self) -> Assignments:
         """What the fit assigned to its own images."""

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from promptcal import files
-from promptcal.config import Config, load_config
+from promptcal.config import Config, load_config, method_preset
 from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
@@ -29,6 +29,7 @@ def fit(
     output: str | PathLike[str],
     labels: Any = None,
     n_classes: int | None = None,
+    method: str | None = None,
     truth: Any = None,
     config: Config | str | PathLike[str] | None = None,
     preset: str | None = None,
@@ -52,6 +53,7 @@ def fit(
             image; empty, missing or -1 = unlabelled. Without it, class folders beside one named ``unlabelled``
             are the labels, and so is the column ``label`` of a dataset.
         n_classes: Number of categories, known and new together.
+        method: promptcal (the default), promptcal-warmup, gcd or kmeans.
         truth: True classes in the same form as ``labels``, used only to report accuracy.
         config: A YAML file, or a `Config` (which then is the whole configuration).
         preset: Name of a preset to start from.
@@ -65,7 +67,7 @@ def fit(
         skip_unreadable: Leave out images that cannot be read instead of stopping.
         progress: Show progress.
     """
-    resolved = _resolve(config, preset, overrides, n_classes, backbone, weights, seed, device)
+    resolved = _resolve(config, preset, overrides, n_classes, method, backbone, weights, seed, device)
     directory = RunDirectory(output)
     directory.check_free(resume=resume, overwrite=overwrite)
     image_set = ImageSet.of(images)
@@ -88,17 +90,21 @@ def _resolve(
     preset: str | None,
     overrides: Sequence[str],
     n_classes: int | None,
+    method: str | None,
     backbone: str | None,
     weights: str | PathLike[str] | None,
     seed: int | None,
     device: str | None,
 ) -> Config:
-    values: dict[str, Any] = {"n_classes": n_classes, "seed": seed, "device": device}
+    values: dict[str, Any] = {"n_classes": n_classes, "method": method, "seed": seed, "device": device}
     model = {"backbone": backbone, "weights": None if weights is None else str(weights)}
     values = {k: v for k, v in values.items() if v is not None}
     values["model"] = {k: v for k, v in model.items() if v is not None}
     if isinstance(config, Config):
         base = config.model_dump()
+        if method not in (None, config.method):
+            changes = method_preset(method)
+            base |= {section: {**base[section], **settings} for section, settings in changes.items()}
         merged = {**base, **values, "model": {**base["model"], **values["model"]}}
         return load_config(values=merged, overrides=overrides)
     return load_config(preset=preset, file=config, values=values, overrides=overrides)
@@ -198,6 +204,7 @@ def check(
 def demo(
     *,
     output: str | PathLike[str],
+    method: str | None = None,
     seed: int = 0,
     device: str | None = None,
     overrides: Sequence[str] = (),
@@ -211,6 +218,7 @@ def demo(
 
     Args:
         output: The run directory to write.
+        method: As `fit` takes it.
         seed: Seed of everything random; which images are labelled does not depend on it.
         device: auto, cpu, cuda, mps.
         overrides: Settings as ``a.b=value``.
@@ -227,6 +235,7 @@ def demo(
         truth=truth,
         output=output,
         preset="quick",
+        method=method,
         n_classes=len(data.classes),
         overrides=overrides,
         seed=seed,
@@ -256,6 +265,7 @@ def benchmark(
     name: str,
     output: str | PathLike[str],
     root: str | PathLike[str] | None = None,
+    method: str | None = None,
     seed: int | None = None,
     device: str | None = None,
     overrides: Sequence[str] = (),
@@ -271,6 +281,7 @@ def benchmark(
         name: One of those `datasets` lists, without the inductive ones.
         output: The run directory to write.
         root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
+        method: As `fit` takes it.
         seed: Seed of everything random; which images are labelled does not depend on it.
         device: auto, cpu, cuda, mps.
         overrides: Settings as ``a.b=value``.
@@ -294,6 +305,7 @@ def benchmark(
         output=output,
         preset=setup.preset,
         n_classes=setup.dataset.n_classes,
+        method=method,
         overrides=overrides,
         seed=seed,
         device=device,

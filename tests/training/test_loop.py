@@ -28,7 +28,7 @@ from promptcal.verbs import fit
 def scene(small_set, quick_settings):
     images, _, labels = small_set
     config = load_config(overrides=quick_settings, values={"n_classes": 4})
-    network = build_network(config, pretrained=True)
+    network = build_network(config, 2, pretrained=True)
     store, _, _ = decode(ImageSet.of(images), 36)
     view = View(store, *network.vit.preprocessing)
     data = TrainingData(view, torch.from_numpy(labels), BalancedSampler(torch.from_numpy(labels >= 0), 16))

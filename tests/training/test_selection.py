@@ -20,7 +20,7 @@ from promptcal.verbs import fit, results
 def scene(small_set, quick_settings):
     images, truth, labels = small_set
     config = load_config(overrides=quick_settings, values={"n_classes": 4})
-    network = build_network(config, pretrained=True)
+    network = build_network(config, 2, pretrained=True)
     store, _, _ = decode(ImageSet.of(images), 36)
     held_out = np.full(len(labels), -1)
     for c in (0, 1):

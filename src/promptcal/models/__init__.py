@@ -1,14 +1,17 @@
 """The network: a prompted ViT, two projection heads, and a teacher that is their moving average."""
 
 from promptcal.models.backbones import EMBEDDED_BACKBONE, create_backbone, preprocessing
+from promptcal.models.classifier import ClassifierNetwork, CosineClassifier
 from promptcal.models.head import DINOHead, Projection, projected_cosine
-from promptcal.models.network import Network, TokenOutput
+from promptcal.models.network import Network, TokenOutput, TrainedNetwork
 from promptcal.models.prompted_vit import PromptedViT, Tokens
 from promptcal.models.teacher import Teacher
 from promptcal.models.weights import load_weights
 
 __all__ = [
     "EMBEDDED_BACKBONE",
+    "ClassifierNetwork",
+    "CosineClassifier",
     "DINOHead",
     "Network",
     "Projection",
@@ -16,6 +19,7 @@ __all__ = [
     "Teacher",
     "TokenOutput",
     "Tokens",
+    "TrainedNetwork",
     "create_backbone",
     "load_weights",
     "preprocessing",

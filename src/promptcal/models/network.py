@@ -16,12 +16,22 @@ class TokenOutput(NamedTuple):
     z: Projection
 
 
-class Network(nn.Module):
+class TrainedNetwork(nn.Module):
+    """What every method trains: a ViT, and whatever the method puts on top of it."""
+
+    def __init__(self, vit: PromptedViT) -> None:
+        super().__init__()
+        self.vit = vit
+
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.named_parameters() if p.requires_grad}
+
+
+class Network(TrainedNetwork):
     """``forward`` gives the outputs by token: always "cls", and "prompt" if prompts are supervised."""
 
     def __init__(self, vit: PromptedViT, *, hidden: int = 2048, bottleneck: int = 256, prototypes: int = 65536) -> None:
-        super().__init__()
-        self.vit = vit
+        super().__init__(vit)
         self._head_sizes = {"hidden": hidden, "bottleneck": bottleneck, "prototypes": prototypes}
         self.heads = nn.ModuleDict({"cls": self._new_head()})
         if vit.n_supervised:
@@ -36,9 +46,6 @@ class Network(nn.Module):
         if "prompt" in self.heads:
             device = next(self.heads["prompt"].parameters()).device
             self.heads["prompt"] = self._new_head().to(device)
-
-    def trained_parameters(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
     def forward(self, images: Tensor) -> dict[str, TokenOutput]:
         embeddings = self.vit(images)

@@ -11,7 +11,7 @@ from torch import nn
 
 from promptcal.errors import RunError
 from promptcal.files import write_safetensors, write_with
-from promptcal.models import Network
+from promptcal.models import TrainedNetwork
 
 
 class Checkpoints:
@@ -32,23 +32,30 @@ class Checkpoints:
         """The state to go on from, or None; the random states are put back."""
         if not self.last.exists():
             return None
+        state = self._read_last()
+        restore_random_states(state.pop("random"))
+        return state
+
+    def load_last_weights(self, network: TrainedNetwork) -> None:
+        """Put the weights training ended with into the network."""
+        load_trained(network, self._read_last()["network"])
+
+    def _read_last(self) -> dict[str, Any]:
         try:
-            state = torch.load(self.last, map_location="cpu", weights_only=True)
+            return torch.load(self.last, map_location="cpu", weights_only=True)
         except Exception as error:  # unpickling raises anything
             raise RunError(
                 f"the checkpoint {self.last} is damaged ({error}); start the run anew with --overwrite"
             ) from error
-        restore_random_states(state.pop("random"))
-        return state
 
     def best(self, stage: str) -> Path:
         return self.folder / f"{stage}-best.safetensors"
 
-    def save_best(self, stage: str, network: Network) -> None:
+    def save_best(self, stage: str, network: TrainedNetwork) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_safetensors(self.best(stage), {n: p.detach() for n, p in network.trained_parameters().items()})
 
-    def load_best(self, stage: str, network: Network) -> None:
+    def load_best(self, stage: str, network: TrainedNetwork) -> None:
         """Put a stage's best weights into the network."""
         load_trained(network, load_file(self.best(stage)))
 

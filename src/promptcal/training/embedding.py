@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from promptcal.data import StreamedView, View
-from promptcal.models import Network, PromptedViT
+from promptcal.models import PromptedViT, TrainedNetwork
 
 
 @torch.no_grad()
 def embed(
-    network: Network | PromptedViT,
+    network: TrainedNetwork | PromptedViT,
     view: View | StreamedView,
     images: Tensor,
     *,
@@ -21,7 +21,7 @@ def embed(
     """L2-normalised class-token embeddings of the centre views, on the network's device."""
     was_training = network.training
     network.eval()
-    vit = network.vit if isinstance(network, Network) else network
+    vit = network if isinstance(network, PromptedViT) else network.vit
     features = []
     for views in view.centres(images, batch_size):
         features.append(torch.nn.functional.normalize(vit(views).cls.float(), dim=1))

@@ -10,9 +10,12 @@ from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.config import Config
 from promptcal.data import StreamedView, View
 from promptcal.metrics import discovery_accuracy, silhouette
-from promptcal.models import Network
+from promptcal.models import ClassifierNetwork, TrainedNetwork
 from promptcal.training.embedding import embed
 from promptcal.training.seeds import derive_seed
+
+# what PromptCAL's warm-up and GCD compete on in their papers; all other stages aim at the new classes as well
+_JUDGED_BY_KNOWN_CLASSES = ("warmup", "gcd")
 
 
 class Look(NamedTuple):
@@ -27,11 +30,13 @@ class Look(NamedTuple):
 
 
 class Selector:
-    """Looks at the validation images: those whose labels were kept back, clustered among the others.
+    """Looks at the validation images: those whose labels were kept back, among the others.
+
+    Images are put into clusters by the network's classifier if it has one, else by semi-supervised k-means.
 
     ``labels`` are the training labels (-1 where unlabelled or kept back), ``held_out`` the kept-back ones (-1
-    elsewhere). Warm-up competes on the accuracy of the kept-back images; affinity learning on the mean of that
-    and the silhouette of the images predicted as new. With ``truth`` (selection "oracle") the scored images'
+    elsewhere). Warm-up (and GCD) competes on the accuracy of the kept-back images; every other stage on the mean
+    of that and the silhouette of the images predicted as new. With ``truth`` (selection "oracle") the scored images'
     own classes are used instead, as the published release does.
     """
 
@@ -62,9 +67,12 @@ class Selector:
         first_mention = np.sort(np.unique(by_need, return_index=True)[1])
         return np.sort(by_need[first_mention][:allowed])
 
-    def look(self, network: Network, stage: str) -> Look:
+    def look(self, network: TrainedNetwork, stage: str) -> Look:
         features = embed(network, self.view, self.images)
-        clusters = self._cluster(features)
+        if isinstance(network, ClassifierNetwork):
+            clusters = network.classify(features).argmax(dim=1).cpu().numpy()
+        else:
+            clusters = self._cluster(features)
         if self.truth is None:
             known = self._kept_back_accuracy(clusters)
             new = (self.labels < 0) & (clusters >= self.n_known)
@@ -74,7 +82,7 @@ class Selector:
             known = discovery_accuracy(self.truth[scored], clusters[scored], known_classes).known
             new = scored & ~np.isin(self.truth, known_classes)
         quality = self._silhouette(features, clusters, new)
-        if stage == "warmup" or self.n_known == self.config.n_classes:
+        if stage in _JUDGED_BY_KNOWN_CLASSES or self.n_known == self.config.n_classes:
             return Look(known, known, quality)
         return Look((known + quality) / 2, known, quality)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from promptcal.models import Network
+from promptcal.models import TrainedNetwork
 
 
 class Batch(NamedTuple):
@@ -26,7 +26,10 @@ class StepResult(NamedTuple):
 
 class Stage(Protocol):
     name: str
-    network: Network
+
+    @property
+    def network(self) -> TrainedNetwork:
+        """What the optimiser moves."""
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult: ...
 

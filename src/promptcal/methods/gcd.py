@@ -1,0 +1,28 @@
+"""GCD (Vaze et al., *Generalized Category Discovery*, CVPR 2022).
+
+Semi-supervised contrastive learning of the last block, without prompts:
+
+    L = (1 - lambda) sum_i L^u_i + lambda sum_{i labelled} L^s_i,   lambda = 0.35
+    L^u_i = -log  exp(z_i . z'_i / tau_u) / sum_{n != i} exp(z_i . z_n / tau_u),                      tau_u = 1.0
+    L^s_i = -1/|N(i)| sum_{q in N(i)} log  exp(z_i . z_q / tau_s) / sum_{n != i} exp(z_i . z_n / tau_s), tau_s = 0.07
+
+with z = phi(f(x)) the L2-normalised projection and N(i) the labelled views of i's class. That is PromptCAL's
+warm-up loss on the class token alone. Images are assigned by semi-supervised k-means on f(x).
+"""
+
+from promptcal.methods.base import OneStage, Surroundings
+from promptcal.models import Network
+from promptcal.training.stage import Stage
+from promptcal.training.warmup import WarmupStage
+
+
+class GCDStage(WarmupStage):
+    name = "gcd"
+
+
+class GCD(OneStage):
+    name = "gcd"
+    title = "GCD"
+
+    def stage(self, name: str, network: Network, surroundings: Surroundings) -> Stage:
+        return GCDStage(network, self.config.loss)

@@ -1,0 +1,25 @@
+"""Plain k-means (MacQueen, 1967) on the frozen backbone's features: the baseline every method is held against.
+
+Labels play no part in the clustering. Afterwards each known class gives its name to one cluster, such that as many
+labelled images as possible lie in the cluster of their name.
+"""
+
+from typing import Any
+
+from promptcal.methods.base import Method, Surroundings
+from promptcal.models import PromptedViT, TrainedNetwork
+from promptcal.training.stage import Stage
+
+
+class KMeans(Method):
+    title = "k-means, frozen backbone"
+    uses_labels_to_cluster = False
+
+    def network(self, vit: PromptedViT, n_known: int) -> TrainedNetwork:
+        return TrainedNetwork(vit)
+
+    def epochs(self) -> dict[str, int]:
+        return {}
+
+    def stage(self, name: str, network: Any, surroundings: Surroundings) -> Stage:
+        raise NotImplementedError("k-means trains nothing")

@@ -1,0 +1,44 @@
+"""PromptCAL (Zhang et al., CVPR 2023): warm-up with prompts, then contrastive affinity learning.
+
+The stages' losses are in `training/warmup.py` (Eq. 2 and 3) and `training/affinity.py` (Eq. 6 to 9). Images are
+assigned by semi-supervised k-means on the class token.
+"""
+
+from typing import ClassVar
+
+import torch
+
+from promptcal.methods.base import Method, Surroundings
+from promptcal.models import Network
+from promptcal.training.affinity import AffinityStage
+from promptcal.training.seeds import derive_seed
+from promptcal.training.stage import Stage
+from promptcal.training.warmup import WarmupStage
+
+
+class TwoStages(Method):
+    title = "PromptCAL"
+    stage_titles: ClassVar[dict[str, str]] = {
+        "warmup": "PromptCAL stage 1, warm-up",
+        "affinity": "PromptCAL stage 2, affinity learning",
+    }
+
+    def epochs(self) -> dict[str, int]:
+        return {"warmup": self.config.warmup.epochs, "affinity": self.config.affinity.epochs}
+
+    def stage(self, name: str, network: Network, surroundings: Surroundings) -> Stage:
+        if name == "warmup":
+            distillation, semicl = surroundings.distillation(), self.config.warmup.semicl
+            return WarmupStage(network, self.config.loss, distillation, semicl=semicl)
+        if self.config.switches.prompt_head == "new":
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derive_seed(self.config.seed, "affinity", "head"))
+                network.renew_prompt_head()
+        return AffinityStage(network, self.config, surroundings.truth)
+
+
+class WarmupOnly(TwoStages):
+    """Stage 1 alone, for its own number of epochs."""
+
+    def epochs(self) -> dict[str, int]:
+        return {"warmup": self.config.warmup.epochs}

@@ -1,0 +1,181 @@
+"""Every method through the one interface: it trains, assigns, predicts, and says how it fared."""
+
+import json
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans as ScikitKMeans
+
+from promptcal.clustering import SemiSupervisedKMeans
+from promptcal.config import MethodName, load_config, method_preset
+from promptcal.data import ImageSet, View
+from promptcal.data.store import decode
+from promptcal.errors import ConfigError
+from promptcal.fitting import results_table
+from promptcal.methods import METHODS, method_of
+from promptcal.metrics import discovery_accuracy
+from promptcal.models import ClassifierNetwork
+from promptcal.partition import Partition
+from promptcal.run import build_network
+from promptcal.training.checkpoints import Checkpoints
+from promptcal.training.embedding import embed
+from promptcal.training.seeds import derive_seed
+from promptcal.training.selection import Look, Selector
+from promptcal.verbs import fit, predict, results
+
+NAMES = get_args(MethodName)
+TRAINED = [name for name in NAMES if name != "kmeans"]
+
+
+def run_of(folder, name, small_set, quick_settings, *more, **options):
+    images, truth, labels = small_set
+    return fit(
+        images=images, labels=labels, truth=truth, n_classes=4, method=name, output=folder / "run",
+        overrides=(*quick_settings, *more), progress=False, **options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, small_set, quick_settings):
+    """A finished run of any method, made once."""
+    made = {}
+
+    def run(name):
+        if name not in made:
+            made[name] = run_of(tmp_path_factory.mktemp(name), name, small_set, quick_settings)
+        return made[name]
+
+    return run
+
+
+def records(run):
+    file = run.path / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_every_name_has_a_method_and_a_preset_of_its_own():
+    assert set(METHODS) == set(NAMES)
+    for name in NAMES:
+        config = load_config(values={"n_classes": 4, "method": name})
+        assert config.method == name
+        assert config.model.prompts == (5 if name.startswith("promptcal") else 0)
+        assert isinstance(method_preset(name), dict)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_assigns_and_predicts_alike(name, runs, small_set):
+    images, truth, labels = small_set
+    run = runs(name)
+    assignments = run.assignments()
+    assert np.array_equal(assignments.clusters[labels >= 0], labels[labels >= 0])  # a labelled image keeps its class
+    assert assignments.names == ["0", "1", "new-1", "new-2"]
+    assert ((assignments.confidence > 0) & (assignments.confidence <= 1)).all()
+    again = predict(run=run.path, images=images, progress=False)
+    unlabelled = labels < 0
+    assert np.array_equal(again.clusters[unlabelled], assignments.clusters[unlabelled])
+    assert np.allclose(again.confidence[unlabelled], assignments.confidence[unlabelled], atol=2e-4)
+    found = results(run)
+    expected = discovery_accuracy(truth[unlabelled], assignments.clusters[unlabelled], [0, 1])
+    assert found["scores"]["selected"]["all"] == pytest.approx(expected.all)
+    assert found["scores"]["selected"]["known"] == pytest.approx(expected.known)
+    assert (found["method"], found["protocol"]) == (name, "transductive")
+    steps = {r["stage"]: r["epochs"] for r in records(run)}
+    assert sum(steps.values()) == {"kmeans": 0, "promptcal-warmup": 2}.get(name, 4)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_training_moves_the_last_block_and_nothing_before_it(name, runs):
+    run = runs(name)
+    fresh = build_network(run.config, 2, pretrained=True).state_dict()
+    moved = {k for k, v in run.network.state_dict().items() if not torch.equal(v, fresh[k].to(v.device))}
+    assert any(".blocks.5." in key for key in moved)
+    assert not any(f".blocks.{i}." in key or "patch_embed" in key for key in moved for i in range(5))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_last_epochs_score_is_that_of_the_weights_training_ended_with(name, runs, small_set):
+    images, truth, labels = small_set
+    run = runs(name)
+    scores = results(run)["scores"]
+    if name == "kmeans":
+        assert scores["last"] == scores["selected"]
+        return
+    network = build_network(run.config, 2, pretrained=True)
+    Checkpoints(run.directory.checkpoints_folder).load_last_weights(network)
+    store, _, _ = decode(ImageSet.of(images), run.info["resize"])
+    features = embed(network, View(store, *network.vit.preprocessing), torch.arange(48))
+    if isinstance(network, ClassifierNetwork):
+        clusters = Partition.by_classifier(features, network).clusters
+    else:
+        seed = derive_seed(run.config.seed, "kmeans")
+        clusters = SemiSupervisedKMeans(4, n_init=5, random_state=seed).fit_predict(features, labels)
+    accuracy = discovery_accuracy(truth[labels < 0], clusters[labels < 0], [0, 1])
+    assert scores["last"]["all"] == pytest.approx(accuracy.all)
+
+
+def test_selected_and_last_epoch_are_both_shown(small_set, tmp_path, quick_settings, monkeypatch):
+    looks = iter([0.9, 0.1])
+    monkeypatch.setattr(Selector, "look", lambda *arguments: Look(next(looks), 0.0, 0.0))
+    run = run_of(tmp_path, "gcd", small_set, quick_settings, "gcd.epochs=2", "optim.lr=0.3")
+    found = results(run)
+    assert found["gcd"]["best_epoch"] == 1
+    assert found["gcd"]["accuracy"] == found["scores"]["selected"]
+    assert found["scores"]["last"] != found["scores"]["selected"]
+    labels = list(results_table(found).columns[0].cells)
+    assert labels[-2:] == ["GCD, epoch 1 of 2", "GCD, last epoch"]
+
+
+def test_kmeans_is_plain_k_means_on_the_frozen_features(runs, small_set):
+    run = runs("kmeans")
+    features = np.load(run.directory.embeddings_file)
+    best = ScikitKMeans(4, n_init=50, random_state=0).fit(features)
+    ours = ((features - run.centres.numpy()[run.predict(small_set[0], progress=False).clusters]) ** 2).sum()
+    assert ours <= best.inertia_ * 1.02
+    assert results(run)["scores"]["selected"] == results(run)["kmeans"]["accuracy"]
+
+
+def test_warmup_only_is_the_first_stage_of_promptcal(runs):
+    alone, both = runs("promptcal-warmup"), runs("promptcal")
+    first = [r for r in records(both) if r["stage"] == "warmup"]
+    assert [r["loss"] for r in records(alone)] == [r["loss"] for r in first]
+    assert results(alone)["warmup"]["accuracy"] == results(both)["warmup"]["accuracy"]
+
+
+def test_gcd_is_the_warm_up_without_prompts(small_set, tmp_path, quick_settings, runs):
+    same = run_of(tmp_path, "promptcal-warmup", small_set, quick_settings, "model.prompts=0", "warmup.epochs=4")
+    first, other = records(runs("gcd"))[0], records(same)[0]
+    # the same loss of the same network; the batches are drawn under the stage's name, so they differ
+    assert first.keys() == other.keys()
+    assert "prompt/self" not in first
+    assert first["loss"] == pytest.approx(other["loss"], rel=0.2)
+
+
+def test_own_epochs_win_over_promptcals():
+    config = load_config(values={"n_classes": 4, "method": "gcd"})
+    assert method_of(config).epochs() == {"gcd": 270}
+    config = load_config(values={"n_classes": 4, "method": "gcd", "gcd": {"epochs": 7}})
+    assert method_of(config).epochs() == {"gcd": 7}
+
+
+@pytest.mark.parametrize("where", ["values", "overrides", "file"])
+def test_the_methods_preset_lies_under_whatever_names_it(where, tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text("method: gcd\nn_classes: 4\n")
+    given = {
+        "values": {"values": {"n_classes": 4, "method": "gcd"}},
+        "overrides": {"values": {"n_classes": 4}, "overrides": ["method=gcd"]},
+        "file": {"file": file},
+    }[where]
+    assert load_config(**given).model.prompts == 0
+    more = {**given, "overrides": [*given.get("overrides", ()), "model.prompts=3"]}
+    assert load_config(**more).model.prompts == 3
+    assert load_config(**given, preset="quick").optim.lr == 0.03  # the preset's values stay where the method has none
+
+
+def test_an_unknown_method_and_a_prompted_kmeans_are_refused():
+    with pytest.raises(ConfigError, match="the setting 'method' is wrong"):
+        load_config(values={"n_classes": 4, "method": "magic"})
+    with pytest.raises(ConfigError, match="model.prompts must be 0"):
+        load_config(values={"n_classes": 4, "method": "kmeans"}, overrides=["model.prompts=2"])
