@@ -366,6 +366,9 @@ def table(
             metavar="full|mini", help="full: as published; mini: the embedded images and backbone, CPU minutes a row."
         ),
     ] = "full",
+    epoch: Annotated[
+        str, typer.Option(metavar="selected|last", help="Whose weights' figures to show; the CSV has both.")
+    ] = "selected",
     output: Annotated[Path, typer.Option(help="Folder of the runs, shared by all tables, and of the reports.")] = (
         verbs.TABLES_OUTPUT
     ),
@@ -400,7 +403,8 @@ def table(
     elif dry_run:
         _show_runs(verbs.table_runs(name=name, rows=rows or (), download=download, **common), output)
     else:
-        made = verbs.table(name=name, rows=rows or (), download=download, run=not no_run, progress=not quiet, **common)
+        options: dict[str, Any] = {"rows": rows or (), "epoch": epoch, "download": download}
+        made = verbs.table(name=name, run=not no_run, progress=not quiet, **options, **common)
         _show_table(made)
         if made.summary.troubles and not no_run:
             raise typer.Exit(1)

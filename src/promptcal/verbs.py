@@ -18,7 +18,7 @@ from promptcal.errors import ConfigError, DataError, LabelError, RunError
 from promptcal.fitting import Fit, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.run import Assignments, Run, RunDirectory
-from promptcal.tables.definition import check_scale
+from promptcal.tables.definition import check_epoch, check_scale
 from promptcal.tables.jobs import Circumstances, Job, State
 from promptcal.tables.making import TableListing, TableReport, list_tables, make_table, planned
 from promptcal.training.recorder import progress_bar
@@ -326,6 +326,7 @@ def table(
     output: str | PathLike[str] = TABLES_OUTPUT,
     seeds: Sequence[int] = (0, 1, 2),
     scale: str = "full",
+    epoch: str = "selected",
     rows: Sequence[str] = (),
     root: str | PathLike[str] | None = None,
     device: str | None = None,
@@ -344,6 +345,7 @@ def table(
         output: Folder of the run directories, which tables share, and of the reports.
         seeds: A run for each; mean and standard deviation are over them.
         scale: full, or mini for the embedded images and backbone.
+        epoch: Whose weights' figures are reported: selected or last. The CSV has both.
         rows: Labels of the rows to run, or parts of them; by default all. The others are reported as they are.
         root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
         device: auto, cpu, cuda, mps.
@@ -359,6 +361,7 @@ def table(
         where=where,
         seeds=seeds,
         scale=check_scale(scale),
+        epoch=check_epoch(epoch),
         settings=overrides,
         rows=rows,
         run=run,

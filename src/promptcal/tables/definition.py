@@ -15,6 +15,7 @@ from promptcal.errors import ConfigError
 
 Scale = Literal["full", "mini"]
 Stage = Literal["final", "warmup"]
+Epoch = Literal["selected", "last"]
 Figures = list[float | None]
 
 ACCURACIES = {
@@ -140,6 +141,12 @@ def load_table(name: str) -> Table:
         raise ConfigError(f"there is no table {name!r}; choose one of {', '.join(NAMES)}")
     text = (resources.files("promptcal.tables") / "definitions" / f"{name}.yaml").read_text("utf-8")
     return Table.model_validate({"name": name, **yaml.safe_load(text)})
+
+
+def check_epoch(epoch: str) -> Epoch:
+    if epoch not in get_args(Epoch):
+        raise ConfigError(f"there is no epoch {epoch!r} to report; choose selected or last")
+    return cast(Epoch, epoch)
 
 
 @cache

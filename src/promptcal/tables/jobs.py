@@ -93,16 +93,13 @@ class FitJob:
         if not directory.exists():
             return self._unstarted(where)
         try:
-            finished = directory.info()["status"] == "finished"
-        except (RunError, KeyError) as error:
-            return State("damaged", str(error))
-        if not finished:
-            return State("interrupted")
-        try:
-            self.outcome(where, "final")
+            finished = directory.info().get("status") == "finished"
+            self._check_settings(directory)
+            if finished:
+                self.outcome(where, "final")
         except RunError as error:
             return State("damaged", str(error))
-        return State("finished")
+        return State("finished" if finished else "interrupted")
 
     def run(self, where: Circumstances) -> None:
         from promptcal import verbs  # the verb `table` comes from there
@@ -145,6 +142,17 @@ class FitJob:
         if self.weights is not None and not (where.data_root / self.weights).is_file():
             return State("data absent", f"the weights {self.weights} are not in {where.data_root}; put them there")
         return State("missing")
+
+    def _check_settings(self, directory: RunDirectory) -> None:
+        """A preset may have changed since the run was made; its figures are then not this table's."""
+        made = flat(directory.config().model_dump())
+        now = flat(benchmark_config(self.benchmark, self.method, self._overrides("ROOT")).model_dump())
+        for key in sorted(now.keys() - _NOT_IN_HASH - {"model.weights"}):
+            if made[key] != now[key]:
+                raise RunError(
+                    f"{directory.path} was made with {key}={made[key]}, which is {now[key]} now; "
+                    "delete the folder and run the table again"
+                )
 
     def _directory(self, where: Circumstances) -> RunDirectory:
         return RunDirectory(where.output / self.name)

@@ -50,8 +50,8 @@ def grid(summary: Summary, section: Section) -> list[list[str]]:
     parts = summary.table.parts
     rows = []
     for c in section.cells:
-        figures = [_measured(part, c.selected.get(part)) for part in parts]
-        if not c.selected:
+        figures = [_measured(part, c.shown.get(part)) for part in parts]
+        if not c.shown:
             figures = [c.status, *("" for _ in parts[1:])]
         comparison = [_joined([_published(c, part) for part in parts])]
         if summary.scale == "full":
@@ -65,7 +65,8 @@ def notes(summary: Summary, where: Circumstances) -> list[str]:
     table = summary.table
     lines = []
     if table.kind == "accuracy":
-        lines.append("Accuracy in %, with the weights of the selected epoch; the CSV has those of the last one too.")
+        other = "last" if summary.epoch == "selected" else "selected"
+        lines.append(f"Accuracy in % with the weights of the {summary.epoch} epoch; the CSV has the {other} one's too.")
     if len(summary.seeds) > 1:
         lines.append(f"Mean ± standard deviation (n - 1) over the seeds {', '.join(map(str, summary.seeds))}.")
     else:
@@ -121,7 +122,7 @@ def show(summary: Summary, where: Circumstances, console: Console) -> None:
 
 
 def _on_two_lines(c: CellSummary, part: str) -> str:
-    measured = _measured(part, c.selected.get(part)) if c.selected else c.status if part in ("all", "gflops") else ""
+    measured = _measured(part, c.shown.get(part)) if c.shown else c.status if part in ("all", "gflops") else ""
     below = " ".join(text for text in (_published(c, part), _difference(c, part)) if text != "-")
     return f"{measured}\n[dim]{below}[/dim]"
 
