@@ -8,11 +8,15 @@ import signal
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from promptcal import verbs
 from promptcal.data.benchmarks import registry
 from promptcal.errors import ConfigError, Interrupted
+from promptcal.run import build_network
 from promptcal.tables.definition import NAMES, load_table
+from promptcal.tables.jobs import benchmark_config
 from promptcal.training.loop import Loop
 
 pytestmark = pytest.mark.usefixtures("few_images")
@@ -87,6 +91,25 @@ def test_rows_run_with_their_own_settings(shared_output, small_settings):
     config = (shared_output / job.name / "config.yaml").read_text()
     assert "beta: 0.2" in config
     assert "memory: 64" in config
+
+
+def test_the_backbone_that_is_not_pretrained_is_random(shared_output, small_settings):
+    made = table("pretraining", shared_output, small_settings, seeds=[0], rows=["randomly"])
+    (job,) = [c.cell.jobs[0] for c in made.summary.cells if "randomly" in c.cell.row.label]
+    frozen = "vit.backbone.blocks.0.attn.qkv.weight"
+    trained = load_file(shared_output / job.name / "model.safetensors")[frozen]
+    pretrained, random, other = (
+        build_network(job_config(job, seed, pretrained), 5, pretrained=True).state_dict()[frozen]
+        for seed, pretrained in ((0, True), (0, False), (1, False))
+    )
+    assert torch.equal(trained, random)
+    assert not torch.equal(random, pretrained)
+    assert not torch.equal(random, other)
+
+
+def job_config(job, seed, pretrained):
+    overrides = (*job.overrides, f"model.pretrained={str(pretrained).lower()}", f"seed={seed}")
+    return benchmark_config(job.benchmark, job.method, overrides)
 
 
 def test_mean_and_deviation_over_seeds_and_nothing_runs_twice(promptcal, shared_output, settings_arguments, results_of):
