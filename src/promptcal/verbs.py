@@ -57,7 +57,7 @@ def fit(
             image; empty, missing or -1 = unlabelled. Without it, class folders beside one named ``unlabelled``
             are the labels, and so is the column ``label`` of a dataset.
         n_classes: Number of categories, known and new together.
-        method: promptcal (the default), promptcal-warmup, gcd or kmeans.
+        method: promptcal (the default), promptcal-warmup, gcd, simgcd, orca, uno, rankstats or kmeans.
         truth: True classes in the same form as ``labels``, used only to report accuracy.
         config: A YAML file, or a `Config` (which then is the whole configuration).
         preset: Name of a preset to start from.
