@@ -311,6 +311,9 @@ def benchmark(
 ) -> None:
     """Fit a benchmark of the paper with its preset, and score it on its unlabelled training images.
 
+    NAME-inductive scores the test images instead, with a tenth of the training images held out to select by.
+    The benchmark mini needs no download.
+
     Example: promptcal benchmark cub --root data --output run
     """
     run = verbs.benchmark(

@@ -15,7 +15,7 @@ from promptcal.config import Config, load_config, method_preset
 from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
-from promptcal.fitting import Fit, Problem
+from promptcal.fitting import Fit, Inductive, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.run import Assignments, Run, RunDirectory
 from promptcal.tables.definition import check_epoch, check_scale
@@ -45,6 +45,7 @@ def fit(
     resume: bool = False,
     overwrite: bool = False,
     skip_unreadable: bool = False,
+    inductive: Inductive | None = None,
     progress: bool = True,
 ) -> Run:
     """Learn the categories of ``images`` and write a run directory.
@@ -69,6 +70,7 @@ def fit(
         resume: Go on with the unfinished run in ``output``; images, labels and settings must be the same.
         overwrite: Discard the run in ``output``, if there is one.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
+        inductive: For the inductive protocol: test images to score, and images to hold out from training.
         progress: Show progress.
     """
     resolved = _resolve(config, preset, overrides, n_classes, method, backbone, weights, seed, device)
@@ -76,7 +78,10 @@ def fit(
     directory.check_free(resume=resume, overwrite=overwrite)
     image_set = ImageSet.of(images)
     problem = Problem.of(
-        image_set, read_labels(labels, image_set), None if truth is None else read_labels(truth, image_set)
+        image_set,
+        read_labels(labels, image_set),
+        None if truth is None else read_labels(truth, image_set),
+        inductive,
     )
     problem.check(resolved.n_classes)
     if image_set.root is not None and Path(output).resolve().is_relative_to(image_set.root.resolve()):
@@ -279,10 +284,12 @@ def benchmark(
     skip_unreadable: bool = False,
     progress: bool = True,
 ) -> Run:
-    """Fit a benchmark with the preset of its name and score it on its unlabelled training images (transductive).
+    """Fit a benchmark with its preset and score it on its unlabelled training images (transductive).
+
+    ``NAME-inductive`` holds a tenth of the training images out to select by and scores the test images instead.
 
     Args:
-        name: One of those `datasets` lists, without the inductive ones.
+        name: One of those `datasets` lists.
         output: The run directory to write.
         root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
         method: As `fit` takes it.
@@ -296,12 +303,10 @@ def benchmark(
         progress: Show progress.
     """
     setup = benchmarks.setup(name)
-    if setup.inductive:
-        raise DataError(
-            f"{name} is scored on its test images, which this command does not do; "
-            f"choose {name.removesuffix('-inductive')}, or read it with promptcal.data.benchmarks.benchmark"
-        )
     data = benchmarks.benchmark(name, root, download)
+    inductive = None
+    if data.test is not None and data.validation is not None:
+        inductive = Inductive(data.validation, data.test, data.test_truth())
     return fit(
         images=data.train,
         labels=data.labels(),
@@ -316,6 +321,7 @@ def benchmark(
         resume=resume,
         overwrite=overwrite,
         skip_unreadable=skip_unreadable,
+        inductive=inductive,
         progress=progress,
     )
 
