@@ -311,6 +311,9 @@ def benchmark(
 ) -> None:
     """Fit a benchmark of the paper with its preset, and score it on its unlabelled training images.
 
+    NAME-inductive scores the test images instead, with a tenth of the training images held out to select by.
+    The benchmark mini needs no download.
+
     Example: promptcal benchmark cub --root data --output run
     """
     run = verbs.benchmark(
@@ -366,6 +369,9 @@ def table(
             metavar="full|mini", help="full: as published; mini: the embedded images and backbone, CPU minutes a row."
         ),
     ] = "full",
+    epoch: Annotated[
+        str, typer.Option(metavar="selected|last", help="Whose weights' figures to show; the CSV has both.")
+    ] = "selected",
     output: Annotated[Path, typer.Option(help="Folder of the runs, shared by all tables, and of the reports.")] = (
         verbs.TABLES_OUTPUT
     ),
@@ -400,7 +406,8 @@ def table(
     elif dry_run:
         _show_runs(verbs.table_runs(name=name, rows=rows or (), download=download, **common), output)
     else:
-        made = verbs.table(name=name, rows=rows or (), download=download, run=not no_run, progress=not quiet, **common)
+        options: dict[str, Any] = {"rows": rows or (), "epoch": epoch, "download": download}
+        made = verbs.table(name=name, run=not no_run, progress=not quiet, **options, **common)
         _show_table(made)
         if made.summary.troubles and not no_run:
             raise typer.Exit(1)

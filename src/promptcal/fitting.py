@@ -6,9 +6,9 @@ import json
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -45,18 +45,41 @@ from promptcal.training.warmup import Distillation
 
 
 @dataclass(frozen=True)
+class Inductive:
+    """The inductive protocol: training images held out to select by (a mask), test images and their true classes."""
+
+    validation: np.ndarray
+    test: ImageSet
+    truth: list[str]
+
+
+@dataclass(frozen=True)
 class Problem:
-    """What is to be solved: images, their labels (-1 = unlabelled) and, for scoring only, the truth."""
+    """What is to be solved: images, their labels (-1 = unlabelled) and, for scoring only, the truth.
+
+    With ``inductive`` it is the test images that are scored, otherwise the unlabelled ones.
+    """
 
     images: ImageSet
     labels: np.ndarray
     classes: list[str]
     truth: list[str | None] | None = None
+    inductive: Inductive | None = None
 
     @classmethod
-    def of(cls, images: ImageSet, labels: list[str | None], truth: list[str | None] | None = None) -> "Problem":
+    def of(
+        cls,
+        images: ImageSet,
+        labels: list[str | None],
+        truth: list[str | None] | None = None,
+        inductive: Inductive | None = None,
+    ) -> "Problem":
         numbers, classes = class_numbers(labels)
-        return cls(images, numbers, classes, truth)
+        return cls(images, numbers, classes, truth, inductive)
+
+    @property
+    def can_be_scored(self) -> bool:
+        return self.truth is not None or self.inductive is not None
 
     def check(self, n_classes: int) -> None:
         n_unlabelled = int((self.labels < 0).sum())
@@ -74,6 +97,10 @@ class Problem:
                 f"{n_unlabelled} unlabelled images cannot form {n_classes - len(self.classes)} new categories; "
                 "lower --n-classes"
             )
+        if self.inductive is not None and len(self.inductive.test) < n_classes:
+            raise DataError(
+                f"{len(self.inductive.test)} test images cannot be clustered into {n_classes} classes; give more"
+            )
 
     def kept(self, positions: list[int]) -> "Problem":
         """Without the images that could not be read."""
@@ -82,7 +109,8 @@ class Problem:
         chosen = np.array(positions)
         truth = None if self.truth is None else [self.truth[i] for i in positions]
         names = [None if n < 0 else self.classes[n] for n in self.labels[chosen]]
-        return Problem.of(self.images.subset(positions), names, truth)
+        inductive = self.inductive and replace(self.inductive, validation=self.inductive.validation[chosen])
+        return Problem.of(self.images.subset(positions), names, truth, inductive)
 
     def truth_numbers(self) -> np.ndarray | None:
         """Class numbers of the truth, known classes as in ``labels``, new ones after them, -1 = unknown."""
@@ -91,6 +119,13 @@ class Problem:
         new = sorted({t for t in self.truth if t is not None} - set(self.classes))
         number = {name: i for i, name in enumerate([*self.classes, *new])}
         return np.array([-1 if t is None else number[t] for t in self.truth], dtype=np.int64)
+
+
+class UnseenImages(NamedTuple):
+    """Of the inductive protocol: views of the test images that could be read, and their true classes."""
+
+    view: View | StreamedView
+    truth: list[str]
 
 
 class Fit:
@@ -121,7 +156,9 @@ class Fit:
         self._prepare_directory(store, resume)
         self.view = self._view(store)
         self.all_images = torch.arange(len(store))
-        if self.problem.truth is not None:
+        if self.problem.inductive is not None:
+            self.test = self._read_test(self.problem.inductive, skip_unreadable)
+        if self.problem.can_be_scored:
             self._score_frozen()
         cuda = [self.device] if self.device.type == "cuda" else []
         with StopRequest(self._say_stopping).listening() as stop, torch.random.fork_rng(devices=cuda):
@@ -151,20 +188,7 @@ class Fit:
         self._build()
 
     def _decode(self, skip_unreadable: bool) -> ImageStore | StreamedImages:
-        with progress_bar(self.console) as bar:
-            task = bar.add_task("reading", total=len(self.problem.images), note="")
-            options: dict[str, Any] = {
-                "skip_unreadable": skip_unreadable,
-                "on_progress": lambda done: bar.update(task, completed=done),
-            }
-            images, cache = self.problem.images, self._cache_folder()
-            store: ImageStore | StreamedImages
-            if self.config.data.store == "stream":
-                store, kept, self.skipped = inspect(images, self.resize, **options)
-            elif cache is not None:
-                store, kept, self.skipped = decode_to_file(images, self.resize, cache, **options)
-            else:
-                store, kept, self.skipped = decode(images, self.resize, **options)
+        store, kept, self.skipped = self._read("reading", self.problem.images, skip_unreadable)
         self.gaps = sorted(set(range(len(self.problem.images))) - set(kept))
         n_known = len(self.problem.classes)
         self.problem = self.problem.kept(kept)
@@ -175,12 +199,34 @@ class Fit:
             self._build()
         return store
 
-    def _cache_folder(self) -> Path | None:
+    def _read_test(self, inductive: Inductive, skip_unreadable: bool) -> UnseenImages:
+        store, kept, faults = self._read("reading test images", inductive.test, skip_unreadable)
+        if faults:
+            _warn(f"{len(faults)} unreadable test images are left out")
+        return UnseenImages(self._view(store), [inductive.truth[i] for i in kept])
+
+    def _read(
+        self, what: str, images: ImageSet, skip_unreadable: bool
+    ) -> tuple[ImageStore | StreamedImages, list[int], list[tuple[str, str]]]:
+        """The images in the kind of store that is set, the positions of those kept, names and faults of the others."""
+        with progress_bar(self.console) as bar:
+            task = bar.add_task(what, total=len(images), note="")
+            options: dict[str, Any] = {
+                "skip_unreadable": skip_unreadable,
+                "on_progress": lambda done: bar.update(task, completed=done),
+            }
+            cache = self._cache_folder(images)
+            if self.config.data.store == "stream":
+                return inspect(images, self.resize, **options)
+            if cache is not None:
+                return decode_to_file(images, self.resize, cache, **options)
+            return decode(images, self.resize, **options)
+
+    def _cache_folder(self, images: ImageSet) -> Path | None:
         """Where to keep decoded images: as set, or beside the run if they would fill half of the free memory."""
         settings = self.config.data
         if settings.cache is not None:
             return Path(settings.cache)
-        images = self.problem.images
         side = stored_size(images, self.resize) or min(images.size(0) or (self.resize,))
         likely_bytes = len(images) * 3 * side * side * 4 // 3
         mapped = settings.store == "mapped" or (
@@ -224,6 +270,8 @@ class Fit:
         digest = hashlib.sha256(pixels)
         digest.update("\0".join(self.problem.images.names).encode("utf-8", "surrogateescape"))
         digest.update(self.problem.labels.tobytes())
+        if self.problem.inductive is not None:
+            digest.update(self.problem.inductive.validation.tobytes())
         return digest.hexdigest()
 
     def _check_same_run(self, fingerprint: str) -> None:
@@ -252,7 +300,7 @@ class Fit:
         data = TrainingData(
             self.view,
             torch.from_numpy(labels).to(self.device),
-            BalancedSampler(torch.from_numpy(labels >= 0), self.config.data.batch_size),
+            self._sampler(labels),
         )
         selector = self._selector(labels, held_out)
         stages = self._stages()
@@ -274,6 +322,11 @@ class Fit:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         how = ", compiled (the first steps take half a minute)" if compiled else ""
         self.console.print(f"Training on {name} in {str(vit.dtype).removeprefix('torch.')}{how}", highlight=False)
+
+    def _sampler(self, labels: np.ndarray) -> BalancedSampler:
+        inductive = self.problem.inductive
+        drawn = None if inductive is None else torch.from_numpy(~inductive.validation)
+        return BalancedSampler(torch.from_numpy(labels >= 0), self.config.data.batch_size, drawn)
 
     def _stages(self) -> list[str]:
         """The stages that train for at least an epoch, in order."""
@@ -308,6 +361,8 @@ class Fit:
     def _held_out(self) -> np.ndarray:
         """Labels kept back from training to select by (-1 elsewhere)."""
         nothing = np.full(len(self.problem.labels), -1)
+        if self.problem.inductive is not None:
+            return np.where(self.problem.inductive.validation, self.problem.labels, -1)
         if self.config.selection.by != "validation" or not self.problem.classes:
             return nothing
         mask = hold_out(
@@ -320,9 +375,12 @@ class Fit:
         return np.where(mask, self.problem.labels, -1)
 
     def _selector(self, labels: np.ndarray, held_out: np.ndarray) -> Selector | None:
-        if self.config.selection.by == "oracle":
-            return Selector(self.view, labels, held_out, self.config, self.problem.truth_numbers())
-        return Selector(self.view, labels, held_out, self.config) if (held_out >= 0).any() else None
+        by, inductive = self.config.selection.by, self.problem.inductive
+        if by == "last" or (by == "validation" and not (held_out >= 0).any()):
+            return None
+        truth = self.problem.truth_numbers() if by == "oracle" else None
+        validation = None if inductive is None else inductive.validation
+        return Selector(self.view, labels, held_out, self.config, truth, validation)
 
     def _run_stage(
         self,
@@ -368,13 +426,13 @@ class Fit:
     def _finish(self, store: ImageStore | StreamedImages) -> None:
         """Assign with the kept weights and write what a user takes away."""
         stages = self._stages()
-        if self.problem.truth is not None:
+        if self.problem.can_be_scored:
             last_epoch = self._score_on_the_way(stages)
         if stages:
             self.checkpoints.load_best(stages[-1], self.network)
         features = self._embed(self.network, "embedding")
         partition = self._assign(features)
-        if self.problem.truth is not None:
+        if self.problem.can_be_scored:
             self._score_end(partition, stages, last_epoch)
         partition = partition.new_by_size(len(self.problem.classes))
         assignments = Assignments(
@@ -407,9 +465,14 @@ class Fit:
         return shares.gather(1, clusters.unsqueeze(1)).squeeze(1).cpu().numpy()
 
     def _embed(self, network: TrainedNetwork | PromptedViT, what: str) -> Tensor:
+        return self._embed_with(network, self.view, self.all_images, what)
+
+    def _embed_with(
+        self, network: TrainedNetwork | PromptedViT, view: View | StreamedView, images: Tensor, what: str
+    ) -> Tensor:
         with progress_bar(self.console) as bar:
-            task = bar.add_task(what, total=len(self.all_images), note="")
-            return embed(network, self.view, self.all_images, on_progress=lambda done: bar.update(task, completed=done))
+            task = bar.add_task(what, total=len(images), note="")
+            return embed(network, view, images, on_progress=lambda done: bar.update(task, completed=done))
 
     def _cluster(self, features: Tensor, labels: np.ndarray | None) -> SemiSupervisedKMeans:
         settings = self.config.clustering
@@ -428,6 +491,9 @@ class Fit:
         """The backbone as it came: what any of this is worth is the gain over this."""
         plain = PromptedViT(self.network.vit.backbone, prompts=0, train_blocks=self.config.model.train_blocks)
         plain.compute_in(self.network.vit.dtype)
+        if self.problem.inductive is not None:  # the test images have no labels to give to k-means
+            self._record("kmeans", self._score_test(plain, "frozen test features"))
+            return
         features = self._embed(plain, "frozen features")
         self._score("kmeans", self._cluster(features, None).labels_)
         self._score("semi_supervised_kmeans", self._cluster(features, self.problem.labels).labels_)
@@ -439,22 +505,42 @@ class Fit:
         """
         for name in stages[:-1]:
             self.checkpoints.load_best(name, self.network)
-            self._score(name, self._assign(self._embed(self.network, f"{name} features")).clusters)
+            self._record(name, self._score_now(f"{name} features"))
         if not stages or self.results[stages[-1]]["best_epoch"] == self.results[stages[-1]]["epochs"]:
             return None
         self.checkpoints.load_last_weights(self.network)
-        features = self._embed(self.network, "features of the last epoch")
-        return score_unlabelled(self._assign(features).clusters, self.problem)
+        return self._score_now("features of the last epoch")
 
     def _score_end(self, partition: Partition, stages: list[str], last: DiscoveryAccuracy | None) -> None:
         """The end result, with the selected weights and with the last epoch's."""
+        if self.problem.inductive is None:
+            selected = score_unlabelled(partition.clusters, self.problem)
+        else:
+            selected = self._score_test(self.network, "test features")
         if stages:
-            self._score(stages[-1], partition.clusters)
-        selected = score_unlabelled(partition.clusters, self.problem)
+            self._record(stages[-1], selected)
         self.results["scores"] = {"selected": asdict(selected), "last": asdict(last or selected)}
 
+    def _score_now(self, what: str) -> DiscoveryAccuracy:
+        """How the network fares as it is, under the problem's protocol."""
+        if self.problem.inductive is not None:
+            return self._score_test(self.network, what)
+        return score_unlabelled(self._assign(self._embed(self.network, what)).clusters, self.problem)
+
+    def _score_test(self, network: TrainedNetwork | PromptedViT, what: str) -> DiscoveryAccuracy:
+        """Inductive: the test images by the network's classifier if it has one, else by k-means without labels."""
+        images = torch.arange(len(self.test.truth))
+        features = self._embed_with(network, self.test.view, images, what)
+        if isinstance(network, ClassifierNetwork):
+            clusters = Partition.by_classifier(features, network).clusters
+        else:
+            clusters = self._cluster(features, None).labels_
+        return discovery_accuracy(self.test.truth, clusters, self.problem.classes)
+
     def _score(self, name: str, clusters: np.ndarray) -> None:
-        accuracy = score_unlabelled(clusters, self.problem)
+        self._record(name, score_unlabelled(clusters, self.problem))
+
+    def _record(self, name: str, accuracy: DiscoveryAccuracy) -> None:
         self.results.setdefault(name, {})["accuracy"] = asdict(accuracy)
 
     def _write(
@@ -467,7 +553,8 @@ class Fit:
         files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features.cpu().numpy()))
         files.write_text(directory.assignments_file, assignments.to_csv())
         write_sheets(directory.sheets_folder, store, assignments)
-        self.results |= {"method": self.config.method, "protocol": "transductive"}
+        protocol = "transductive" if self.problem.inductive is None else "inductive"
+        self.results |= {"method": self.config.method, "protocol": protocol}
         self.results["seconds"] = round(time.monotonic() - self.started, 1)
         files.write_json(directory.results_file, self.results)
         info = directory.info()
@@ -496,11 +583,14 @@ def results_table(results: dict[str, Any]) -> Table:
     ]
     if "scores" in results and results["scores"]["last"] != results["scores"]["selected"]:
         rows.append((f"{method.title}, last epoch", results["scores"]["last"]))
-    table = Table("accuracy on the unlabelled images, %", title_justify="left")
-    for column in ("All", "Known", "New"):
+    scored, columns = "unlabelled", {"All": "all", "Known": "known", "New": "new"}
+    if results.get("protocol") == "inductive":
+        scored, columns = "test", {**columns, "Known*": "separate_known", "New*": "separate_new"}
+    table = Table(f"accuracy on the {scored} images, %", title_justify="left")
+    for column in columns:
         table.add_column(column, justify="right")
     for label, accuracy in rows:
-        parts = (accuracy[part] for part in ("all", "known", "new"))
+        parts = (accuracy[part] for part in columns.values())
         table.add_row(label, *("-" if share is None else f"{100 * share:.1f}" for share in parts))
     return table
 

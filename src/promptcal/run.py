@@ -148,7 +148,7 @@ def build_network(config: Config, n_known: int, *, pretrained: bool) -> TrainedN
             model.supervised_prompts,
             train_blocks=model.train_blocks,
             image_size=model.image_size,
-            pretrained=pretrained and model.weights is None,
+            pretrained=pretrained and model.pretrained and model.weights is None,
             prompt_pooling=config.switches.prompt_pooling,
         )
         if pretrained and model.weights is not None:

@@ -15,10 +15,10 @@ from promptcal.config import Config, load_config, method_preset
 from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
-from promptcal.fitting import Fit, Problem
+from promptcal.fitting import Fit, Inductive, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.run import Assignments, Run, RunDirectory
-from promptcal.tables.definition import check_scale
+from promptcal.tables.definition import check_epoch, check_scale
 from promptcal.tables.jobs import Circumstances, Job, State
 from promptcal.tables.making import TableListing, TableReport, list_tables, make_table, planned
 from promptcal.training.recorder import progress_bar
@@ -45,6 +45,7 @@ def fit(
     resume: bool = False,
     overwrite: bool = False,
     skip_unreadable: bool = False,
+    inductive: Inductive | None = None,
     progress: bool = True,
 ) -> Run:
     """Learn the categories of ``images`` and write a run directory.
@@ -57,7 +58,7 @@ def fit(
             image; empty, missing or -1 = unlabelled. Without it, class folders beside one named ``unlabelled``
             are the labels, and so is the column ``label`` of a dataset.
         n_classes: Number of categories, known and new together.
-        method: promptcal (the default), promptcal-warmup, gcd or kmeans.
+        method: promptcal (the default), promptcal-warmup, gcd, simgcd, orca, uno, rankstats or kmeans.
         truth: True classes in the same form as ``labels``, used only to report accuracy.
         config: A YAML file, or a `Config` (which then is the whole configuration).
         preset: Name of a preset to start from.
@@ -69,6 +70,7 @@ def fit(
         resume: Go on with the unfinished run in ``output``; images, labels and settings must be the same.
         overwrite: Discard the run in ``output``, if there is one.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
+        inductive: For the inductive protocol: test images to score, and images to hold out from training.
         progress: Show progress.
     """
     resolved = _resolve(config, preset, overrides, n_classes, method, backbone, weights, seed, device)
@@ -76,7 +78,10 @@ def fit(
     directory.check_free(resume=resume, overwrite=overwrite)
     image_set = ImageSet.of(images)
     problem = Problem.of(
-        image_set, read_labels(labels, image_set), None if truth is None else read_labels(truth, image_set)
+        image_set,
+        read_labels(labels, image_set),
+        None if truth is None else read_labels(truth, image_set),
+        inductive,
     )
     problem.check(resolved.n_classes)
     if image_set.root is not None and Path(output).resolve().is_relative_to(image_set.root.resolve()):
@@ -279,10 +284,12 @@ def benchmark(
     skip_unreadable: bool = False,
     progress: bool = True,
 ) -> Run:
-    """Fit a benchmark with the preset of its name and score it on its unlabelled training images (transductive).
+    """Fit a benchmark with its preset and score it on its unlabelled training images (transductive).
+
+    ``NAME-inductive`` holds a tenth of the training images out to select by and scores the test images instead.
 
     Args:
-        name: One of those `datasets` lists, without the inductive ones.
+        name: One of those `datasets` lists.
         output: The run directory to write.
         root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
         method: As `fit` takes it.
@@ -296,12 +303,10 @@ def benchmark(
         progress: Show progress.
     """
     setup = benchmarks.setup(name)
-    if setup.inductive:
-        raise DataError(
-            f"{name} is scored on its test images, which this command does not do; "
-            f"choose {name.removesuffix('-inductive')}, or read it with promptcal.data.benchmarks.benchmark"
-        )
     data = benchmarks.benchmark(name, root, download)
+    inductive = None
+    if data.test is not None and data.validation is not None:
+        inductive = Inductive(data.validation, data.test, data.test_truth())
     return fit(
         images=data.train,
         labels=data.labels(),
@@ -316,6 +321,7 @@ def benchmark(
         resume=resume,
         overwrite=overwrite,
         skip_unreadable=skip_unreadable,
+        inductive=inductive,
         progress=progress,
     )
 
@@ -326,6 +332,7 @@ def table(
     output: str | PathLike[str] = TABLES_OUTPUT,
     seeds: Sequence[int] = (0, 1, 2),
     scale: str = "full",
+    epoch: str = "selected",
     rows: Sequence[str] = (),
     root: str | PathLike[str] | None = None,
     device: str | None = None,
@@ -344,6 +351,7 @@ def table(
         output: Folder of the run directories, which tables share, and of the reports.
         seeds: A run for each; mean and standard deviation are over them.
         scale: full, or mini for the embedded images and backbone.
+        epoch: Whose weights' figures are reported: selected or last. The CSV has both.
         rows: Labels of the rows to run, or parts of them; by default all. The others are reported as they are.
         root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
         device: auto, cpu, cuda, mps.
@@ -359,6 +367,7 @@ def table(
         where=where,
         seeds=seeds,
         scale=check_scale(scale),
+        epoch=check_epoch(epoch),
         settings=overrides,
         rows=rows,
         run=run,

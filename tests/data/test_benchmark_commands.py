@@ -12,7 +12,7 @@ from promptcal import verbs
 from promptcal.config import load_config, presets
 from promptcal.data import embedded_set
 from promptcal.data.benchmarks import benchmark_names, setup
-from promptcal.errors import DataError
+from promptcal.errors import DataError, PromptCALWarning
 
 TABLE = {  # classes, epochs 1 + 2, K, q, M / negatives, published All / Known / New
     "cifar10": (10, 200, 70, 10, 0.5, 4096, 1024, "97.9 / 96.6 / 98.5"),
@@ -109,16 +109,41 @@ def test_benchmark_runs_the_method_on_a_tree_in_the_official_layout(promptcal, t
     assert "new-1" in out
 
 
+def test_inductive_benchmark_scores_the_test_images_of_the_tree(tmp_path, quick_settings):
+    images = embedded_set("train").images
+
+    def picture(i):
+        buffer = io.BytesIO()
+        Image.fromarray(images[i]).save(buffer, "PNG")
+        return buffer.getvalue()
+
+    ids = range(1, 1001)
+    in_training = {i: i <= 800 for i in ids}
+    cub_tree(tmp_path, ids, {i: (i - 1) % 200 + 1 for i in ids}, in_training, picture)
+    settings = [*quick_settings, "model.image_size=16", "clustering.n_init=1", "tensorboard=false"]
+    with pytest.warns(PromptCALWarning, match="not the published"):
+        run = verbs.benchmark(
+            name="cub-inductive",
+            root=tmp_path,
+            method="kmeans",
+            output=tmp_path / "run",
+            overrides=settings,
+            progress=False,
+        )
+    found = verbs.results(run)
+    assert found["protocol"] == "inductive"
+    # one test image of each class, each in a cluster of its own: any clustering into 200 is a perfect one
+    assert found["scores"]["selected"]["all"] == 1.0
+    assert run.info["n_images"] == 800
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["cubs"], "there is no benchmark 'cubs'; choose one of"),
         (["cub"], "CUB-200-2011 is not in"),
         (["cars", "--download"], "Stanford Cars cannot be downloaded"),
-        (
-            ["cub-inductive"],
-            "cub-inductive is scored on its test images, which this command does not do; choose cub, or",
-        ),
+        (["cub-inductive"], "CUB-200-2011 is not in"),
     ],
 )
 def test_what_cannot_be_run_is_one_sentence(promptcal, tmp_path, arguments, message):

@@ -205,11 +205,23 @@ def test_labels_tell_of_labelled_images_only(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("n_labelled", "n"), [(1_498, 5_994), (20_000, 50_000), (9, 109)])
 def test_a_tenth_of_both_kinds_is_held_out(n_labelled, n):
     labelled = np.random.default_rng(1).permutation(n) < n_labelled
-    held = hold_out_both(labelled)
+    one_class = np.zeros(n, dtype=int)
+    held = hold_out_both(labelled, one_class)
     assert (held & labelled).sum() == n_labelled // 10
     assert (held & ~labelled).sum() == (n - n_labelled) // 10
     np.random.seed(123)
-    assert np.array_equal(hold_out_both(labelled), held)  # whatever the global generator does
+    assert np.array_equal(hold_out_both(labelled, one_class), held)  # whatever the global generator does
+
+
+def test_no_class_loses_its_last_label_to_the_hold_out():
+    labelled, classes = np.arange(200) < 100, np.arange(200) % 100  # one label a class
+    assert hold_out_both(labelled, np.zeros(200, dtype=int))[labelled].sum() == 10
+    held = hold_out_both(labelled, classes)
+    assert not held[labelled].any()
+    assert held[~labelled].sum() == 10
+    twice = np.repeat(np.arange(50), 4)  # two labels a class, of which a few would lose both
+    held = hold_out_both(labelled, twice)
+    assert set(twice[labelled & ~held]) == set(twice[labelled])
 
 
 # -- where data is looked for, and what is said when it is not there ------------------------------------------------

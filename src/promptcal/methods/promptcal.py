@@ -28,8 +28,8 @@ class TwoStages(Method):
 
     def stage(self, name: str, network: Network, surroundings: Surroundings) -> Stage:
         if name == "warmup":
-            semicl = self.config.warmup.semicl
-            return WarmupStage(network, self.config.loss, surroundings.distillation(), semicl=semicl)
+            distillation, semicl = surroundings.distillation(), self.config.warmup.semicl
+            return WarmupStage(network, self.config.loss, distillation, semicl=semicl)
         if self.config.switches.prompt_head == "new":
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derive_seed(self.config.seed, "affinity", "head"))

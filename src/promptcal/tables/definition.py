@@ -15,6 +15,7 @@ from promptcal.errors import ConfigError
 
 Scale = Literal["full", "mini"]
 Stage = Literal["final", "warmup"]
+Epoch = Literal["selected", "last"]
 Figures = list[float | None]
 
 ACCURACIES = {
@@ -140,6 +141,20 @@ def load_table(name: str) -> Table:
         raise ConfigError(f"there is no table {name!r}; choose one of {', '.join(NAMES)}")
     text = (resources.files("promptcal.tables") / "definitions" / f"{name}.yaml").read_text("utf-8")
     return Table.model_validate({"name": name, **yaml.safe_load(text)})
+
+
+def check_epoch(epoch: str) -> Epoch:
+    if epoch not in get_args(Epoch):
+        raise ConfigError(f"there is no epoch {epoch!r} to report; choose selected or last")
+    return cast(Epoch, epoch)
+
+
+@cache
+def keys_of_rows() -> frozenset[str]:
+    """Every setting that a row of some table is about."""
+    rows = [row for name in NAMES for row in load_table(name).rows]
+    overrides = [o for row in rows for o in (*row.overrides, *(row.mini.overrides if row.mini else ()))]
+    return frozenset(["model.weights", *(override.partition("=")[0] for override in overrides)])
 
 
 def check_scale(scale: str) -> Scale:

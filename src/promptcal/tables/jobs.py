@@ -17,7 +17,7 @@ from promptcal.config import Config, load_config
 from promptcal.data.benchmarks import default_root, setup
 from promptcal.errors import RunError
 from promptcal.run import RunDirectory
-from promptcal.tables.definition import Stage
+from promptcal.tables.definition import Stage, keys_of_rows
 
 _NAME_LENGTH = 60  # of the settings in a directory's name; the hash tells longer ones apart
 # What a result does not depend on, or what stands in the name anyway.
@@ -93,16 +93,13 @@ class FitJob:
         if not directory.exists():
             return self._unstarted(where)
         try:
-            finished = directory.info()["status"] == "finished"
-        except (RunError, KeyError) as error:
-            return State("damaged", str(error))
-        if not finished:
-            return State("interrupted")
-        try:
-            self.outcome(where, "final")
+            finished = directory.info().get("status") == "finished"
+            self._check_settings(directory)
+            if finished:
+                self.outcome(where, "final")
         except RunError as error:
             return State("damaged", str(error))
-        return State("finished")
+        return State("finished" if finished else "interrupted")
 
     def run(self, where: Circumstances) -> None:
         from promptcal import verbs  # the verb `table` comes from there
@@ -146,6 +143,17 @@ class FitJob:
             return State("data absent", f"the weights {self.weights} are not in {where.data_root}; put them there")
         return State("missing")
 
+    def _check_settings(self, directory: RunDirectory) -> None:
+        """A preset may have changed since the run was made; its figures are then not this table's."""
+        made = flat(directory.config().model_dump())
+        now = flat(benchmark_config(self.benchmark, self.method, self._overrides("ROOT")).model_dump())
+        for key in sorted(now.keys() - _NOT_IN_HASH - {"model.weights"}):
+            if made[key] != now[key]:
+                raise RunError(
+                    f"{directory.path} was made with {key}={made[key]}, which is {now[key]} now; "
+                    "delete the folder and run the table again"
+                )
+
     def _directory(self, where: Circumstances) -> RunDirectory:
         return RunDirectory(where.output / self.name)
 
@@ -168,10 +176,14 @@ def benchmark_config(benchmark: str, method: str, overrides: Sequence[str]) -> C
 
 
 def job_name(parts: Sequence[str], changes: dict[str, Any], seed: int) -> str:
-    """``mini-promptcal-loss.beta=0.2-seed0-1a2b3c4d``: for people first, the hash for the rest."""
+    """``mini-promptcal-loss.beta=0.2-seed0-1a2b3c4d``: for people first, the hash for the rest.
+
+    What rows of tables are about comes first, as there may not be room for all.
+    """
     digest = short_hash([list(parts), sorted(changes.items())])
-    readable = ",".join(f"{key}={value}" for key, value in sorted(changes.items()))
-    readable = re.sub(r"[^\w.,=+-]+", "_", readable)[:_NAME_LENGTH].rstrip(",.=_")
+    in_order = sorted(changes, key=lambda key: (key not in keys_of_rows(), key))
+    readable = re.sub(r"[^\w.,=+-]+", "_", ",".join(f"{key}={changes[key]}" for key in in_order))
+    readable = readable[:_NAME_LENGTH].rstrip(",.=_")
     return "-".join([*parts, *([readable] if readable else []), f"seed{seed}", digest])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from promptcal import files
 from promptcal.errors import ConfigError
 from promptcal.tables import report
-from promptcal.tables.definition import NAMES, Scale, Table, chosen_rows, load_table
+from promptcal.tables.definition import NAMES, Epoch, Scale, Table, chosen_rows, load_table
 from promptcal.tables.jobs import Circumstances, Job, State, short_hash
 from promptcal.tables.plan import jobs_of, plan
 from promptcal.tables.runner import run_missing, states_of
@@ -43,6 +43,7 @@ def make_table(
     where: Circumstances,
     seeds: Sequence[int] = (0, 1, 2),
     scale: Scale = "full",
+    epoch: Epoch = "selected",
     settings: Sequence[str] = (),
     rows: Sequence[str] = (),
     run: bool = True,
@@ -56,7 +57,7 @@ def make_table(
     states = states_of(jobs_of(cells), where)
     if run:
         states |= run_missing(jobs_of(cells, labels), where, say)
-    summary = summarise(table, scale, checked, settings, cells, states, where)
+    summary = summarise(table, scale, epoch, checked, settings, cells, states, where)
     return _write(summary, where)
 
 
@@ -114,6 +115,9 @@ def _write(summary: Summary, where: Circumstances) -> TableReport:
 
 
 def _stem(summary: Summary) -> str:
-    """``generic``, ``generic-mini``, and with settings of one's own ``generic-mini-1a2b3c4d``."""
-    parts = [summary.table.name, *(["mini"] if summary.scale == "mini" else [])]
-    return "-".join([*parts, *([short_hash(summary.settings)] if summary.settings else [])])
+    """``generic``, ``generic-mini``, ``generic-last``, and with settings of one's own ``generic-mini-1a2b3c4d``."""
+    parts = [summary.table.name]
+    parts += ["mini"] if summary.scale == "mini" else []
+    parts += ["last"] if summary.epoch == "last" else []
+    parts += [short_hash(summary.settings)] if summary.settings else []
+    return "-".join(parts)

@@ -57,13 +57,13 @@ def _bars(panel: Axes, section: Section, labels: list[str], parts: list[str]) ->
         row = labels.index(cell.cell.row.label)
         for i, part in enumerate(parts):
             place = row + (i - (len(parts) - 1) / 2) * thickness
-            if part in cell.selected:
-                found = cell.selected[part]
+            if part in cell.shown:
+                found = cell.shown[part]
                 spread = None if math.isnan(found.std) else found.std
                 panel.barh(place, found.mean, thickness * 0.92, color=_COLOURS[i], xerr=spread, zorder=2)
             if part in cell.published:
                 panel.scatter(cell.published[part], place, **_PUBLISHED)
-        if not cell.selected:
+        if not cell.shown:
             panel.text(1, row, cell.status, va="center", fontsize=7, color="#888888", style="italic")
     _tidy(panel, "x")
 
@@ -77,8 +77,8 @@ def _panels_by_part(summary: Summary) -> Figure:
     labels = [cell.cell.row.label.replace(" (", "\n(") for cell in section.cells]
     for i, (panel, part) in enumerate(zip(axes, parts, strict=True)):
         for x, cell in enumerate(section.cells):
-            if part in cell.selected:
-                found = cell.selected[part]
+            if part in cell.shown:
+                found = cell.shown[part]
                 spread = None if math.isnan(found.std) else found.std
                 panel.bar(x, found.mean, 0.6, color=_COLOURS[i], yerr=spread, zorder=2)
             if part in cell.difference:  # times of other machines say nothing here

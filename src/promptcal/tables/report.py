@@ -50,8 +50,8 @@ def grid(summary: Summary, section: Section) -> list[list[str]]:
     parts = summary.table.parts
     rows = []
     for c in section.cells:
-        figures = [_measured(part, c.selected.get(part)) for part in parts]
-        if not c.selected:
+        figures = [_measured(part, c.shown.get(part)) for part in parts]
+        if not c.shown:
             figures = [c.status, *("" for _ in parts[1:])]
         comparison = [_joined([_published(c, part) for part in parts])]
         if summary.scale == "full":
@@ -65,9 +65,8 @@ def notes(summary: Summary, where: Circumstances) -> list[str]:
     table = summary.table
     lines = []
     if table.kind == "accuracy":
-        lines.append(
-            "Accuracy in %, with the weights of the epoch that the run selected; the CSV has the last one's too."
-        )
+        other = "last" if summary.epoch == "selected" else "selected"
+        lines.append(f"Accuracy in % with the weights of the {summary.epoch} epoch; the CSV has the {other} one's too.")
     if len(summary.seeds) > 1:
         lines.append(f"Mean ± standard deviation (n - 1) over the seeds {', '.join(map(str, summary.seeds))}.")
     else:
@@ -107,7 +106,7 @@ def show(summary: Summary, where: Circumstances, console: Console) -> None:
     """On a terminal there is less room, so the published figure and the difference stand below the measured one."""
     for section in sections(summary):
         view = Grid(title=f"{summary.table.title}: {section.title}", title_justify="left", show_lines=True)
-        view.add_column("", min_width=18)
+        view.add_column("", min_width=14)
         for part in summary.table.parts:
             view.add_column(PARTS[part], justify="right", no_wrap=True)
         view.add_column("seeds", justify="right")
@@ -123,7 +122,7 @@ def show(summary: Summary, where: Circumstances, console: Console) -> None:
 
 
 def _on_two_lines(c: CellSummary, part: str) -> str:
-    measured = _measured(part, c.selected.get(part)) if c.selected else c.status if part in ("all", "gflops") else ""
+    measured = _measured(part, c.shown.get(part)) if c.shown else c.status if part in ("all", "gflops") else ""
     below = " ".join(text for text in (_published(c, part), _difference(c, part)) if text != "-")
     return f"{measured}\n[dim]{below}[/dim]"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from promptcal.errors import RunError
-from promptcal.tables.definition import ACCURACIES, Scale, Table
+from promptcal.tables.definition import ACCURACIES, Epoch, Scale, Table
 from promptcal.tables.jobs import Circumstances, Outcome, State
 from promptcal.tables.plan import Cell
 
@@ -26,13 +26,17 @@ class Statistic:
 
 @dataclass(frozen=True)
 class CellSummary:
-    """A cell with its figures by part; parts that were not measured or published are left out."""
+    """A cell with its figures by part; parts that were not measured or published are left out.
+
+    ``shown`` are the selected or the last epoch's figures, whichever the table is asked for.
+    """
 
     cell: Cell
     outcomes: dict[int, Outcome]  # by seed, of the finished runs
     states: tuple[State, ...]  # of its runs, one a seed
     selected: dict[str, Statistic]
     last: dict[str, Statistic]
+    shown: dict[str, Statistic]
     published: dict[str, float]
     difference: dict[str, float]
 
@@ -60,6 +64,7 @@ class Summary:
 
     table: Table
     scale: Scale
+    epoch: Epoch
     seeds: tuple[int, ...]
     settings: tuple[str, ...]
     cells: list[CellSummary]
@@ -78,18 +83,19 @@ class Summary:
 def summarise(
     table: Table,
     scale: Scale,
+    epoch: Epoch,
     seeds: Sequence[int],
     settings: Sequence[str],
     cells: Sequence[Cell],
     states: dict[str, State],
     where: Circumstances,
 ) -> Summary:
-    summaries = [_summarise_cell(table, scale, cell, states, where) for cell in cells]
-    return Summary(table, scale, tuple(seeds), tuple(settings), summaries)
+    summaries = [_summarise_cell(table, scale, epoch, cell, states, where) for cell in cells]
+    return Summary(table, scale, epoch, tuple(seeds), tuple(settings), summaries)
 
 
 def _summarise_cell(
-    table: Table, scale: Scale, cell: Cell, states: dict[str, State], where: Circumstances
+    table: Table, scale: Scale, epoch: Epoch, cell: Cell, states: dict[str, State], where: Circumstances
 ) -> CellSummary:
     outcomes: dict[int, Outcome] = {}
     of_jobs: list[State] = []
@@ -109,8 +115,9 @@ def _summarise_cell(
         }
         for kind in ("selected", "last")
     )
+    shown = last if epoch == "last" and table.kind == "accuracy" else selected
     given = cell.row.published.get(cell.column.title, [])
     published = {part: f for part, f in zip(table.parts, given, strict=False) if f is not None}
-    comparable = [p for p in (*ACCURACIES, "gflops") if scale == "full" and p in selected and p in published]
-    difference = {p: selected[p].mean - published[p] for p in comparable}
-    return CellSummary(cell, outcomes, tuple(of_jobs), selected, last, published, difference)
+    comparable = [p for p in (*ACCURACIES, "gflops") if scale == "full" and p in shown and p in published]
+    difference = {p: shown[p].mean - published[p] for p in comparable}
+    return CellSummary(cell, outcomes, tuple(of_jobs), selected, last, shown, published, difference)

@@ -58,6 +58,9 @@ class Benchmark:
     def truth(self) -> list[str]:
         return [self.class_names[c] for c in self.classes]
 
+    def test_truth(self) -> list[str]:
+        return [] if self.test_classes is None else [self.class_names[c] for c in self.test_classes]
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -168,21 +171,24 @@ def benchmark(name: str, root: str | os.PathLike[str] | None = None, download: b
         train.class_names,
         np.array(entry.known, dtype=np.int64),
         labelled,
-        hold_out_both(labelled) if entry.inductive else None,
+        hold_out_both(labelled, train.classes) if entry.inductive else None,
         None if test is None else test.images,
         None if test is None else test.classes,
     )
 
 
-def hold_out_both(labelled: np.ndarray, share: float = VALIDATION_SHARE) -> np.ndarray:
+def hold_out_both(labelled: np.ndarray, classes: np.ndarray, share: float = VALIDATION_SHARE) -> np.ndarray:
     """Mask of the images held out for selection: ``share`` of the labelled and of the unlabelled ones, rounded down.
 
-    Drawn as the labels are: by position, uniformly over instances, NumPy's legacy generator with seed 0.
+    Drawn as the labels are: by position, uniformly over instances, NumPy's legacy generator with seed 0. Where that
+    would take all labels of a class, its first labelled image is left in training.
     """
     generator = np.random.RandomState(0)
     mask = np.zeros(len(labelled), dtype=bool)
     for group in (np.flatnonzero(labelled), np.flatnonzero(~labelled)):
         mask[group[generator.choice(len(group), replace=False, size=int(share * len(group)))]] = True
+    for lost in np.setdiff1d(classes[labelled], classes[labelled & ~mask]):
+        mask[np.flatnonzero(labelled & (classes == lost))[0]] = False
     return mask
 
 
