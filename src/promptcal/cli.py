@@ -54,6 +54,18 @@ Method = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
+Precision = Annotated[
+    str | None,
+    typer.Option(help="auto, fp32 or bf16: of the network's matrix products. auto: bf16 on a GPU made for it."),
+]
+Compile = Annotated[
+    bool | None,
+    typer.Option(
+        "--compile/--no-compile",
+        help="Compile the network. By default on CUDA, for runs of 2,000 steps or more.",
+        show_default=False,
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Discard the run in --output, if there is one.")]
 Root = Annotated[
@@ -103,6 +115,8 @@ def fit(
     overrides: Overrides = None,
     seed: Seed = None,
     device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     skip_unreadable: SkipUnreadable = False,
@@ -126,6 +140,8 @@ def fit(
         overrides=overrides or (),
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         resume=resume,
         overwrite=overwrite,
         skip_unreadable=skip_unreadable,
@@ -224,6 +240,8 @@ def demo(
     method: Method = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
     overrides: Overrides = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -235,6 +253,8 @@ def demo(
         method=method,
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         overrides=overrides or (),
         resume=resume,
         overwrite=overwrite,
@@ -302,6 +322,8 @@ def benchmark(
     method: Method = None,
     seed: Seed = None,
     device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
     overrides: Overrides = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch the dataset first if it is absent.")] = False,
     resume: Resume = False,
@@ -323,6 +345,8 @@ def benchmark(
         method=method,
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         overrides=overrides or (),
         download=download,
         resume=resume,

@@ -42,6 +42,8 @@ def fit(
     weights: str | PathLike[str] | None = None,
     seed: int | None = None,
     device: str | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
     resume: bool = False,
     overwrite: bool = False,
     skip_unreadable: bool = False,
@@ -67,13 +69,23 @@ def fit(
         weights: Local weight file for the backbone.
         seed: Seed of everything random.
         device: auto, cpu, cuda, mps.
+        precision: auto, fp32, bf16.
+        compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
         resume: Go on with the unfinished run in ``output``; images, labels and settings must be the same.
         overwrite: Discard the run in ``output``, if there is one.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
         inductive: For the inductive protocol: test images to score, and images to hold out from training.
         progress: Show progress.
     """
-    resolved = _resolve(config, preset, overrides, n_classes, method, backbone, weights, seed, device)
+    named = {
+        "n_classes": n_classes,
+        "method": method,
+        "seed": seed,
+        "device": device,
+        "precision": precision,
+        "compile": None if compile is None else "always" if compile else "never",
+    }
+    resolved = _resolve(config, preset, overrides, named, {"backbone": backbone, "weights": weights})
     directory = RunDirectory(output)
     directory.check_free(resume=resume, overwrite=overwrite)
     image_set = ImageSet.of(images)
@@ -98,17 +110,13 @@ def _resolve(
     config: Config | str | PathLike[str] | None,
     preset: str | None,
     overrides: Sequence[str],
-    n_classes: int | None,
-    method: str | None,
-    backbone: str | None,
-    weights: str | PathLike[str] | None,
-    seed: int | None,
-    device: str | None,
+    named: dict[str, Any],
+    model: dict[str, Any],
 ) -> Config:
-    values: dict[str, Any] = {"n_classes": n_classes, "method": method, "seed": seed, "device": device}
-    model = {"backbone": backbone, "weights": None if weights is None else str(weights)}
-    values = {k: v for k, v in values.items() if v is not None}
-    values["model"] = {k: v for k, v in model.items() if v is not None}
+    """The configuration of everything given; of ``named`` settings and the ``model``'s, those that are not None."""
+    values = {k: v for k, v in named.items() if v is not None}
+    values["model"] = {k: str(v) for k, v in model.items() if v is not None}
+    method = named["method"]
     if isinstance(config, Config):
         base = config.model_dump()
         if method not in (None, config.method):
@@ -216,6 +224,8 @@ def demo(
     method: str | None = None,
     seed: int = 0,
     device: str | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
     overrides: Sequence[str] = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -230,6 +240,8 @@ def demo(
         method: As `fit` takes it.
         seed: Seed of everything random; which images are labelled does not depend on it.
         device: auto, cpu, cuda, mps.
+        precision: auto, fp32, bf16.
+        compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
         overrides: Settings as ``a.b=value``.
         resume: Go on with the unfinished run in ``output``.
         overwrite: Discard the run in ``output``, if there is one.
@@ -249,6 +261,8 @@ def demo(
         overrides=overrides,
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         resume=resume,
         overwrite=overwrite,
         progress=progress,
@@ -277,6 +291,8 @@ def benchmark(
     method: str | None = None,
     seed: int | None = None,
     device: str | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
     overrides: Sequence[str] = (),
     download: bool = False,
     resume: bool = False,
@@ -295,6 +311,8 @@ def benchmark(
         method: As `fit` takes it.
         seed: Seed of everything random; which images are labelled does not depend on it.
         device: auto, cpu, cuda, mps.
+        precision: auto, fp32, bf16.
+        compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
         overrides: Settings as ``a.b=value``.
         download: Fetch the dataset first where it is absent and can be fetched.
         resume: Go on with the unfinished run in ``output``.
@@ -318,6 +336,8 @@ def benchmark(
         overrides=overrides,
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         resume=resume,
         overwrite=overwrite,
         skip_unreadable=skip_unreadable,
