@@ -243,6 +243,14 @@ class Config(_Section):
     n_classes: int = Field(ge=1, description="known and new categories together")
     seed: int = Field(0, ge=0)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto",
+        description="of the network's matrix products; losses, norms and the affinity graph stay in fp32 (TF32 on a "
+        "GPU beside bf16). auto: bf16 on GPUs made for it, else fp32",
+    )
+    compile: Literal["auto", "always", "never"] = Field(
+        "auto", description="compile the network; auto: on CUDA, for runs of 2,000 steps or more"
+    )
     method: MethodName = "promptcal"
     variant: Literal["official", "paper"] = "official"
     model: ModelConfig = Field(default_factory=lambda: ModelConfig())
