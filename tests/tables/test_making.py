@@ -17,7 +17,7 @@ from promptcal.errors import ConfigError, Interrupted
 from promptcal.run import build_network
 from promptcal.tables.definition import NAMES, load_table
 from promptcal.tables.jobs import benchmark_config
-from promptcal.training.loop import Loop
+from promptcal.training.affinity import AffinityStage
 
 pytestmark = pytest.mark.usefixtures("few_images")
 ONE_ROW = {  # of each table, one that is its own
@@ -176,21 +176,21 @@ def test_an_interrupted_run_is_resumed_and_ends_as_if_it_had_not_been(
     whole = table("cal-weight", shared_output, small_settings, seeds=[0], rows=["0.2"])
     name = whole.summary.cells[0].cell.jobs[0].name
     steps = 0
-    original = Loop._step
+    original = AffinityStage.step
 
     def step_and_interrupt(self, *arguments, **more):
         nonlocal steps
         steps += 1
-        if steps == 7:
+        if steps == 2:
             os.kill(os.getpid(), signal.SIGINT)
         return original(self, *arguments, **more)
 
     arguments = ["table", "cal-weight", "--rows", "0.2", "0.4", "--seeds", "0", "--preset-scale", "mini", "--quiet"]
     arguments += ["--output", tmp_path, "--device", "cpu", *settings_arguments]
     with monkeypatch.context() as patched:
-        patched.setattr(Loop, "_step", step_and_interrupt)
+        patched.setattr(AffinityStage, "step", step_and_interrupt)
         code, _, err = promptcal(*arguments)
-    assert code == 130
+    assert (code, steps) == (130, 2)
     assert f"stopped in {name} (0 of 2 runs done); run the same command to go on" in err
     states = {
         job.name: state.name for job, state in runs_of("cal-weight", tmp_path, small_settings, rows=["0.2", "0.4"])

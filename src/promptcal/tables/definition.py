@@ -30,7 +30,8 @@ PARTS = {
     "seconds_per_image": "s / image",
     "images_per_second": "images / s",
     "gflops": "GFLOPs",
-    "million_parameters": "M parameters",
+    "gflops_here": "done here",
+    "million_parameters": "M param.",
 }
 
 # The order of the paper: main text, then appendix.

@@ -6,13 +6,14 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from promptcal import files
 from promptcal.tables.definition import PARTS
 from promptcal.tables.report import Section, sections
 from promptcal.tables.summary import Summary
 
-_COLOURS = ("#3b5b92", "#5aa469", "#e08e45", "#7f9ccb", "#f0bf8f")
+_COLOURS = ("#3b5b92", "#5aa469", "#e08e45", "#a8d3b0", "#f0bf8f")
 _PUBLISHED: dict[str, Any] = {
     "marker": "D",
     "s": 22,
@@ -21,6 +22,8 @@ _PUBLISHED: dict[str, Any] = {
     "linewidth": 1.0,
     "zorder": 4,
 }
+
+_SPREAD = {"ecolor": "#333333", "elinewidth": 1.0, "capsize": 2.0}
 
 
 def write_plot(summary: Summary, path: Path) -> None:
@@ -41,7 +44,7 @@ def draw(summary: Summary) -> Figure:
         _bars(panel, section, labels, parts)
         panel.set_title(section.title if summary.scale == "full" else f"{section.title}\n(marks: {section.paper})")
         panel.set_xlabel("accuracy, %")
-        panel.set_xlim(0, 100)
+        panel.set_xlim(0, 101)
         panel.set_xticks(range(0, 101, 20))
     axes[0].set_yticks(range(len(labels)), labels)
     axes[0].invert_yaxis()
@@ -60,7 +63,9 @@ def _bars(panel: Axes, section: Section, labels: list[str], parts: list[str]) ->
             if part in cell.shown:
                 found = cell.shown[part]
                 spread = None if math.isnan(found.std) else found.std
-                panel.barh(place, found.mean, thickness * 0.92, color=_COLOURS[i], xerr=spread, zorder=2)
+                panel.barh(
+                    place, found.mean, thickness * 0.92, color=_COLOURS[i], xerr=spread, error_kw=_SPREAD, zorder=2
+                )
             if part in cell.published:
                 panel.scatter(cell.published[part], place, **_PUBLISHED)
         if not cell.shown:
@@ -80,7 +85,7 @@ def _panels_by_part(summary: Summary) -> Figure:
             if part in cell.shown:
                 found = cell.shown[part]
                 spread = None if math.isnan(found.std) else found.std
-                panel.bar(x, found.mean, 0.6, color=_COLOURS[i], yerr=spread, zorder=2)
+                panel.bar(x, found.mean, 0.6, color=_COLOURS[i], yerr=spread, error_kw=_SPREAD, zorder=2)
             if part in cell.difference:  # times of other machines say nothing here
                 panel.scatter(x, cell.published[part], **_PUBLISHED)
         panel.set_xticks(range(len(labels)), labels, fontsize=7)
@@ -94,7 +99,7 @@ def _panels_by_part(summary: Summary) -> Figure:
 
 
 def _legend(figure: Figure, panel: Axes, parts: list[str]) -> None:
-    handles: list[Any] = [panel.barh([], [], color=_COLOURS[i], label=PARTS[part]) for i, part in enumerate(parts)]
+    handles: list[Any] = [Patch(color=_COLOURS[i], label=PARTS[part]) for i, part in enumerate(parts)]
     handles.append(panel.scatter([], [], label="paper", **_PUBLISHED))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
 

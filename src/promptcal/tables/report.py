@@ -103,17 +103,22 @@ def markdown(summary: Summary, where: Circumstances) -> str:
 
 
 def show(summary: Summary, where: Circumstances, console: Console) -> None:
-    """On a terminal there is less room, so the published figure and the difference stand below the measured one."""
+    """On a terminal there is less room, so the published figure and the difference stand below the measured one.
+
+    Of more than three parts the deviation does too, and seeds and seconds are left to the files.
+    """
+    parts = summary.table.parts
+    narrow = len(parts) > 3
     for section in sections(summary):
         view = Grid(title=f"{summary.table.title}: {section.title}", title_justify="left", show_lines=True)
-        view.add_column("", min_width=14)
-        for part in summary.table.parts:
+        view.add_column("", min_width=10 if narrow else 14)
+        for part in parts:
             view.add_column(PARTS[part], justify="right", no_wrap=True)
-        view.add_column("seeds", justify="right")
-        view.add_column("s a run", justify="right")
+        for head in () if narrow else ("seeds", "s a run"):
+            view.add_column(head, justify="right")
         for c in section.cells:
-            figures = [_on_two_lines(c, part) for part in summary.table.parts]
-            view.add_row(escape(c.cell.row.label), *figures, _seeds(c), _seconds(c))
+            figures = [_above_each_other(c, part, "\n± " if narrow else " ± ") for part in parts]
+            view.add_row(escape(c.cell.row.label), *figures, *(() if narrow else (_seeds(c), _seconds(c))))
         console.print(view)
         below = "paper, and the difference to it" if summary.scale == "full" else section.paper
         console.print(f"below each figure: {below}", style="dim", highlight=False)
@@ -121,8 +126,9 @@ def show(summary: Summary, where: Circumstances, console: Console) -> None:
         console.print(note, markup=False, highlight=False)
 
 
-def _on_two_lines(c: CellSummary, part: str) -> str:
-    measured = _measured(part, c.shown.get(part)) if c.shown else c.status if part in ("all", "gflops") else ""
+def _above_each_other(c: CellSummary, part: str, plus_minus: str) -> str:
+    status = c.status if part in ("all", "gflops") else ""
+    measured = _measured(part, c.shown.get(part)).replace(" ± ", plus_minus) if c.shown else status
     below = " ".join(text for text in (_published(c, part), _difference(c, part)) if text != "-")
     return f"{measured}\n[dim]{below}[/dim]"
 
