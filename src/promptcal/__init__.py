@@ -1,6 +1,6 @@
 """promptcal: sort images into the categories you know and the ones you do not know yet.
 
-Generalized category discovery by PromptCAL (CVPR 2023). The verbs are `fit`, `predict`, `evaluate`, `check`,
+Generalized category discovery by PromptCAL (CVPR 2023). The verbs are `fit`, `predict`, `evaluate`, `export`, `check`,
 `datasets`, `benchmark`, `table` and `demo`; `PromptCAL` is the same as a scikit-learn estimator.
 """
 
@@ -16,7 +16,7 @@ from promptcal.errors import (
 )
 from promptcal.estimator import PromptCAL
 from promptcal.run import Assignments, Run
-from promptcal.verbs import benchmark, check, datasets, demo, evaluate, fit, predict, table
+from promptcal.verbs import benchmark, check, datasets, demo, evaluate, export, fit, predict, table
 
 __all__ = [
     "Assignments",
@@ -35,6 +35,7 @@ __all__ = [
     "datasets",
     "demo",
     "evaluate",
+    "export",
     "fit",
     "predict",
     "table",

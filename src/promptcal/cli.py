@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -20,6 +21,7 @@ from promptcal.config import MethodName, presets
 from promptcal.data.benchmarks import default_root
 from promptcal.data.check import MAX_DISTANCE
 from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
+from promptcal.export import FORMS
 from promptcal.fitting import results_table
 from promptcal.report.check import check_report
 from promptcal.run import Assignments, Run
@@ -155,11 +157,20 @@ def predict(
     run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
     images: Annotated[list[Path], typer.Argument(help="Folder, quoted pattern, or image files.")],
     output: Annotated[Path | None, typer.Option(help="CSV file to write; default: to the terminal.")] = None,
+    none_below: Annotated[
+        float | None,
+        typer.Option(
+            help="Cosine with the nearest category's centre below which an image is of none; default: that which 95 % "
+            "of the labelled images kept back in the fit reach.",
+            show_default=False,
+        ),
+    ] = None,
+    accept_all: Annotated[bool, typer.Option("--accept-all", help="Call no image none of the categories.")] = False,
     device: Device = None,
     skip_unreadable: SkipUnreadable = False,
     quiet: Quiet = False,
 ) -> None:
-    """Put new images into the categories of a finished run, with a confidence.
+    """Put new images into the categories of a finished run, with a confidence, or say that they are of none.
 
     Example: promptcal predict run new-photos --output predictions.csv
     """
@@ -168,6 +179,8 @@ def predict(
         run=run,
         images=chosen,
         output=output,
+        none_below=none_below,
+        accept_all=accept_all,
         device=device,
         skip_unreadable=skip_unreadable,
         progress=not quiet,
@@ -196,6 +209,24 @@ def evaluate(
         values = (getattr(accuracy, prefix + part) for part in ("all", "known", "new"))
         table.add_row(label, *("-" if math.isnan(value) else f"{100 * value:.1f}" for value in values))
     console.print(table)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
+    to: Annotated[
+        str, typer.Option(help=f"Form: {'; '.join(f'{name}, {form.what}' for name, form in FORMS.items())}.")
+    ],
+    output: Annotated[Path, typer.Option(help="File or folder to write; must not exist yet.")],
+    copy: Annotated[bool, typer.Option("--copy", help="Copy images instead of linking to them.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Take the found categories away in the form another program reads. Originals are never moved or changed.
+
+    Example: promptcal export run --to folders --output sorted
+    """
+    written = verbs.export(run=run, to=to, output=output, copy=copy, progress=not quiet)
+    console.print(f"Written to {written}", markup=False, highlight=False)
 
 
 @app.command()
@@ -281,10 +312,12 @@ def _show(run: Run) -> None:
 def _categories(assignments: Assignments, what: str) -> Table:
     table = Table("category", "kind")
     table.add_column(what, justify="right")
-    counts = Counter(assignments.clusters[~assignments.labelled].tolist())
+    accepted = np.ones(len(assignments), dtype=bool) if assignments.accepted is None else assignments.accepted
+    counts = Counter(assignments.clusters[~assignments.labelled & accepted].tolist())
     for cluster, name in enumerate(assignments.names):
-        kind = "known" if cluster < assignments.n_known else "new"
-        table.add_row(escape(name), kind, str(counts[cluster]))
+        table.add_row(escape(name), assignments.kind(cluster), str(counts[cluster]))
+    if not accepted.all():
+        table.add_row("(none of these)", "", str(int((~accepted).sum())))
     return table
 
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from promptcal import files
+from promptcal.calibration import Calibration, calibrate_run
 from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.config import Config
 from promptcal.data import BalancedSampler, ImageSet, ImageStore, StreamedImages, StreamedView, View
@@ -27,12 +28,19 @@ from promptcal.data.store import HOST_SHARE, decode, free_host_memory, stored_si
 from promptcal.data.stream import inspect
 from promptcal.device import choose_compile, choose_device, choose_dtype, float32_products
 from promptcal.errors import ConfigError, DataError, Interrupted, LabelError, PromptCALWarning, RunError
+from promptcal.export.tables import write_parquet_if_possible
 from promptcal.methods import METHODS, Surroundings, method_of
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork
-from promptcal.partition import Partition, centre_shares, classifier_shares
+from promptcal.partition import (
+    Partition,
+    centre_shares,
+    choices,
+    classifier_logits,
+    classifier_shares,
+)
 from promptcal.report.sheets import write_sheets
-from promptcal.run import Assignments, RunDirectory, build_network, category_names
+from promptcal.run import Assignments, RunDirectory, build_network, category_names, training_temperature
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.interrupts import StopRequest
@@ -258,6 +266,7 @@ class Fit:
         root = self.problem.images.root
         return {
             "root": None if root is None else str(root.absolute()),
+            "folder": self.problem.images.folder(),
             "n_images": len(self.problem.images),
             "n_labelled": int((self.problem.labels >= 0).sum()),
             "known_classes": self.problem.classes,
@@ -295,7 +304,7 @@ class Fit:
         state = self.checkpoints.load_last() if resume else None
         self.recorder = Recorder(self.directory.path, self.console, tensorboard=self.config.tensorboard)
         self.recorder.rewind(state["records"] if state else 0)  # forget what came after the last checkpoint
-        held_out = self._held_out()
+        self.held_out = held_out = self._held_out()
         labels = np.where(held_out >= 0, -1, self.problem.labels)
         data = TrainingData(
             self.view,
@@ -434,14 +443,19 @@ class Fit:
         partition = self._assign(features)
         if self.problem.can_be_scored:
             self._score_end(partition, stages, last_epoch)
+        self.calibration = self._calibrate(features, partition)
         partition = partition.new_by_size(len(self.problem.classes))
+        names = category_names(self.problem.classes, self.config.n_classes)
+        chosen = choices(self._shares(features, partition), torch.from_numpy(partition.clusters))
         assignments = Assignments(
             self.problem.images.names,
-            partition.clusters,
-            self._confidence(features, partition),
-            category_names(self.problem.classes, self.config.n_classes),
-            len(self.problem.classes),
+            chosen.clusters,
+            chosen.confidence,
+            names,
+            [name in self.problem.classes for name in names],
             self.problem.labels >= 0,
+            chosen.second,
+            chosen.second_confidence,
         )
         self._write(store, features, partition, assignments)
 
@@ -454,15 +468,30 @@ class Fit:
         partition = Partition(kmeans.labels_, torch.from_numpy(kmeans.cluster_centers_))
         return (partition if self.method.uses_labels_to_cluster else partition.named_by(labels)).keeping(labels)
 
-    def _confidence(self, features: Tensor, partition: Partition) -> np.ndarray:
-        """The share of each image's cluster among all."""
+    def _shares(self, features: Tensor, partition: Partition) -> Tensor:
+        """The share of each cluster in each image."""
         if isinstance(self.network, ClassifierNetwork):
             assert partition.columns is not None
-            shares = classifier_shares(features, self.network, partition.columns)
-        else:
-            shares = centre_shares(features, partition.centres, self.config.loss.affinity_temperature)
-        clusters = torch.from_numpy(partition.clusters).to(shares.device)
-        return shares.gather(1, clusters.unsqueeze(1)).squeeze(1).cpu().numpy()
+            return classifier_shares(features, self.network, partition.columns, self.calibration.temperature)
+        return centre_shares(features, partition.centres, self.calibration.temperature)
+
+    def _calibrate(self, features: Tensor, partition: Partition) -> Calibration:
+        logits = None
+        if isinstance(self.network, ClassifierNetwork):
+            assert partition.columns is not None
+            logits = classifier_logits(features, self.network, partition.columns)
+        found = calibrate_run(
+            features,
+            partition,
+            self.problem.labels,
+            self.held_out,
+            logits=logits,
+            labels_in_centres=self.method.uses_labels_to_cluster,
+            temperature=training_temperature(self.config, self.network),
+        )
+        if found.threshold is None and self.problem.classes:
+            _warn("no label can be spared to calibrate by, so confidences are as they are, and predict accepts all")
+        return found
 
     def _embed(self, network: TrainedNetwork | PromptedViT, what: str) -> Tensor:
         return self._embed_with(network, self.view, self.all_images, what)
@@ -552,6 +581,8 @@ class Fit:
         files.write_safetensors(directory.centres_file, {"centres": partition.centres, **columns})
         files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features.cpu().numpy()))
         files.write_text(directory.assignments_file, assignments.to_csv())
+        write_parquet_if_possible(directory.assignments_parquet_file, assignments.table())
+        self.calibration.write(directory.calibration_file)
         write_sheets(directory.sheets_folder, store, assignments)
         protocol = "transductive" if self.problem.inductive is None else "inductive"
         self.results |= {"method": self.config.method, "protocol": protocol}

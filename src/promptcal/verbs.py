@@ -15,6 +15,7 @@ from promptcal.config import Config, load_config, method_preset
 from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
+from promptcal.export import export_run
 from promptcal.fitting import Fit, Inductive, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.run import Assignments, Run, RunDirectory
@@ -132,16 +133,21 @@ def predict(
     run: str | PathLike[str] | Run,
     images: Any,
     output: str | PathLike[str] | None = None,
+    none_below: float | None = None,
+    accept_all: bool = False,
     device: str | None = None,
     skip_unreadable: bool = False,
     progress: bool = True,
 ) -> Assignments:
-    """Put new images into the categories of a finished run; ``output`` also writes them as CSV.
+    """Put new images into the categories of a finished run, or into none; ``output`` also writes them as CSV.
 
     Args:
         run: A run directory.
         images: As `fit` takes them, or one image file.
         output: CSV file to write.
+        none_below: Images are of none of the categories if their cosine with the nearest centre is below this; by
+            default the run's own threshold, which 95 % of the labelled images it was measured on reach.
+        accept_all: Have no threshold.
         device: auto, cpu, cuda, mps; by default the run's.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
         progress: Show progress.
@@ -149,7 +155,9 @@ def predict(
     loaded = run if isinstance(run, Run) else Run(run, device)
     if output is not None and not Path(output).parent.is_dir():
         raise RunError(f"the folder of the output {output} does not exist; make it first")
-    assignments = loaded.predict(images, skip_unreadable=skip_unreadable, progress=progress)
+    assignments = loaded.predict(
+        images, none_below=none_below, accept_all=accept_all, skip_unreadable=skip_unreadable, progress=progress
+    )
     if output is not None:
         files.write_text(Path(output), assignments.to_csv())
     return assignments
@@ -177,6 +185,28 @@ def evaluate(*, run: str | PathLike[str] | Run, truth: Any) -> DiscoveryAccuracy
     )
     files.write_json(loaded.directory.evaluation_file, {"n_scored": len(scored), **asdict(accuracy)})
     return accuracy
+
+
+def export(
+    *,
+    run: str | PathLike[str] | Run,
+    to: str,
+    output: str | PathLike[str],
+    copy: bool = False,
+    progress: bool = True,
+) -> Path:
+    """Write what a finished run found in the form another program reads; returns the output.
+
+    Args:
+        run: A run directory.
+        to: folders, csv, coco, huggingface, fiftyone-json, embeddings or onnx.
+        output: The file or folder to write; must not exist yet.
+        copy: Copy images instead of linking to them.
+        progress: Show progress.
+    """
+    loaded = run if isinstance(run, Run) else Run(run, "cpu")
+    export_run(loaded, to, Path(output), copy=copy, console=Console(stderr=True, quiet=not progress))
+    return Path(output)
 
 
 def check(
