@@ -8,6 +8,7 @@ from rich.console import Console
 
 from promptcal.errors import RunError
 from promptcal.export.coco import write_coco
+from promptcal.export.onnx_file import write_onnx
 from promptcal.export.tables import write_embeddings, write_table
 from promptcal.export.trees import write_fiftyone, write_folders, write_huggingface
 from promptcal.run import Run
@@ -16,12 +17,13 @@ from promptcal.training.recorder import progress_bar
 
 @dataclass(frozen=True)
 class Form:
-    """``write`` takes the run and the output, and as options those of ``copy`` and ``on_progress`` it has use for."""
+    """``write`` takes the run and the output, and what else it has use for: ``copy``, ``on_progress``, ``console``."""
 
     what: str
     write: Any
     folder: bool = False
     by_image: bool = False
+    speaks: bool = False
 
 
 FORMS: dict[str, Form] = {
@@ -31,6 +33,7 @@ FORMS: dict[str, Form] = {
     "huggingface": Form("an image folder for datasets.load_dataset", write_huggingface, folder=True, by_image=True),
     "fiftyone-json": Form("a FiftyOneImageClassificationDataset", write_fiftyone, folder=True, by_image=True),
     "embeddings": Form("path, category and embedding of each image as parquet", write_embeddings),
+    "onnx": Form("the network with its categories as one ONNX file", write_onnx, speaks=True),
 }
 
 
@@ -43,6 +46,8 @@ def export_run(run: Run, to: str, output: Path, *, copy: bool, console: Console)
         raise RunError(f"--copy copies images, which {to} does not hold; leave it out")
     _check_free(run, form, output)
     options: dict[str, Any] = {"copy": copy} if form.folder else {}
+    if form.speaks:
+        options["console"] = console
     if not form.by_image:
         form.write(run, output, **options)
         return
