@@ -110,6 +110,16 @@ def test_overconfidence_is_cured_on_images_not_calibrated_on():
     assert after < 0.05
 
 
+def test_images_learned_from_do_not_vouch_for_more_confidence():
+    scores = np.random.default_rng(3).uniform(-1, 1, (200, 5))
+    for truth, expected in ((0.05, 0.1), (0.4, None)):
+        classes = drawn_from(scores, truth)
+        found = calibrate(Evidence(scores, classes, scores.max(axis=1), "left-out"), temperature=0.1)
+        assert found.temperature == (expected or best_temperature(scores, classes))
+        held_out = calibrate(Evidence(scores, classes, scores.max(axis=1), "held-out"), temperature=0.1)
+        assert held_out.temperature == best_temperature(scores, classes)
+
+
 @pytest.mark.parametrize("n", [1, 7, 20, 1000])
 def test_the_threshold_is_the_largest_that_accepts_enough(n):
     similarity = np.random.default_rng(n).uniform(size=n)

@@ -2,7 +2,8 @@
 
 Scores of an image (cosines with the cluster centres, or a classifier's outputs) become shares by a softmax at a
 temperature. The temperature is that which makes the true classes of labelled images the network did not learn from
-likeliest, and the threshold the cosine with the nearest centre that 95 % of these images reach.
+likeliest, and the threshold the cosine with the nearest centre that 95 % of these images reach. Where the network
+learned from every label, images it knows too well stand in: they can show that it is too sure, but not vouch for more.
 """
 
 import json
@@ -21,6 +22,7 @@ from promptcal.errors import RunError
 from promptcal.partition import Partition, centre_cosines
 
 ACCEPTED_SHARE = 0.95
+HELD_OUT, LEFT_OUT, NONE = "held-out", "left-out", "none"
 _BINS = 15
 _HOTTEST, _COLDEST = 1e3, 1e-4  # as multiples of the spread of the scores
 
@@ -29,7 +31,8 @@ _HOTTEST, _COLDEST = 1e3, 1e-4  # as multiples of the spread of the scores
 class Calibration:
     """``basis``: "held-out" labels, which training did not see, or "left-out", each in turn left out of its centre.
 
-    Where neither is to be had it is "none": the temperature is that of training, and there is no threshold.
+    The temperature is then not lowered below that of training. Where neither is to be had the basis is "none": the
+    temperature is that of training, and there is no threshold.
     ``error_*`` and ``nll_*`` are the expected calibration error and the mean negative log-likelihood of the ``n``
     images at the temperature of training and at the chosen one; ``accepted_*`` the share of the fit's own unlabelled
     images, assigned to known and to new categories, that the threshold accepts.
@@ -39,7 +42,7 @@ class Calibration:
     threshold: float | None = None
     target: float = ACCEPTED_SHARE
     n: int = 0
-    basis: str = "none"
+    basis: str = NONE
     error_before: float | None = None
     error_after: float | None = None
     nll_before: float | None = None
@@ -75,10 +78,10 @@ def calibrate_run(
     """
     centres = partition.centres.to(features)
     cosines = centre_cosines(features, centres)
-    usable, basis = (held_out >= 0), "held-out"
+    usable, basis = held_out >= 0, HELD_OUT
     if logits is None:
         if not usable.any():
-            usable, basis = labels >= 0, "left-out"
+            usable, basis = labels >= 0, LEFT_OUT
         if labels_in_centres:
             sizes = np.bincount(partition.clusters, minlength=len(centres))
             usable &= sizes[labels] > 1
@@ -119,6 +122,8 @@ def calibrate(evidence: Evidence, temperature: float) -> Calibration:
     if not len(classes):
         return Calibration(temperature)
     chosen = best_temperature(scores, classes)
+    if evidence.basis == LEFT_OUT:
+        chosen = max(chosen, temperature)
     before, after = (softmax(scores / t, axis=1) for t in (temperature, chosen))
     return Calibration(
         chosen,

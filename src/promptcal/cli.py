@@ -119,6 +119,14 @@ def fit(
     device: Device = None,
     precision: Precision = None,
     compile: Compile = None,
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Finished run to go on from with new labels: its settings, weights, labels, and the numbers and names "
+            "of its categories are kept; what moved is in changes.csv.",
+        ),
+    ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     skip_unreadable: SkipUnreadable = False,
@@ -127,6 +135,8 @@ def fit(
     """Learn the categories of a folder of images and write a run directory.
 
     Example: promptcal fit photos --labels labels.csv --n-classes 20 --output run
+
+    With some of the found categories named: promptcal fit photos --labels more.csv --from run --output run-2
     """
     run = verbs.fit(
         images=images,
@@ -144,6 +154,7 @@ def fit(
         device=device,
         precision=precision,
         compile=compile,
+        start_from=start_from,
         resume=resume,
         overwrite=overwrite,
         skip_unreadable=skip_unreadable,
@@ -301,6 +312,14 @@ def _show(run: Run) -> None:
     table = results_table(found)
     if table.row_count:
         console.print(table)
+    if "changes" in found:
+        changes = found["changes"]
+        console.print(
+            f"{changes['moved']} of {changes['images']} images moved to another category since {changes['from']}, "
+            f"{changes['added']} are new.",
+            markup=False,
+            highlight=False,
+        )
     console.print(f"Took {found['seconds']:.0f} s. In {run.path}:", markup=False, highlight=False)
     for file, what in (
         (run.directory.assignments_file, "the category of each image"),

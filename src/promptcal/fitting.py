@@ -20,6 +20,7 @@ from promptcal import files
 from promptcal.calibration import Calibration, calibrate_run
 from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.config import Config
+from promptcal.continuing import Earlier
 from promptcal.data import BalancedSampler, ImageSet, ImageStore, StreamedImages, StreamedView, View
 from promptcal.data.cache import decode_to_file
 from promptcal.data.labels import class_numbers
@@ -137,10 +138,18 @@ class UnseenImages(NamedTuple):
 
 
 class Fit:
-    """One fit in its run directory. `run` is any method from top to bottom."""
+    """One fit in its run directory. `run` is any method from top to bottom, or from where an ``earlier`` run ended."""
 
-    def __init__(self, problem: Problem, config: Config, directory: RunDirectory, console: Console) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        config: Config,
+        directory: RunDirectory,
+        console: Console,
+        earlier: Earlier | None = None,
+    ) -> None:
         self.problem = problem
+        self.earlier = earlier
         self.config = config
         self.directory = directory
         self.console = console
@@ -166,7 +175,7 @@ class Fit:
         self.all_images = torch.arange(len(store))
         if self.problem.inductive is not None:
             self.test = self._read_test(self.problem.inductive, skip_unreadable)
-        if self.problem.can_be_scored:
+        if self.problem.can_be_scored and not self._goes_on:
             self._score_frozen()
         cuda = [self.device] if self.device.type == "cuda" else []
         with StopRequest(self._say_stopping).listening() as stop, torch.random.fork_rng(devices=cuda):
@@ -178,8 +187,16 @@ class Fit:
 
     def _build(self) -> None:
         self.method = method_of(self.config)
-        self.network = build_network(self.config, len(self.problem.classes), pretrained=True).to(self.device)
+        network = build_network(self.config, len(self.problem.classes), pretrained=not self._goes_on)
+        if self.earlier is not None and self._goes_on:
+            self.earlier.load_into(network)
+        self.network = network.to(self.device)
         self.network.vit.compute_in(choose_dtype(self.config.precision, self.device))
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether training starts from an earlier run's weights."""
+        return self.earlier is not None and self.earlier.gives_weights_to(self.config)
 
     def _stored_size(self) -> int:
         """The shorter side in the store: as set, or the published 256 : 224 of the crop."""
@@ -260,7 +277,8 @@ class Fit:
         if self.skipped:
             rows = [(name, reason, position) for (name, reason), position in zip(self.skipped, self.gaps, strict=True)]
             files.write_csv(self.directory.skipped_file, ["path", "reason", "position"], rows)
-        self.directory.write_info({"status": "running", **self._description(), "fingerprint": fingerprint})
+        started = {} if self.earlier is None else {"started_from": str(self.earlier.path.absolute())}
+        self.directory.write_info({"status": "running", **self._description(), **started, "fingerprint": fingerprint})
 
     def _description(self) -> dict[str, Any]:
         root = self.problem.images.root
@@ -281,6 +299,8 @@ class Fit:
         digest.update(self.problem.labels.tobytes())
         if self.problem.inductive is not None:
             digest.update(self.problem.inductive.validation.tobytes())
+        if self.earlier is not None:
+            digest.update(self.earlier.digest)
         return digest.hexdigest()
 
     def _check_same_run(self, fingerprint: str) -> None:
@@ -338,8 +358,9 @@ class Fit:
         return BalancedSampler(torch.from_numpy(labels >= 0), self.config.data.batch_size, drawn)
 
     def _stages(self) -> list[str]:
-        """The stages that train for at least an epoch, in order."""
-        return [name for name, epochs in self.method.epochs().items() if epochs]
+        """The stages that train for at least an epoch, in order; from an earlier run's weights only the last one."""
+        epochs = list(self.method.epochs().items())
+        return [name for name, n in (epochs[-1:] if self._goes_on else epochs) if n]
 
     def _surroundings(self) -> Surroundings:
         truth = self.problem.truth_numbers()
@@ -378,6 +399,7 @@ class Fit:
             self.problem.labels,
             self.config.data.validation_fraction,
             derive_seed(self.config.seed, "validation"),
+            None if self.earlier is None else self.earlier.not_learned_from(self.problem.images.names),
         )
         if not mask.any():
             _warn("no label can be spared to select an epoch by, so the last one is kept")
@@ -446,6 +468,9 @@ class Fit:
         self.calibration = self._calibrate(features, partition)
         partition = partition.new_by_size(len(self.problem.classes))
         names = category_names(self.problem.classes, self.config.n_classes)
+        if self.earlier is not None:
+            problem = self.problem
+            partition, names = self.earlier.renumbered(partition, problem.classes, problem.labels, problem.images.names)
         chosen = choices(self._shares(features, partition), torch.from_numpy(partition.clusters))
         assignments = Assignments(
             self.problem.images.names,
@@ -583,12 +608,20 @@ class Fit:
         files.write_text(directory.assignments_file, assignments.to_csv())
         write_parquet_if_possible(directory.assignments_parquet_file, assignments.table())
         self.calibration.write(directory.calibration_file)
+        held_out = [name for name, label in zip(assignments.paths, self.held_out, strict=True) if label >= 0]
+        files.write_json(directory.held_out_file, held_out)
+        if self.earlier is not None:
+            changes = self.earlier.changes(assignments)
+            changes.write(directory.changes_file, directory.changes_summary_file)
+            self.results["changes"] = changes.summary()
         write_sheets(directory.sheets_folder, store, assignments)
         protocol = "transductive" if self.problem.inductive is None else "inductive"
         self.results |= {"method": self.config.method, "protocol": protocol}
         self.results["seconds"] = round(time.monotonic() - self.started, 1)
         files.write_json(directory.results_file, self.results)
         info = directory.info()
+        if self.earlier is not None:
+            info["former_names"] = self.earlier.former_names(assignments.names)
         directory.write_info({**info, "status": "finished", "categories": assignments.names})
 
 

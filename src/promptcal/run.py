@@ -112,6 +112,9 @@ class RunDirectory:
         self.centres_file = self.path / "centres.safetensors"
         self.assignments_file = self.path / "assignments.csv"
         self.calibration_file = self.path / "calibration.json"
+        self.held_out_file = self.path / "held_out.json"
+        self.changes_file = self.path / "changes.csv"
+        self.changes_summary_file = self.path / "changes.json"
         self.assignments_parquet_file = self.path / "assignments.parquet"
         self.embeddings_file = self.path / "embeddings.npy"
         self.results_file = self.path / "results.json"
@@ -338,6 +341,12 @@ class Run:
             np.array([number.get(row.get("second", ""), -1) for row in rows]),
             np.array([float(row.get("second_confidence") or 0) for row in rows]),
         )
+
+    def held_out(self) -> list[str]:
+        """Names of the images whose labels were kept back from training; older versions did not write them down."""
+        if not self.directory.held_out_file.exists():
+            return []
+        return json.loads(self.directory.held_out_file.read_text(encoding="utf-8"))
 
     def given_images(self) -> tuple[ImageSet, list[int]]:
         """The names of all images the fit was given, and the positions among them of those it assigned."""

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from promptcal import files
 from promptcal.config import Config, load_config, method_preset
+from promptcal.continuing import Earlier
 from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
@@ -45,6 +46,7 @@ def fit(
     device: str | None = None,
     precision: str | None = None,
     compile: bool | None = None,
+    start_from: str | PathLike[str] | None = None,
     resume: bool = False,
     overwrite: bool = False,
     skip_unreadable: bool = False,
@@ -72,6 +74,9 @@ def fit(
         device: auto, cpu, cuda, mps.
         precision: auto, fp32, bf16.
         compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
+        start_from: A finished run to go on from with new labels: its settings, its labels where there are no new
+            ones, and its weights, of which only the last stage is trained further. Its categories keep their numbers
+            and names; what moved is written to ``changes.csv``.
         resume: Go on with the unfinished run in ``output``; images, labels and settings must be the same.
         overwrite: Discard the run in ``output``, if there is one.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
@@ -86,13 +91,18 @@ def fit(
         "precision": precision,
         "compile": None if compile is None else "always" if compile else "never",
     }
-    resolved = _resolve(config, preset, overrides, named, {"backbone": backbone, "weights": weights})
     directory = RunDirectory(output)
+    earlier = _earlier(start_from, directory, resume, config, preset)
+    base = config if earlier is None else earlier.settings(method)
+    resolved = _resolve(base, preset, overrides, named, {"backbone": backbone, "weights": weights})
+    if earlier is not None:
+        earlier.check(resolved, directory.path)
     directory.check_free(resume=resume, overwrite=overwrite)
     image_set = ImageSet.of(images)
+    given = read_labels(labels, image_set)
     problem = Problem.of(
         image_set,
-        read_labels(labels, image_set),
+        given if earlier is None else earlier.with_its_labels(given, image_set.names),
         None if truth is None else read_labels(truth, image_set),
         inductive,
     )
@@ -103,8 +113,21 @@ def fit(
             "choose another place"
         )
     console = Console(stderr=True, quiet=not progress)
-    Fit(problem, resolved, directory, console).run(resume=resume, skip_unreadable=skip_unreadable)
+    Fit(problem, resolved, directory, console, earlier).run(resume=resume, skip_unreadable=skip_unreadable)
     return Run(output, device)
+
+
+def _earlier(
+    start_from: str | PathLike[str] | None, directory: RunDirectory, resume: bool, config: Any, preset: str | None
+) -> Earlier | None:
+    if start_from is None:
+        start = directory.info().get("started_from") if resume else None
+        if start is not None:
+            raise RunError(f"the run in {directory.path} goes on from {start}; add --from {start} to resume it")
+        return None
+    if config is not None or preset is not None:
+        raise ConfigError(f"--from takes its settings from {start_from}; change single ones with --set")
+    return Earlier(start_from)
 
 
 def _resolve(
