@@ -4,7 +4,8 @@
     python benchmarks/affinity.py --grow    how time and memory grow with N, K and the number of classes
 
 Measured with the host ahead of the device, as in a training step; "host-bound" is one call after another with
-nothing else to do. The dense float32 products of `dense_affinity_graph`, which say what is computed, are timed in the same run.
+nothing else to do. The dense float32 products of `dense_affinity_graph`, which say what is computed, are timed in
+the same run.
 """
 
 import argparse

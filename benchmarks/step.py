@@ -5,10 +5,12 @@ affinity graph, optimiser, moving average, memory.
     python benchmarks/step.py --device cpu         the demo's step against the equations written as loops
     python benchmarks/step.py --grow               how a step grows with memory, K, classes and batch
 
-On CUDA it also runs 20 steps of each stage with every host synchronisation forbidden.
+On CUDA it also runs 20 steps of each stage with every host synchronisation forbidden, and steps and looks by turns
+with every further compilation forbidden.
 """
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ from promptcal.device import choose_device, choose_dtype, float32_products
 from promptcal.models import Network, PromptedViT
 from promptcal.training.affinity import AffinityStage
 from promptcal.training.checkpoints import Checkpoints
+from promptcal.training.embedding import embed
 from promptcal.training.interrupts import StopRequest
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Recorder
@@ -98,9 +101,12 @@ def fill_memory(step: Callable[[], None], config: Config) -> None:
         step()
 
 
-def measure(config: Config, device: torch.device, compiled: bool, repeats: int) -> dict[str, tuple[float, float, Any]]:
+def measure(
+    config: Config, device: torch.device, compiled: bool, repeats: int, stages: tuple[str, ...] = ("warmup", "affinity")
+) -> dict[str, tuple[float, float, Any]]:
+    """Time, peak memory, and the stage with its step, by stage."""
     found = {}
-    for name in ("warmup", "affinity"):
+    for name in stages:
         reset_peak(device)
         network = network_of(config, device, compiled)
         data = data_of(network, config.data.batch_size, device)
@@ -111,23 +117,38 @@ def measure(config: Config, device: torch.device, compiled: bool, repeats: int) 
         step()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        print(f"{name}: first two steps {time.perf_counter() - begun:.1f} s", flush=True)
+        print(f"{name}: first two steps {time.perf_counter() - begun:.1f} s", file=sys.stderr)
         if name == "affinity":
             fill_memory(step, config)
         elapsed = median_ms(step, device, repeats=repeats)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("error")
-            for _ in range(20):
-                step()
-            torch.cuda.set_sync_debug_mode("default")
-            print(f"{name}: 20 steps without a host synchronisation")
-        found[name] = (elapsed, peak_gb(device), (stage, step))
+        found[name] = (elapsed, peak_gb(device), (stage, step, data.view))
     return found
+
+
+def forbid_waiting(name: str, step: Callable[[], None]) -> None:
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    for _ in range(20):
+        step()
+    torch.cuda.set_sync_debug_mode("default")
+    print(f"{name}: 20 steps without a host synchronisation")
+
+
+def forbid_compiling(name: str, network: Network, step: Callable[[], None], view: View) -> None:
+    """Steps and looks by turns, as between epochs, once each has been compiled."""
+    for images in (600, 900):
+        embed(network, view, torch.arange(images))
+        step()
+        torch._dynamo.config.error_on_recompile = True
+    torch._dynamo.config.error_on_recompile = False
+    print(f"{name}: nothing compiled anew between epochs")
 
 
 def against_floor(config: Config, device: torch.device, compiled: bool, repeats: int) -> None:
     found = measure(config, device, compiled, repeats)
+    for name, (_, _, (stage, step, view)) in found.items():
+        forbid_waiting(name, step)
+        forbid_compiling(name, stage.network, step, view)
     network = found["warmup"][2][0].network
     forward = vit_tflop(network, 2 * config.data.batch_size)
     tflop = {"warmup": 2.13 * forward, "affinity": 3.13 * forward}
@@ -142,7 +163,7 @@ def against_floor(config: Config, device: torch.device, compiled: bool, repeats:
 def against_loops(config: Config, device: torch.device, repeats: int) -> None:
     """The demo's affinity step, and the same step with its affinity terms computed as the equations read."""
     found = measure(config, device, False, repeats)
-    elapsed, _, (stage, step) = found["affinity"]
+    elapsed, _, (stage, step, _) = found["affinity"]
     stage._affinity_term = lambda *given: literal_affinity_term(stage, *given)
     literal = median_ms(step, device, repeats=1, warm_up=0)
     show(
@@ -155,7 +176,7 @@ def against_loops(config: Config, device: torch.device, repeats: int) -> None:
 def grow(base: Config, device: torch.device, compiled: bool, repeats: int) -> None:
     """What the affinity step adds to a warm-up step, and its peak memory, by size."""
     sweeps: dict[str, list[int]] = {
-        "affinity.memory": [2048, 4096, 7936],
+        "affinity.memory": [1024, 2048, 4096, 7936],
         "affinity.k": [5, 10, 20],
         "data.batch_size": [32, 64, 128],
     }
@@ -165,7 +186,7 @@ def grow(base: Config, device: torch.device, compiled: bool, repeats: int) -> No
         for size in sizes:
             section, name = key.split(".")
             part = getattr(base, section).model_copy(update={name: size})
-            found = measure(base.model_copy(update={section: part}), device, compiled, repeats)
+            found = measure(base.model_copy(update={section: part}), device, compiled, repeats, ("affinity",))
             times.append(found["affinity"][0])
             peaks.append(found["affinity"][1])
         rows.append((key, sizes, [round(t, 1) for t in times], slope(sizes, times), [round(p, 1) for p in peaks]))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from promptcal import files
 from promptcal.clustering import SemiSupervisedKMeans
+from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config
 from promptcal.data import BalancedSampler, ImageSet, ImageStore, StreamedImages, StreamedView, View
 from promptcal.data.cache import decode_to_file
@@ -31,8 +32,9 @@ from promptcal.methods import METHODS, Surroundings, method_of
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork
 from promptcal.partition import Partition, centre_shares, classifier_shares
+from promptcal.report.class_count import write_class_count
 from promptcal.report.sheets import write_sheets
-from promptcal.run import Assignments, RunDirectory, build_network, category_names
+from promptcal.run import Assignments, RunDirectory, build_network, category_names, stored_side
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.interrupts import StopRequest
@@ -131,11 +133,19 @@ class UnseenImages(NamedTuple):
 class Fit:
     """One fit in its run directory. `run` is any method from top to bottom."""
 
-    def __init__(self, problem: Problem, config: Config, directory: RunDirectory, console: Console) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        config: Config,
+        directory: RunDirectory,
+        console: Console,
+        class_count: ClassCount | None = None,
+    ) -> None:
         self.problem = problem
         self.config = config
         self.directory = directory
         self.console = console
+        self.class_count = class_count
         self.device = choose_device(config.device)
         self.checkpoints = Checkpoints(directory.checkpoints_folder)
         self.results: dict[str, Any] = {}
@@ -149,7 +159,7 @@ class Fit:
 
     def _run(self, resume: bool, skip_unreadable: bool) -> None:
         self._build()
-        self.resize = self._stored_size()
+        self.resize = stored_side(self.config, self.network.vit)
         store = self._decode(skip_unreadable)
         if not self.problem.classes:
             self._do_without_training()
@@ -172,14 +182,6 @@ class Fit:
         self.method = method_of(self.config)
         self.network = build_network(self.config, len(self.problem.classes), pretrained=True).to(self.device)
         self.network.vit.compute_in(choose_dtype(self.config.precision, self.device))
-
-    def _stored_size(self) -> int:
-        """The shorter side in the store: as set, or the published 256 : 224 of the crop."""
-        crop = self.network.vit.preprocessing.image_size
-        size = self.config.data.resize or crop * 256 // 224
-        if size < crop:
-            raise ConfigError(f"data.resize ({size}) is smaller than the crop ({crop}); raise it")
-        return size
 
     def _do_without_training(self) -> None:
         _warn("no image is labelled, so nothing can be learned: this is plain k-means on the backbone's features")
@@ -249,6 +251,8 @@ class Fit:
             return
         self.directory.clear()
         files.write_text(self.directory.config_file, self.config.to_yaml())
+        if self.class_count is not None:
+            write_class_count(self.directory.path, self.class_count)
         if self.skipped:
             rows = [(name, reason, position) for (name, reason), position in zip(self.skipped, self.gaps, strict=True)]
             files.write_csv(self.directory.skipped_file, ["path", "reason", "position"], rows)
@@ -262,6 +266,8 @@ class Fit:
             "n_labelled": int((self.problem.labels >= 0).sum()),
             "known_classes": self.problem.classes,
             "resize": self.resize,
+            "n_classes": self.config.n_classes,
+            "n_classes_estimated": self.config.n_classes_estimated,
         }
 
     def _fingerprint(self, store: ImageStore | StreamedImages) -> str:
@@ -408,6 +414,8 @@ class Fit:
         )
         if state is not None:
             loop.restore(state)
+        if about := getattr(stage, "about", ""):
+            self.console.print(about, highlight=False)
         loop.run()
         self.results[stage.name] = {
             "best_epoch": loop.position.best_epoch,

@@ -74,7 +74,7 @@ class AffinityGraph(NamedTuple):
 
 
 EXACT_UP_TO = 8192  # nodes
-SAMPLED_ROWS = 2048  # beyond that many nodes the threshold is taken from as many rows
+SAMPLED_ROWS = 4096  # beyond that many nodes the threshold is taken from as many rows
 
 
 def affinity_graph(
