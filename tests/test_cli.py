@@ -218,6 +218,7 @@ def bad_inputs(folder, tmp_path):
         "wrong type": ({"more": ["--set", "affinity.k=many"]}, ["affinity.k"]),
         "broken YAML": ({"more": ["--config", tmp_path / "bad.yaml"]}, ["bad.yaml", "YAML"]),
         "typo in YAML": ({"more": ["--config", tmp_path / "typo.yaml"]}, ["afinity"]),
+        "unknown method": ({"more": ["--method", "magic"]}, ["method", "promptcal-warmup"]),
         "unknown preset": ({"more": ["--preset", "fast"]}, ["fast", "quick"]),
         "unknown device": ({"more": ["--device", "abacus"]}, ["abacus"]),
         "output is full of other things": ({"output": tmp_path / "full"}, ["full", "not empty"]),
@@ -230,8 +231,8 @@ CASES = [
     "missing folder", "empty folder", "unreadable image", "missing labels", "label for an unknown file",
     "labels without header", "more classes than clusters", "nothing unlabelled", "no number of classes",
     "zero classes", "too many classes", "wrong weight file", "unknown backbone", "not a ViT", "typo in --set",
-    "--set without value", "wrong type", "broken YAML", "typo in YAML", "unknown preset", "unknown device",
-    "output is full of other things", "resume of nothing", "resize below the crop",
+    "--set without value", "wrong type", "broken YAML", "typo in YAML", "unknown method", "unknown preset",
+    "unknown device", "output is full of other things", "resume of nothing", "resize below the crop",
 ]  # fmt: skip
 
 

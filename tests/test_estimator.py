@@ -62,3 +62,13 @@ def test_clones_like_any_estimator(fitted):
     assert copy.get_params() == fitted.get_params()
     with pytest.raises(NotFittedError):
         copy.predict(np.zeros((1, 32, 32, 3), np.uint8))
+
+
+def test_another_method_and_back_from_its_run(small_set, quick_settings, tmp_path):
+    images, _, labels = small_set
+    model = PromptCAL(n_classes=4, method="kmeans", overrides=quick_settings, random_state=0, verbose=False)
+    model.fit(images, labels).save(tmp_path / "model")
+    assert model.run_.config.method == "kmeans"
+    assert np.array_equal(model.labels_[labels >= 0], labels[labels >= 0])
+    loaded = PromptCAL.load(tmp_path / "model")
+    assert np.array_equal(loaded.predict(images), model.predict(images))

@@ -1,16 +1,18 @@
 """The command line: each command is a verb of `promptcal.verbs`."""
 
 import math
+import re
 import sys
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperCommand
 
 from promptcal import verbs
 from promptcal._version import __version__
@@ -22,6 +24,9 @@ from promptcal.fitting import results_table
 from promptcal.report.check import check_report
 from promptcal.report.class_count import class_count_table
 from promptcal.run import Assignments, Run
+from promptcal.tables.jobs import Job, State
+from promptcal.tables.making import TableListing, TableReport
+from promptcal.tables.report import show as show_summary
 
 app = typer.Typer(
     help="Sort images into the categories you know and the ones you do not know yet (PromptCAL, CVPR 2023).",
@@ -50,6 +55,18 @@ Method = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
+Precision = Annotated[
+    str | None,
+    typer.Option(help="auto, fp32 or bf16: of the network's matrix products. auto: bf16 on a GPU made for it."),
+]
+Compile = Annotated[
+    bool | None,
+    typer.Option(
+        "--compile/--no-compile",
+        help="Compile the network. By default on CUDA, for runs of 2,000 steps or more.",
+        show_default=False,
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Discard the run in --output, if there is one.")]
 Root = Annotated[
@@ -114,6 +131,8 @@ def fit(
     overrides: Overrides = None,
     seed: Seed = None,
     device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     skip_unreadable: SkipUnreadable = False,
@@ -137,6 +156,8 @@ def fit(
         overrides=overrides or (),
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         resume=resume,
         overwrite=overwrite,
         skip_unreadable=skip_unreadable,
@@ -290,6 +311,8 @@ def demo(
     method: Method = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
     overrides: Overrides = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -301,6 +324,8 @@ def demo(
         method=method,
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         overrides=overrides or (),
         resume=resume,
         overwrite=overwrite,
@@ -368,6 +393,8 @@ def benchmark(
     method: Method = None,
     seed: Seed = None,
     device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
     overrides: Overrides = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch the dataset first if it is absent.")] = False,
     resume: Resume = False,
@@ -389,6 +416,8 @@ def benchmark(
         method=method,
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         overrides=overrides or (),
         download=download,
         resume=resume,
@@ -397,6 +426,136 @@ def benchmark(
         progress=not quiet,
     )
     _show(run)
+
+
+class SeveralValues(TyperCommand):
+    """A command with options that may be followed by several values: ``--seeds 0 1 2``, ``--rows GCD PromptCAL``."""
+
+    SEVERAL: ClassVar = {"--seeds": re.compile(r"[\d,]+"), "--rows": re.compile(r"[^-].*")}
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Write the option before each of its values, as the parser wants it."""
+        spread: list[str] = []
+        option = None  # the one whose values are being read
+        for argument in args:
+            if argument.startswith("-"):
+                option = argument if argument in self.SEVERAL else None
+            elif option is not None and spread[-1] != option:  # a second value, or the end of them
+                option = option if self.SEVERAL[option].fullmatch(argument) else None
+                spread += [] if option is None else [option]
+            spread.append(argument)
+        return super().parse_args(ctx, spread)
+
+
+@app.command(cls=SeveralValues)
+def table(
+    name: Annotated[str | None, typer.Argument(help="One of those `promptcal table --list` names.")] = None,
+    seeds: Annotated[
+        list[str] | None,
+        typer.Option(metavar="N...", help="A run for each: --seeds 0 1 2 or 0,1,2.", show_default="0 1 2"),
+    ] = None,
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL...", help="Run only these rows, named by their label or a part of it."),
+    ] = None,
+    preset_scale: Annotated[
+        str,
+        typer.Option(
+            metavar="full|mini", help="full: as published; mini: the embedded images and backbone, CPU minutes a row."
+        ),
+    ] = "full",
+    epoch: Annotated[
+        str, typer.Option(metavar="selected|last", help="Whose weights' figures to show; the CSV has both.")
+    ] = "selected",
+    output: Annotated[Path, typer.Option(help="Folder of the runs, shared by all tables, and of the reports.")] = (
+        verbs.TABLES_OUTPUT
+    ),
+    root: Root = None,
+    device: Device = None,
+    overrides: Overrides = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch datasets that are absent.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the tables and how far each is.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")] = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Report what is finished, and run nothing.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a table of the paper: run what is missing, report mean and deviation beside the published figures.
+
+    What was interrupted is resumed, and finished runs are taken as they are. --set applies to every row but for what
+    the row itself sets. Exits with 1 where a run failed or its data are absent, after the others have run.
+
+    Example: promptcal table generic --seeds 0 1 2 --root data
+    """
+    common: dict[str, Any] = {
+        "output": output,
+        "seeds": _seeds(seeds),
+        "scale": preset_scale,
+        "root": root,
+        "device": device,
+        "overrides": overrides or (),
+    }
+    if list_ or name is None:
+        if rows or (name is None and (dry_run or no_run)):
+            raise typer.BadParameter("give the name of a table first, such as: promptcal table generic --rows GCD")
+        _show_tables(verbs.tables(**common))
+    elif dry_run:
+        _show_runs(verbs.table_runs(name=name, rows=rows or (), download=download, **common), output)
+    else:
+        options: dict[str, Any] = {"rows": rows or (), "epoch": epoch, "download": download}
+        made = verbs.table(name=name, run=not no_run, progress=not quiet, **options, **common)
+        _show_table(made)
+        if made.summary.troubles and not no_run:
+            raise typer.Exit(1)
+
+
+def _seeds(texts: list[str] | None) -> list[int]:
+    numbers = [number for text in texts or ["0", "1", "2"] for number in text.split(",") if number]
+    try:
+        return [int(number) for number in numbers]
+    except ValueError:
+        raise typer.BadParameter(f"seeds are whole numbers, not {' '.join(numbers)}") from None
+
+
+def _show_tables(listed: list[TableListing]) -> None:
+    view = Table()
+    view.add_column("table", no_wrap=True)
+    view.add_column("what")
+    for column in ("rows", "runs", "finished"):
+        view.add_column(column, justify="right")
+    for entry in listed:
+        counts = (len(entry.table.rows), entry.n_runs, entry.n_finished)
+        view.add_row(entry.table.name, entry.table.title, *map(str, counts))
+    console.print(view)
+    console.print("Tables share runs, so that fewer are needed for several of them.", highlight=False)
+
+
+def _show_runs(runs: list[tuple[Job, State]], output: Path) -> None:
+    view = Table()
+    view.add_column("run", overflow="fold")
+    view.add_column("state", no_wrap=True)
+    for job, state in runs:
+        view.add_row(escape(job.name), state.name)
+    console.print(view)
+    counts = Counter(state.name for _, state in runs)
+    to_do = counts["missing"] + counts["interrupted"]
+    told = ", ".join(f"{n} {name}" for name, n in counts.items())
+    console.print(f"{len(runs)} runs in {output}: {told}. {to_do} would run.", markup=False, highlight=False)
+    for reason in dict.fromkeys(state.reason for _, state in runs if state.reason):
+        console.print(f"  {reason}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_table(made: TableReport) -> None:
+    show_summary(made.summary, made.where, console)
+    for file, what in (
+        (made.csv, "the figures, of the selected and the last epoch"),
+        (made.runs_csv, "each run"),
+        (made.markdown, "this table"),
+        (made.plot, "a bar plot"),
+    ):
+        console.print(f"  {file}  {what}", markup=False, highlight=False, soft_wrap=True)
+    errors = Console(stderr=True, soft_wrap=True)
+    for name, state in sorted(made.summary.troubles.items()):
+        errors.print(f"promptcal: {name}: {state.name}. {state.reason}", style="red", markup=False, highlight=False)
 
 
 def main() -> None:

@@ -33,6 +33,7 @@ class ModelConfig(_Section):
 
     backbone: str = Field("vit_base_patch16_224.dino", description="timm name of a ViT")
     weights: str | None = Field(None, description="local weight file; none: from the hub")
+    pretrained: bool = Field(True, description="no: random weights, to see what the pretraining is worth")
     image_size: int | None = Field(None, ge=8, description="pixels; none: the backbone's own")
     prompts: int = Field(5, ge=0)
     supervised_prompts: int = Field(2, ge=0)
@@ -45,6 +46,12 @@ class ModelConfig(_Section):
     def _supervised_exist(self) -> "ModelConfig":
         if self.prompts and self.supervised_prompts > self.prompts:
             raise ValueError(f"supervised_prompts ({self.supervised_prompts}) exceeds prompts ({self.prompts})")
+        return self
+
+    @model_validator(mode="after")
+    def _weights_are_pretrained(self) -> "ModelConfig":
+        if self.weights is not None and not self.pretrained:
+            raise ValueError("weights are given, so pretrained cannot be no; leave one of them out")
         return self
 
 
@@ -158,10 +165,50 @@ class SelectionConfig(_Section):
     max_images: int = Field(10_000, ge=2, description="images clustered at each look")
 
 
-class GCDConfig(_Section):
+class _OneStageConfig(_Section):
+    epochs: int | None = Field(None, ge=0, description="none: as many as warm-up and affinity learning together")
+
+
+class GCDConfig(_OneStageConfig):
     """Method gcd; its loss is that of the warm-up."""
 
-    epochs: int | None = Field(None, ge=0, description="none: as many as warm-up and affinity learning together")
+
+class SimGCDConfig(_OneStageConfig):
+    """Method simgcd; weight and temperatures of its contrastive terms are those of `loss`."""
+
+    student_temperature: float = Field(0.1, gt=0)
+    teacher_temperature_start: float = Field(0.07, gt=0)
+    teacher_temperature: float = Field(0.04, gt=0)
+    teacher_epochs: int = Field(30, ge=0, description="epochs from the one to the other")
+    entropy_weight: float = Field(2.0, ge=0)
+
+
+class ORCAConfig(_OneStageConfig):
+    """Method orca."""
+
+    scale: float = Field(10.0, gt=0, description="of the cosines")
+    margin_weight: float = Field(1.0, ge=0)
+    max_margin: float = Field(0.5, ge=0)
+    pair_weight: float = Field(1.0, ge=0)
+    entropy_weight: float = Field(1.0, ge=0)
+
+
+class UNOConfig(_OneStageConfig):
+    """Method uno."""
+
+    temperature: float = Field(0.1, gt=0)
+    epsilon: float = Field(0.05, gt=0, description="smoothness of the assignments")
+    iterations: int = Field(3, ge=1, description="of Sinkhorn-Knopp")
+    heads: int = Field(4, ge=1)
+    overclustering: int = Field(3, ge=1, description="clusters of an over-clustering head for each new category")
+
+
+class RankStatsConfig(_OneStageConfig):
+    """Method rankstats."""
+
+    top: int = Field(5, ge=1, description="dimensions that must be the same")
+    consistency: float = Field(5.0, ge=0)
+    ramp_epochs: float = Field(50.0, ge=0, description="over which the consistency rises")
 
 
 class EstimationConfig(_Section):
@@ -195,7 +242,7 @@ _PAPER_SWITCHES: dict[str, Any] = {
 }
 
 
-MethodName = Literal["promptcal", "promptcal-warmup", "gcd", "kmeans"]
+MethodName = Literal["promptcal", "promptcal-warmup", "gcd", "simgcd", "orca", "uno", "rankstats", "kmeans"]
 
 
 class Config(_Section):
@@ -205,6 +252,14 @@ class Config(_Section):
     n_classes_estimated: bool = Field(False, description="whether that is an estimate")
     seed: int = Field(0, ge=0)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto",
+        description="of the network's matrix products; losses, norms and the affinity graph stay in fp32 (TF32 on a "
+        "GPU beside bf16). auto: bf16 on GPUs made for it, else fp32",
+    )
+    compile: Literal["auto", "always", "never"] = Field(
+        "auto", description="compile the network; auto: on CUDA, for runs of 2,000 steps or more"
+    )
     method: MethodName = "promptcal"
     variant: Literal["official", "paper"] = "official"
     model: ModelConfig = Field(default_factory=lambda: ModelConfig())
@@ -218,6 +273,10 @@ class Config(_Section):
     estimation: EstimationConfig = Field(default_factory=lambda: EstimationConfig())
     switches: SwitchConfig = Field(default_factory=lambda: SwitchConfig())
     gcd: GCDConfig = Field(default_factory=lambda: GCDConfig())
+    simgcd: SimGCDConfig = Field(default_factory=lambda: SimGCDConfig())
+    orca: ORCAConfig = Field(default_factory=lambda: ORCAConfig())
+    uno: UNOConfig = Field(default_factory=lambda: UNOConfig())
+    rankstats: RankStatsConfig = Field(default_factory=lambda: RankStatsConfig())
     tensorboard: bool = True
 
     @model_validator(mode="before")

@@ -4,7 +4,7 @@ from rich.console import Console
 
 from promptcal.clustering.class_count import EXPECTED_TRIALS, ClassCount, Trial, count_classes
 from promptcal.config import Config
-from promptcal.device import choose_device
+from promptcal.device import choose_device, choose_dtype
 from promptcal.fitting import Problem
 from promptcal.models import PromptedViT
 from promptcal.run import Run, RunDirectory, build_vit, embed_in_parts, stored_side
@@ -16,6 +16,7 @@ def count_in_backbone(problem: Problem, config: Config, *, skip_unreadable: bool
     """In the embeddings of the backbone as it came."""
     device = choose_device(config.device)
     vit = PromptedViT(build_vit(config, pretrained=True).backbone, prompts=0).to(device).eval()
+    vit.compute_in(choose_dtype(config.precision, device))
     return _count(problem, config, vit, stored_side(config, vit), skip_unreadable, console)
 
 

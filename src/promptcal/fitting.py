@@ -26,7 +26,7 @@ from promptcal.data.labels import class_numbers
 from promptcal.data.splits import hold_out
 from promptcal.data.store import HOST_SHARE, decode, free_host_memory, stored_size
 from promptcal.data.stream import inspect
-from promptcal.device import choose_device
+from promptcal.device import choose_compile, choose_device, choose_dtype, float32_products
 from promptcal.errors import ConfigError, DataError, Interrupted, LabelError, PromptCALWarning, RunError
 from promptcal.methods import METHODS, Surroundings, method_of
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
@@ -154,6 +154,10 @@ class Fit:
 
     def run(self, *, resume: bool, skip_unreadable: bool) -> None:
         self.started = time.monotonic()
+        with float32_products(self.device, choose_dtype(self.config.precision, self.device)):
+            self._run(resume, skip_unreadable)
+
+    def _run(self, resume: bool, skip_unreadable: bool) -> None:
         self._build()
         self.resize = stored_side(self.config, self.network.vit)
         store = self._decode(skip_unreadable)
@@ -177,6 +181,7 @@ class Fit:
     def _build(self) -> None:
         self.method = method_of(self.config)
         self.network = build_network(self.config, len(self.problem.classes), pretrained=True).to(self.device)
+        self.network.vit.compute_in(choose_dtype(self.config.precision, self.device))
 
     def _do_without_training(self) -> None:
         _warn("no image is labelled, so nothing can be learned: this is plain k-means on the backbone's features")
@@ -305,6 +310,7 @@ class Fit:
         )
         selector = self._selector(labels, held_out)
         stages = self._stages()
+        self._compile_if_worth_it(sum(self.method.epochs().values()) * data.sampler.steps_per_epoch)
         for place, name in enumerate(stages):
             if state is not None and state["stage"] != name:
                 continue  # done before the run was stopped
@@ -313,6 +319,15 @@ class Fit:
             stage = self.method.stage(name, self.network, self._surroundings())
             self._run_stage(stage, data, selector, stop, state)
             state = None
+
+    def _compile_if_worth_it(self, steps: int) -> None:
+        vit = self.network.vit
+        compiled = choose_compile(self.config.compile, self.device, steps)
+        if compiled:
+            vit.compile(dynamic=False)
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
+        how = ", compiled (the first steps take half a minute)" if compiled else ""
+        self.console.print(f"Training on {name} in {str(vit.dtype).removeprefix('torch.')}{how}", highlight=False)
 
     def _sampler(self, labels: np.ndarray) -> BalancedSampler:
         inductive = self.problem.inductive
@@ -339,6 +354,7 @@ class Fit:
             _warn(f"{len(faults)} images in {settings.distillation} cannot be read and are not distilled on")
         # the student's trunk is as it came here even in a resumed run, whose weights are put in place later
         frozen = PromptedViT(copy.deepcopy(self.network.vit.backbone), prompts=0, train_blocks=0)
+        frozen.compute_in(self.network.vit.dtype)
         sizes = self.network.vit.preprocessing
         return Distillation(
             frozen,
@@ -480,6 +496,7 @@ class Fit:
     def _score_frozen(self) -> None:
         """The backbone as it came: what any of this is worth is the gain over this."""
         plain = PromptedViT(self.network.vit.backbone, prompts=0, train_blocks=self.config.model.train_blocks)
+        plain.compute_in(self.network.vit.dtype)
         if self.problem.inductive is not None:  # the test images have no labels to give to k-means
             self._record("kmeans", self._score_test(plain, "frozen test features"))
             return

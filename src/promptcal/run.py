@@ -22,7 +22,7 @@ from promptcal._version import __version__
 from promptcal.config import Config, validate
 from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
-from promptcal.device import choose_device
+from promptcal.device import choose_device, choose_dtype
 from promptcal.errors import ConfigError, RunError, WeightsError
 from promptcal.methods import method_of
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork, load_weights
@@ -153,7 +153,7 @@ def build_vit(config: Config, *, pretrained: bool) -> PromptedViT:
         model.supervised_prompts,
         train_blocks=model.train_blocks,
         image_size=model.image_size,
-        pretrained=pretrained and model.weights is None,
+        pretrained=pretrained and model.pretrained and model.weights is None,
         prompt_pooling=config.switches.prompt_pooling,
     )
     if pretrained and model.weights is not None:
@@ -224,6 +224,7 @@ class Run:
             network.load_state_dict(self._read(self.directory.model_file))
         except RuntimeError as error:
             raise WeightsError(f"{self.directory.model_file} does not fit its config; fit again") from error
+        network.vit.compute_in(choose_dtype(self.config.precision, self.device))
         return network.to(self.device).eval()
 
     @property

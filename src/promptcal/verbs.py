@@ -21,9 +21,13 @@ from promptcal.fitting import Fit, Inductive, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.report.class_count import write_class_count
 from promptcal.run import Assignments, Run, RunDirectory
+from promptcal.tables.definition import check_epoch, check_scale
+from promptcal.tables.jobs import Circumstances, Job, State
+from promptcal.tables.making import TableListing, TableReport, list_tables, make_table, planned
 from promptcal.training.recorder import progress_bar
 
 DEMO_KNOWN = 5
+TABLES_OUTPUT = Path("runs/tables")
 
 
 def fit(
@@ -41,6 +45,8 @@ def fit(
     weights: str | PathLike[str] | None = None,
     seed: int | None = None,
     device: str | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
     resume: bool = False,
     overwrite: bool = False,
     skip_unreadable: bool = False,
@@ -57,7 +63,7 @@ def fit(
             image; empty, missing or -1 = unlabelled. Without it, class folders beside one named ``unlabelled``
             are the labels, and so is the column ``label`` of a dataset.
         n_classes: Number of categories, known and new together, or "auto" to estimate it as `estimate_classes` does.
-        method: promptcal (the default), promptcal-warmup, gcd or kmeans.
+        method: promptcal (the default), promptcal-warmup, gcd, simgcd, orca, uno, rankstats or kmeans.
         truth: True classes in the same form as ``labels``, used only to report accuracy.
         config: A YAML file, or a `Config` (which then is the whole configuration).
         preset: Name of a preset to start from.
@@ -66,6 +72,8 @@ def fit(
         weights: Local weight file for the backbone.
         seed: Seed of everything random.
         device: auto, cpu, cuda, mps.
+        precision: auto, fp32, bf16.
+        compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
         resume: Go on with the unfinished run in ``output``; images, labels and settings must be the same.
         overwrite: Discard the run in ``output``, if there is one.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
@@ -88,7 +96,15 @@ def fit(
         )
     console = Console(stderr=True, quiet=not progress)
     counter = ClassCounter(problem, directory if resume else None, skip_unreadable=skip_unreadable, console=console)
-    resolved = _resolve(config, preset, overrides, n_classes, method, backbone, weights, seed, device, counter)
+    named = {
+        "n_classes": n_classes,
+        "method": method,
+        "seed": seed,
+        "device": device,
+        "precision": precision,
+        "compile": None if compile is None else "always" if compile else "never",
+    }
+    resolved = _resolve(config, preset, overrides, named, {"backbone": backbone, "weights": weights}, counter)
     problem.check(resolved.n_classes)
     Fit(problem, resolved, directory, console, counter.count).run(resume=resume, skip_unreadable=skip_unreadable)
     return Run(output, device)
@@ -98,24 +114,20 @@ def _resolve(
     config: Config | str | PathLike[str] | None,
     preset: str | None,
     overrides: Sequence[str],
-    n_classes: int | Literal["auto"] | None,
-    method: str | None,
-    backbone: str | None,
-    weights: str | PathLike[str] | None,
-    seed: int | None,
-    device: str | None,
+    named: dict[str, Any],
+    model: dict[str, Any],
     estimate: Callable[[Config], int] | None = None,
 ) -> Config:
-    values: dict[str, Any] = {"n_classes": n_classes, "method": method, "seed": seed, "device": device}
-    model = {"backbone": backbone, "weights": None if weights is None else str(weights)}
-    values = {k: v for k, v in values.items() if v is not None}
-    values["model"] = {k: v for k, v in model.items() if v is not None}
+    """The configuration of everything given; of ``named`` settings and the ``model``'s, those that are not None."""
+    values = {k: v for k, v in named.items() if v is not None}
+    values["model"] = {k: str(v) for k, v in model.items() if v is not None}
+    method = named["method"]
     if isinstance(config, Config):
         base = config.model_dump()
         if method not in (None, config.method):
             changes = method_preset(method)
             base |= {section: {**base[section], **settings} for section, settings in changes.items()}
-        if n_classes is not None:
+        if named["n_classes"] is not None:
             del base["n_classes_estimated"]
         merged = {**base, **values, "model": {**base["model"], **values["model"]}}
         return load_config(values=merged, overrides=overrides, estimate=estimate)
@@ -216,7 +228,8 @@ def estimate_classes(
     if output is not None and Path(output).exists() and not Path(output).is_dir():
         raise DataError(f"the output {output} is a file; give a folder")
     given = {"max_classes": max_classes, "search": search}
-    settings = [f"estimation.{key}={value}" for key, value in given.items() if value is not None]
+    settings = [*overrides, *(f"estimation.{key}={value}" for key, value in given.items() if value is not None)]
+    named = {"n_classes": 1, "method": None, "seed": seed, "device": device}  # how many there are decides nothing here
     image_set = ImageSet.of(images)
     problem = Problem.of(image_set, read_labels(labels, image_set))
     console = Console(stderr=True, quiet=not progress)
@@ -224,10 +237,10 @@ def estimate_classes(
         if backbone is not None or weights is not None:
             raise ConfigError("a run brings its own backbone; give either the run or a backbone and its weights")
         loaded = run if isinstance(run, Run) else Run(run, device)
-        resolved = _resolve(config or loaded.config, preset, [*overrides, *settings], 1, None, None, None, seed, device)
+        resolved = _resolve(config or loaded.config, preset, settings, named, {})
         count = count_in_run(problem, loaded, resolved, skip_unreadable=skip_unreadable, console=console)
     else:
-        resolved = _resolve(config, preset, [*overrides, *settings], 1, None, backbone, weights, seed, device)
+        resolved = _resolve(config, preset, settings, named, {"backbone": backbone, "weights": weights})
         count = count_in_backbone(problem, resolved, skip_unreadable=skip_unreadable, console=console)
     if output is not None:
         write_class_count(Path(output), count)
@@ -279,6 +292,8 @@ def demo(
     method: str | None = None,
     seed: int = 0,
     device: str | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
     overrides: Sequence[str] = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -293,6 +308,8 @@ def demo(
         method: As `fit` takes it.
         seed: Seed of everything random; which images are labelled does not depend on it.
         device: auto, cpu, cuda, mps.
+        precision: auto, fp32, bf16.
+        compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
         overrides: Settings as ``a.b=value``.
         resume: Go on with the unfinished run in ``output``.
         overwrite: Discard the run in ``output``, if there is one.
@@ -312,6 +329,8 @@ def demo(
         overrides=overrides,
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         resume=resume,
         overwrite=overwrite,
         progress=progress,
@@ -340,6 +359,8 @@ def benchmark(
     method: str | None = None,
     seed: int | None = None,
     device: str | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
     overrides: Sequence[str] = (),
     download: bool = False,
     resume: bool = False,
@@ -358,6 +379,8 @@ def benchmark(
         method: As `fit` takes it.
         seed: Seed of everything random; which images are labelled does not depend on it.
         device: auto, cpu, cuda, mps.
+        precision: auto, fp32, bf16.
+        compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
         overrides: Settings as ``a.b=value``.
         download: Fetch the dataset first where it is absent and can be fetched.
         resume: Go on with the unfinished run in ``output``.
@@ -381,9 +404,101 @@ def benchmark(
         overrides=overrides,
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         resume=resume,
         overwrite=overwrite,
         skip_unreadable=skip_unreadable,
         inductive=inductive,
         progress=progress,
     )
+
+
+def table(
+    *,
+    name: str,
+    output: str | PathLike[str] = TABLES_OUTPUT,
+    seeds: Sequence[int] = (0, 1, 2),
+    scale: str = "full",
+    epoch: str = "selected",
+    rows: Sequence[str] = (),
+    root: str | PathLike[str] | None = None,
+    device: str | None = None,
+    overrides: Sequence[str] = (),
+    run: bool = True,
+    download: bool = False,
+    progress: bool = True,
+) -> TableReport:
+    """Make a table of the paper: run what is missing, resume what was interrupted, take the rest as it is.
+
+    Writes CSV, Markdown and a bar plot into ``output``/reports. A run that fails does not stop the others; it is in
+    ``summary.troubles`` of what is returned.
+
+    Args:
+        name: One of those `tables` lists.
+        output: Folder of the run directories, which tables share, and of the reports.
+        seeds: A run for each; mean and standard deviation are over them.
+        scale: full, or mini for the embedded images and backbone.
+        epoch: Whose weights' figures are reported: selected or last. The CSV has both.
+        rows: Labels of the rows to run, or parts of them; by default all. The others are reported as they are.
+        root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
+        device: auto, cpu, cuda, mps.
+        overrides: Settings as ``a.b=value`` for all rows; what a row itself sets stays.
+        run: Whether to run anything; if not, the report is of what is finished.
+        download: Fetch datasets that are absent and can be fetched.
+        progress: Show progress.
+    """
+    where = _circumstances(output, root, device, download, progress)
+    console = Console(stderr=True, quiet=not progress)
+    return make_table(
+        name,
+        where=where,
+        seeds=seeds,
+        scale=check_scale(scale),
+        epoch=check_epoch(epoch),
+        settings=overrides,
+        rows=rows,
+        run=run,
+        say=lambda message: console.print(message, markup=False, highlight=False, soft_wrap=True),
+    )
+
+
+def table_runs(
+    *,
+    name: str,
+    output: str | PathLike[str] = TABLES_OUTPUT,
+    seeds: Sequence[int] = (0, 1, 2),
+    scale: str = "full",
+    rows: Sequence[str] = (),
+    root: str | PathLike[str] | None = None,
+    device: str | None = None,
+    overrides: Sequence[str] = (),
+    download: bool = False,
+) -> list[tuple[Job, State]]:
+    """The runs that `table` would need and where each stands, without running anything; arguments as there."""
+    where = _circumstances(output, root, device, download, progress=False)
+    return planned(name, where=where, seeds=seeds, scale=check_scale(scale), settings=overrides, rows=rows)
+
+
+def tables(
+    *,
+    output: str | PathLike[str] = TABLES_OUTPUT,
+    seeds: Sequence[int] = (0, 1, 2),
+    scale: str = "full",
+    root: str | PathLike[str] | None = None,
+    device: str | None = None,
+    overrides: Sequence[str] = (),
+) -> list[TableListing]:
+    """The tables of the paper, and how many of the runs of each are finished; arguments as `table` takes them."""
+    where = _circumstances(output, root, device, download=False, progress=False)
+    return list_tables(where=where, seeds=seeds, scale=check_scale(scale), settings=overrides)
+
+
+def _circumstances(
+    output: str | PathLike[str],
+    root: str | PathLike[str] | None,
+    device: str | None,
+    download: bool,
+    progress: bool,
+) -> Circumstances:
+    return Circumstances(Path(output), None if root is None else Path(root), device, download, progress)

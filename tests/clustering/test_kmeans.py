@@ -136,12 +136,19 @@ def test_more_starts_are_never_worse():
     assert many <= few
 
 
-def test_batching_of_starts_does_not_change_what_a_start_does(monkeypatch):
-    points, _ = blobs(spread=3.0, k=12)
-    together = SemiSupervisedKMeans(12, n_init=1, random_state=5).fit(points)
-    monkeypatch.setattr("promptcal.clustering.kmeans._MAX_ELEMENTS", 1)
-    one_by_one = SemiSupervisedKMeans(12, n_init=1, random_state=5).fit(points)
-    assert np.array_equal(together.labels_, one_by_one.labels_)
+def test_starts_side_by_side_do_what_each_does_alone():
+    points, truth = blobs(spread=3.0, k=12)
+    tensor = torch.from_numpy(points)
+    fixed = torch.from_numpy(np.where((truth < 3) & (np.arange(len(truth)) % 2 == 0), truth, -1))
+    known = torch.stack([tensor[fixed == c].mean(dim=0) for c in range(3)])
+    centres = kmeans_plus_plus(tensor[fixed < 0], known, 9, 5, torch.Generator().manual_seed(0))
+    together = lloyd(tensor, centres, fixed)
+    for i in range(5):
+        labels, moved, inertia, iterations = lloyd(tensor, centres[i : i + 1], fixed)
+        assert torch.equal(labels[0], together[0][i])
+        assert torch.allclose(moved[0], together[1][i], atol=1e-5)
+        assert float(inertia[0]) == pytest.approx(float(together[2][i]), rel=1e-5)
+        assert int(iterations[0]) == int(together[3][i])
 
 
 def test_tensors_and_arrays_give_the_same():

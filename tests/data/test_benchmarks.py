@@ -32,6 +32,7 @@ SEVEN = {  # training images, classes, known
     "herbarium19": (34_000, 683, 341),
 }
 FEW = {"cifar100-c50-l10": (50, 0.1), "cifar100-c25-l50": (25, 0.5), "cifar100-c10-l50": (10, 0.5)}
+FEW_MINI = {"mini-c50-l10": (5, 0.1), "mini-c30-l50": (3, 0.5), "mini-c20-l50": (2, 0.5)}
 
 
 def real(file):
@@ -58,7 +59,16 @@ def by_the_letter(classes, known, share):
 
 def test_all_benchmarks_are_there():
     datasets = [*SEVEN, "mini"]
-    assert benchmark_names() == [*datasets, *FEW, *(f"{name}-inductive" for name in datasets)]
+    assert benchmark_names() == [*datasets, *FEW, *FEW_MINI, *(f"{name}-inductive" for name in datasets)]
+
+
+@pytest.mark.parametrize("name", FEW_MINI)
+def test_few_annotations_of_the_embedded_images(name):
+    n_known, share = FEW_MINI[name]
+    data = benchmark(name)
+    assert data.known.tolist() == list(range(n_known))
+    assert data.labelled.sum() == int(share * 150 * n_known)
+    assert set(data.classes[data.labelled]) == set(range(n_known))
 
 
 @pytest.mark.parametrize("name", SEVEN)

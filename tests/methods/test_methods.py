@@ -6,23 +6,26 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.cluster import KMeans as ScikitKMeans
+from timm.models.vision_transformer import VisionTransformer
 
 from promptcal.clustering import SemiSupervisedKMeans
-from promptcal.config import MethodName, load_config, method_preset
+from promptcal.config import LossConfig, MethodName, load_config, method_preset
 from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
-from promptcal.errors import ConfigError
+from promptcal.errors import ConfigError, PromptCALWarning
 from promptcal.fitting import results_table
-from promptcal.methods import METHODS, method_of
+from promptcal.methods import METHODS, Surroundings, method_of
 from promptcal.metrics import discovery_accuracy
-from promptcal.models import ClassifierNetwork
+from promptcal.models import ClassifierNetwork, PromptedViT
 from promptcal.partition import Partition
 from promptcal.run import build_network
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.seeds import derive_seed
 from promptcal.training.selection import Look, Selector
+from promptcal.training.warmup import WarmupStage
 from promptcal.verbs import fit, predict, results
 
 NAMES = get_args(MethodName)
@@ -44,7 +47,8 @@ def runs(tmp_path_factory, small_set, quick_settings):
 
     def run(name):
         if name not in made:
-            made[name] = run_of(tmp_path_factory.mktemp(name), name, small_set, quick_settings)
+            shorter = ("warmup.epochs=1", "affinity.epochs=1", "tensorboard=no")
+            made[name] = run_of(tmp_path_factory.mktemp(name), name, small_set, quick_settings, *shorter)
         return made[name]
 
     return run
@@ -82,7 +86,7 @@ def test_a_run_assigns_and_predicts_alike(name, runs, small_set):
     assert found["scores"]["selected"]["known"] == pytest.approx(expected.known)
     assert (found["method"], found["protocol"]) == (name, "transductive")
     steps = {r["stage"]: r["epochs"] for r in records(run)}
-    assert sum(steps.values()) == {"kmeans": 0, "promptcal-warmup": 2}.get(name, 4)
+    assert sum(steps.values()) == {"kmeans": 0, "promptcal-warmup": 1}.get(name, 2)
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -143,13 +147,11 @@ def test_warmup_only_is_the_first_stage_of_promptcal(runs):
     assert results(alone)["warmup"]["accuracy"] == results(both)["warmup"]["accuracy"]
 
 
-def test_gcd_is_the_warm_up_without_prompts(small_set, tmp_path, quick_settings, runs):
-    same = run_of(tmp_path, "promptcal-warmup", small_set, quick_settings, "model.prompts=0", "warmup.epochs=4")
-    first, other = records(runs("gcd"))[0], records(same)[0]
-    # the same loss of the same network; the batches are drawn under the stage's name, so they differ
-    assert first.keys() == other.keys()
-    assert "prompt/self" not in first
-    assert first["loss"] == pytest.approx(other["loss"], rel=0.2)
+def test_gcd_is_the_warm_up_without_prompts(stage_of, batch_of):
+    stage, batch = stage_of("gcd"), batch_of([0, -1, 1, 0])
+    assert stage.network.tokens == ("cls",)
+    warmup = WarmupStage(stage.network, LossConfig())
+    assert stage.step(batch, 0.0).loss.item() == warmup.step(batch, 0.0).loss.item()
 
 
 def test_own_epochs_win_over_promptcals():
@@ -179,3 +181,68 @@ def test_an_unknown_method_and_a_prompted_kmeans_are_refused():
         load_config(values={"n_classes": 4, "method": "magic"})
     with pytest.raises(ConfigError, match="model.prompts must be 0"):
         load_config(values={"n_classes": 4, "method": "kmeans"}, overrides=["model.prompts=2"])
+
+
+def test_a_whole_config_takes_another_methods_values_with_its_name(tmp_path, small_set, quick_settings):
+    images, _, labels = small_set
+    config = load_config(values={"n_classes": 4}, overrides=quick_settings)
+    assert config.model.prompts == 5
+    run = fit(images=images, labels=labels, config=config, method="kmeans", output=tmp_path / "run", progress=False)
+    assert (run.config.method, run.config.model.prompts) == ("kmeans", 0)
+    assert run.config.clustering == config.clustering
+
+
+@pytest.mark.parametrize("name", ["simgcd", "orca", "uno", "rankstats"])
+def test_nothing_new_to_discover_is_no_error(name, batch_of):
+    config = load_config(
+        values={"n_classes": 2, "method": name}, overrides=["model.head_hidden=8", "model.head_bottleneck=4"]
+    )
+    vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=16, depth=1, num_heads=2, num_classes=0)
+    network = method_of(config).network(PromptedViT(vit, prompts=0), 2)
+    stage = method_of(config).stage(name, network, Surroundings(None, lambda: None))
+    stage.step(batch_of([0, 1, -1, -1]), 0.0).loss.backward()
+    stage.after_update()
+    assert network.classify(torch.randn(3, 16)).shape == (3, 2)
+    assert all(torch.isfinite(p.grad).all() for p in network.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("labels", [[-1, -1, -1, -1], [0, 1, 0, 1]])
+@pytest.mark.parametrize("name", ["gcd", "simgcd", "orca", "uno", "rankstats"])
+def test_a_batch_of_one_kind_of_image_gives_a_finite_gradient(name, labels, stage_of, batch_of):
+    stage = stage_of(name)
+    stage.step(batch_of(labels), 0.0).loss.backward()
+    gradients = [p.grad for p in stage.network.parameters() if p.grad is not None]
+    assert gradients
+    assert all(torch.isfinite(g).all() for g in gradients)
+
+
+@pytest.mark.parametrize("name", ["gcd", "simgcd", "orca", "uno", "rankstats"])
+def test_steps_down_the_gradient_lower_the_loss(name, stage_of, batch_of):
+    stage, batch = stage_of(name), batch_of([0, -1, 1, 0, -1, -1, 1, -1])
+    optimiser = torch.optim.SGD(stage.network.trained_parameters().values(), lr=0.05)
+    losses = []
+    for _ in range(30):
+        loss = stage.step(batch._replace(generator=torch.Generator().manual_seed(0)), 0.0).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        stage.after_update()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.01
+
+
+def test_a_class_lost_with_its_unreadable_image_leaves_no_column(tmp_path, small_set, quick_settings):
+    images = small_set[0]
+    for i in range(24):
+        Image.fromarray(images[i]).save(tmp_path / f"{i:02d}.png")
+    (tmp_path / "99.png").write_bytes(b"no image")
+    given = {f"{i:02d}.png": "cat" for i in range(0, 24, 2)} | {"99.png": "ant"}
+    settings = (*quick_settings, "uno.epochs=1", "tensorboard=no")
+    with pytest.warns(PromptCALWarning, match="1 unreadable"):
+        run = fit(
+            images=tmp_path, labels=given, n_classes=3, method="uno", output=tmp_path.parent / "uno-run",
+            overrides=settings, skip_unreadable=True, progress=False,
+        )  # fmt: skip
+    assert run.names == ["cat", "new-1", "new-2"]
+    assert run.network.known.prototypes.shape[0] == 1
+    assert len(predict(run=run, images=images, progress=False)) == 48

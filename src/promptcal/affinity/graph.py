@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.device import widest_float
+from promptcal.affinity.diffusion import diffused_rows, halves_diffusion, sparse_diffusion
+from promptcal.affinity.kernels import quantile_above_mean
 
 
 def nearest_neighbours(embeddings: Tensor, k: int) -> Tensor:
@@ -56,32 +57,24 @@ def affinity_threshold(diffused: Tensor, quantile: float, include_diagonal: bool
     """
     if not 0.0 <= quantile <= 1.0:
         raise ValueError(f"quantile must lie in [0, 1], not {quantile}")
-    if include_diagonal:
-        entries = diffused.flatten()
-    else:
-        off_diagonal = ~torch.eye(len(diffused), dtype=torch.bool, device=diffused.device)
-        entries = diffused[off_diagonal]
-    mean = entries.sum(dtype=widest_float(entries.device)) / torch.count_nonzero(entries).clamp(min=1)
-    above = entries[entries > mean]
-    if len(above) == 0:
-        return mean.to(diffused.dtype)
-    return _quantile(above, quantile)
-
-
-def _quantile(values: Tensor, quantile: float) -> Tensor:
-    """As ``torch.quantile``, without its limit of 16 million entries."""
-    position = quantile * (len(values) - 1)
-    below = int(position)
-    low = values.kthvalue(below + 1).values
-    high = values.kthvalue(min(below + 2, len(values))).values
-    return low + (high - low) * (position - below)
+    if not include_diagonal:
+        diffused = diffused.clone().fill_diagonal_(0.0)  # counts as absent
+    return quantile_above_mean(diffused, quantile)
 
 
 class AffinityGraph(NamedTuple):
-    """What SemiAG found: pseudo positives (query x node) and the threshold that made them."""
+    """What SemiAG found: pseudo positives (query x node) and the threshold that made them.
+
+    ``exact``: whether the threshold is that of all N x N affinities, or of evenly spaced rows of them.
+    """
 
     positives: Tensor
     threshold: Tensor
+    exact: bool = True
+
+
+EXACT_UP_TO = 8192  # nodes
+SAMPLED_ROWS = 4096  # beyond that many nodes the threshold is taken from as many rows
 
 
 def affinity_graph(
@@ -96,12 +89,59 @@ def affinity_graph(
 ) -> AffinityGraph:
     """Steps 1 to 5 of SemiAG on the nodes [queries; memory]: which nodes are positives of which query.
 
-    Without ``consensus`` the plain neighbour graph takes the place of the consensus graph.
+    Without ``consensus`` the plain neighbour graph takes the place of the consensus graph. `dense_affinity_graph`
+    says what is computed; this does it in the fastest way for the device and the number of nodes.
     """
     nodes = torch.cat([queries, memory])
-    diffused = diffuse((consensus_graph if consensus else neighbour_graph)(nodes, k), steps)
+    n = len(nodes)
+    if n > EXACT_UP_TO:
+        return _sampled_affinity_graph(nodes, len(queries), k, quantile, steps, include_diagonal, consensus)
+    if nodes.device.type == "cpu":
+        return _sparse_affinity_graph(nodes, len(queries), k, quantile, steps, include_diagonal, consensus)
+    if nodes.device.type == "cuda" and consensus and steps == 1 and n > 1:
+        diffused = halves_diffusion(nearest_neighbours(nodes, k))
+        diffused.diagonal().add_(1.0)
+        return _thresholded(diffused, len(queries), quantile, include_diagonal)
+    return dense_affinity_graph(nodes, len(queries), k, quantile, steps, include_diagonal, consensus)
+
+
+def dense_affinity_graph(
+    nodes: Tensor, n_queries: int, k: int, quantile: float, steps: int, include_diagonal: bool, consensus: bool
+) -> AffinityGraph:
+    """The definition, step by step."""
+    graph = consensus_graph(nodes, k) if consensus else neighbour_graph(nodes, k)
+    return _thresholded(diffuse(graph, steps), n_queries, quantile, include_diagonal)
+
+
+def _thresholded(diffused: Tensor, n_queries: int, quantile: float, include_diagonal: bool) -> AffinityGraph:
     threshold = affinity_threshold(diffused, quantile, include_diagonal)
-    return AffinityGraph(diffused[: len(queries)] > threshold, threshold)
+    return AffinityGraph(diffused[:n_queries] > threshold, threshold)
+
+
+def _sparse_affinity_graph(
+    nodes: Tensor, n_queries: int, k: int, quantile: float, steps: int, include_diagonal: bool, consensus: bool
+) -> AffinityGraph:
+    diffused = sparse_diffusion(nearest_neighbours(nodes, k), steps, consensus)
+    rows = torch.from_numpy(diffused[:n_queries].toarray())
+    if not include_diagonal:
+        diffused.setdiag(0.0)
+    threshold = quantile_above_mean(torch.from_numpy(diffused.data), quantile)
+    return AffinityGraph(rows > threshold, threshold)
+
+
+def _sampled_affinity_graph(
+    nodes: Tensor, n_queries: int, k: int, quantile: float, steps: int, include_diagonal: bool, consensus: bool
+) -> AffinityGraph:
+    """Of the diffused affinities only the queries' rows, and evenly spaced ones for the threshold."""
+    neighbours = nearest_neighbours(nodes, k)
+    spaced = torch.linspace(0, len(nodes) - 1, SAMPLED_ROWS, device=nodes.device).round().long()
+    wanted = torch.cat([torch.arange(n_queries, device=nodes.device), spaced])
+    rows = diffused_rows(neighbours, wanted, steps, consensus).clamp_(min=0.0)
+    sample = rows[n_queries:]
+    if not include_diagonal:
+        sample = sample.scatter(1, spaced.unsqueeze(1), 0.0)
+    threshold = quantile_above_mean(sample, quantile)
+    return AffinityGraph(rows[:n_queries] > threshold, threshold, exact=False)
 
 
 def pseudo_positives(

@@ -66,8 +66,8 @@ class View:
 
     def random(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """One random crop, mirrored half of the time, of each image; ``generator`` is the host's."""
-        index = index.to(self.store.device)
-        draws = torch.rand(3, len(index), generator=generator).to(self.store.device)
+        index = index.to(self.store.device, non_blocking=True)
+        draws = torch.rand(3, len(index), generator=generator).to(self.store.device, non_blocking=True)
         spare_rows, spare_columns = self._spare(index)
         top = (draws[0] * (spare_rows + 1)).long().clamp(max=spare_rows)
         left = (draws[1] * (spare_columns + 1)).long().clamp(max=spare_columns)
@@ -84,7 +84,7 @@ class View:
 
     def centre(self, index: Tensor) -> Tensor:
         """The centre crop of each image (torchvision's rounding)."""
-        index = index.to(self.store.device)
+        index = index.to(self.store.device, non_blocking=True)
         # torchvision rounds half to even: int(round(spare / 2))
         top, left = (torch.round(spare / 2.0).long() for spare in self._spare(index))
         return self._crops(index, top, left, torch.zeros_like(index, dtype=torch.bool))

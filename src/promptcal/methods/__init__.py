@@ -8,12 +8,20 @@ from promptcal.config import Config
 from promptcal.methods.base import Method, Surroundings
 from promptcal.methods.gcd import GCD
 from promptcal.methods.kmeans import KMeans
+from promptcal.methods.orca import ORCA
 from promptcal.methods.promptcal import TwoStages, WarmupOnly
+from promptcal.methods.rankstats import RankStats
+from promptcal.methods.simgcd import SimGCD
+from promptcal.methods.uno import UNO
 
 METHODS: dict[str, type[Method]] = {
     "promptcal": TwoStages,
     "promptcal-warmup": WarmupOnly,
     "gcd": GCD,
+    "simgcd": SimGCD,
+    "orca": ORCA,
+    "uno": UNO,
+    "rankstats": RankStats,
     "kmeans": KMeans,
 }
 

@@ -74,7 +74,9 @@ class Setup:
 
     @property
     def known(self) -> list[int]:
-        return self.dataset.known() if self.few_known is None else class_lists.few_of_cifar100(self.few_known)
+        if self.few_known is None:
+            return self.dataset.known()
+        return class_lists.few_of_cifar100(self.few_known) if self.dataset is CIFAR100 else list(range(self.few_known))
 
     def source(self, root: Path) -> Source | None:
         """The first of the dataset's layouts that is there and has all that the setup needs."""
@@ -116,6 +118,9 @@ _SETUPS = {
         Setup("cifar100-c50-l10", CIFAR100, share=0.1, few_known=50),
         Setup("cifar100-c25-l50", CIFAR100, share=0.5, few_known=25),
         Setup("cifar100-c10-l50", CIFAR100, share=0.5, few_known=10),
+        Setup("mini-c50-l10", MINI, share=0.1, few_known=5),
+        Setup("mini-c30-l50", MINI, share=0.5, few_known=3),
+        Setup("mini-c20-l50", MINI, share=0.5, few_known=2),
         *(Setup(f"{name}{INDUCTIVE}", dataset, inductive=True) for name, dataset in _DATASETS.items()),
     )
 }

@@ -1,0 +1,135 @@
+"""ORCA (Cao et al., *Open-World Semi-Supervised Learning*, ICLR 2022).
+
+A cosine classifier over all categories whose supervised loss is held back while unlabelled images are uncertain:
+
+    L = L_S + eta_1 L_P + eta_2 R,   eta_1 = eta_2 = 1,   p = softmax( s W . z ),   s = 10
+    L_S = 1/n sum_{i labelled} -log  e^{s(W_yi . z_i + lambda u)} / ( e^{s(W_yi . z_i + lambda u)} + sum_{j != yi} e^{s W_j . z_i} )
+    u   = mean over unlabelled images of 1 - max_k p_k, at most 0.5 (as in the published code),   lambda = 1
+    L_P = 1/(m + n) sum_i -log < p_i, p'_i+ >
+    R   = KL( mean p || uniform ) = log C - H(mean p)
+
+where z is the L2-normalised feature, W_k are unit prototypes, and i+ is another image of i's class if i is labelled,
+else i's nearest neighbour in the batch by cosine; p is of the first view and p' of the second. u is the mean over the
+epoch before (in the first epoch, over it so far). An image goes where p is largest.
+"""  # noqa: E501
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from promptcal.config import Config
+from promptcal.methods.base import OneStage, Surroundings
+from promptcal.methods.parts import labelled_cross_entropy, mean_entropy
+from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
+from promptcal.training.stage import Batch, Stage, StepResult
+
+
+def margin_cross_entropy(cosines: Tensor, labels: Tensor, margin: Tensor | float, scale: float) -> Tensor:
+    """L_S: cross-entropy of scaled cosines with ``margin`` added to the right class (-1 = unlabelled, left out)."""
+    right = F.one_hot(labels.clamp(min=0), cosines.shape[1]).to(cosines)
+    return labelled_cross_entropy(scale * (cosines + margin * right), labels)
+
+
+def positive_partners(features: Tensor, labels: Tensor, images: Tensor, generator: torch.Generator) -> Tensor:
+    """i+ for each row: drawn from its class if labelled, else the nearest by cosine; itself where there is none.
+
+    ``images`` numbers the images, for a batch drawn with replacement may hold one twice: no image is its own partner.
+    """
+    unit = F.normalize(features.detach().float(), dim=1)
+    nearness = unit @ unit.T
+    same_class = labels.unsqueeze(1) == labels.unsqueeze(0)
+    lots = torch.rand(nearness.shape, generator=generator, device=nearness.device)
+    drawn = torch.where(same_class, lots, -torch.inf)
+    preference = torch.where((labels >= 0).unsqueeze(1), drawn, nearness)
+    preference = preference.masked_fill(images.unsqueeze(1) == images.unsqueeze(0), -torch.inf)
+    alone = preference.isneginf().all(dim=1)
+    return torch.where(alone, torch.arange(len(labels), device=labels.device), preference.argmax(dim=1))
+
+
+def pairwise_loss(p: Tensor, partners: Tensor) -> Tensor:
+    """L_P: -log of the inner product of each row with its partner's."""
+    return -(p * partners).sum(dim=1).clamp(min=1e-7).log().mean()
+
+
+class ORCANetwork(ClassifierNetwork):
+    def __init__(self, vit: PromptedViT, config: Config) -> None:
+        super().__init__(vit)
+        self.scale = config.orca.scale
+        self.classifier = CosineClassifier(vit.dim, config.n_classes)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The feature, and its cosines with the prototypes."""
+        embedding = self.vit(images).cls
+        return embedding, self.classifier(embedding)
+
+    def classify(self, features: Tensor) -> Tensor:
+        return self.scale * self.classifier(features)
+
+
+class ORCAStage:
+    name = "orca"
+
+    def __init__(self, network: ORCANetwork, config: Config) -> None:
+        self.network = network
+        self.settings = config.orca
+        self.uncertainty = _Uncertainty(next(network.parameters()).device)
+
+    def step(self, batch: Batch, epochs_done: float) -> StepResult:
+        settings, n = self.settings, len(batch.labels) // 2
+        features, cosines = self.network(batch.views)
+        labels, images = batch.labels[:n], batch.indices[:n]
+        p, p_other_view = torch.softmax(settings.scale * cosines, dim=1).chunk(2)
+
+        uncertainty = self.uncertainty.update(p.detach()[labels < 0], int(epochs_done)).clamp(max=settings.max_margin)
+        supervised = margin_cross_entropy(cosines[:n], labels, settings.margin_weight * uncertainty, settings.scale)
+        partners = positive_partners(features[:n], labels, images, batch.generator)
+        pairwise = pairwise_loss(p, p_other_view[partners])
+        entropy = mean_entropy(p)
+        loss = supervised + settings.pair_weight * pairwise - settings.entropy_weight * entropy
+        logs = {"supervised": supervised, "pairwise": pairwise, "mean_entropy": entropy, "uncertainty": uncertainty}
+        return StepResult(loss, {name: value.detach() for name, value in logs.items()})
+
+    def after_update(self) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.uncertainty.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.uncertainty.load_state_dict(state)
+
+
+class _Uncertainty:
+    """u: the mean over the unlabelled images drawn in the epoch before, or in the first epoch so far."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.epoch = 0
+        self.sums = torch.zeros(2, device=device)  # of 1 - max p, and how many
+        self.sums_before = torch.zeros(2, device=device)
+
+    def update(self, p: Tensor, epoch: int) -> Tensor:
+        if epoch != self.epoch:
+            self.epoch, self.sums_before, self.sums = epoch, self.sums, torch.zeros_like(self.sums)
+        self.sums = self.sums + torch.stack([(1 - p.amax(dim=1)).sum(), self.sums.new_tensor(len(p))])
+        total, count = self.sums_before if self.epoch else self.sums
+        return total / count.clamp(min=1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "sums": self.sums, "sums_before": self.sums_before}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch = state["epoch"]
+        self.sums, self.sums_before = (state[key].to(self.sums.device) for key in ("sums", "sums_before"))
+
+
+class ORCA(OneStage):
+    name = "orca"
+    title = "ORCA"
+
+    def network(self, vit: PromptedViT, n_known: int) -> ORCANetwork:
+        return ORCANetwork(vit, self.config)
+
+    def stage(self, name: str, network: ORCANetwork, surroundings: Surroundings) -> Stage:
+        return ORCAStage(network, self.config)

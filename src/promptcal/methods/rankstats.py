@@ -1,0 +1,103 @@
+"""RankStats+ (Han et al., *Automatically Discovering and Learning New Visual Categories with Ranking Statistics*,
+ICLR 2020, as Vaze et al. adapt it to GCD).
+
+A linear classifier over all categories; of unlabelled images, those with the same top features belong together:
+
+    L = L_CE + L_BCE + omega(t) L_MSE
+    L_CE  = mean over labelled views of -log p_y,   p = softmax( eta(z) )
+    s_ij  = 1 if top_k(z_i) = top_k(z_j) as sets, else 0,   k = 5
+    L_BCE = -1/M^2 sum_ij [ s_ij log p_i . p'_j + (1 - s_ij) log(1 - p_i . p'_j) ]   over the M unlabelled images
+    L_MSE = mean of ( p - p' )^2 over all images
+    omega(t) = lambda e^{-5 (1 - t/T)^2},   t <= T;   lambda = 5, T = 50 epochs
+
+where p is of the first view, p' of the second, and top_k(z) are the k dimensions in which feature z is largest. The
+original has a head of its own for the new classes; the adaptation, and this, one head for all. An image goes where p is
+largest.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from promptcal.config import Config
+from promptcal.methods.base import OneStage, Surroundings
+from promptcal.methods.parts import PlainStage, labelled_cross_entropy
+from promptcal.models import ClassifierNetwork, PromptedViT
+from promptcal.training.stage import Batch, Stage, StepResult
+
+
+def same_ranking(features: Tensor, k: int) -> Tensor:
+    """s (n x n, boolean): whether two rows are largest in the same ``k`` dimensions, in whatever order.
+
+    >>> same_ranking(torch.tensor([[3.0, 2.0, 1.0], [5.0, 9.0, 0.0], [0.0, 1.0, 2.0]]), 2)[0].tolist()
+    [True, True, False]
+    """
+    top = torch.zeros_like(features, dtype=torch.float32).scatter_(1, features.topk(k, dim=1).indices, 1.0)
+    return top @ top.T == k
+
+
+def pairwise_cross_entropy(p: Tensor, p_other_view: Tensor, same: Tensor) -> Tensor:
+    """L_BCE; 0 where there are no rows."""
+    together = (p @ p_other_view.T).clamp(1e-7, 1 - 1e-7)
+    total = F.binary_cross_entropy(together, same.to(together), reduction="sum")
+    return total / max(1, same.numel())
+
+
+def ramp_up(weight: float, epochs_done: float, length: float) -> float:
+    """omega(t)."""
+    done = min(1.0, epochs_done / length) if length else 1.0
+    return weight * math.exp(-5 * (1 - done) ** 2)
+
+
+class RankStatsNetwork(ClassifierNetwork):
+    def __init__(self, vit: PromptedViT, config: Config) -> None:
+        super().__init__(vit)
+        self.classifier = nn.Linear(vit.dim, config.n_classes)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """L2-normalised features, and their logits."""
+        features = F.normalize(self.vit(images).cls.float(), dim=1)
+        return features, self.classify(features)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Of features as long as a layer norm leaves them, whatever the image."""
+        return self.classifier(features * math.sqrt(self.vit.dim)).float()
+
+
+class RankStatsStage(PlainStage):
+    name = "rankstats"
+
+    def __init__(self, network: RankStatsNetwork, config: Config) -> None:
+        self.network = network
+        self.settings = config.rankstats
+
+    def step(self, batch: Batch, epochs_done: float) -> StepResult:
+        settings, n = self.settings, len(batch.labels) // 2
+        features, logits = self.network(batch.views)
+        p, p_other_view = torch.softmax(logits, dim=1).chunk(2)
+        unlabelled = batch.labels[:n] < 0
+        same = same_ranking(features.detach()[:n][unlabelled], settings.top)
+        supervised = labelled_cross_entropy(logits, batch.labels)
+        pairwise = pairwise_cross_entropy(p[unlabelled], p_other_view[unlabelled], same)
+        consistency = F.mse_loss(p, p_other_view)
+        loss = supervised + pairwise + ramp_up(settings.consistency, epochs_done, settings.ramp_epochs) * consistency
+        logs = {
+            "supervised": supervised,
+            "pairwise": pairwise,
+            "consistency": consistency,
+            "same_ranking": same.float().sum() / max(1, same.numel()),
+        }
+        return StepResult(loss, {name: value.detach() for name, value in logs.items()})
+
+
+class RankStats(OneStage):
+    name = "rankstats"
+    title = "RankStats+"
+
+    def network(self, vit: PromptedViT, n_known: int) -> RankStatsNetwork:
+        return RankStatsNetwork(vit, self.config)
+
+    def stage(self, name: str, network: RankStatsNetwork, surroundings: Surroundings) -> Stage:
+        return RankStatsStage(network, self.config)

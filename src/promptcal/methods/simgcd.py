@@ -1,0 +1,104 @@
+"""SimGCD (Wen et al., *Parametric Classification for Generalized Category Discovery: A Baseline Study*, ICCV 2023).
+
+A cosine classifier over all categories, its own sharpened predictions of the other view as targets:
+
+    p_i^(k) = softmax_k( h_i . c_k / tau_s ),   h_i = f(x_i)/|f(x_i)|,   tau_s = 0.1
+    q_i: the same without gradient at tau_t,    tau_t from 0.07 to 0.04 over the first 30 epochs
+    L^u_cls = 1/|B| sum_i l(q'_i, p_i) - epsilon H(p_mean),   p_mean = 1/(2|B|) sum_i (p_i + p'_i)
+    L^s_cls = 1/|B^l| sum_{i labelled} l(y_i, p_i)
+    L = (1 - lambda)(L^u_rep + L^u_cls) + lambda (L^s_rep + L^s_cls),   lambda = 0.35
+
+with l the cross-entropy, q' and p' of the other view (both directions are taken), and L_rep the contrastive terms of
+GCD on a projection of f(x). There is no averaged teacher: the targets are the student's own. An image goes where p is
+largest.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from promptcal.config import Config, SimGCDConfig
+from promptcal.losses import semi_supervised_terms
+from promptcal.methods.base import OneStage, Surroundings
+from promptcal.methods.parts import PlainStage, labelled_cross_entropy, mean_entropy
+from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
+from promptcal.training.stage import Batch, Stage, StepResult
+
+
+def teacher_temperature(settings: SimGCDConfig, epoch: int) -> float:
+    """tau_t: linear by epoch from its start, reached at epoch 0, to its end, reached at the last of the ramp."""
+    done = min(1.0, epoch / max(1, settings.teacher_epochs - 1))
+    return settings.teacher_temperature_start + done * (
+        settings.teacher_temperature - settings.teacher_temperature_start
+    )
+
+
+def self_distillation(cosines: Tensor, student_temperature: float, teacher_temperature: float) -> Tensor:
+    """Mean of l(q'_i, p_i) over 2B rows, the second view of image i at i + B."""
+    targets = torch.softmax(cosines.detach() / teacher_temperature, dim=1)
+    other_view = targets.roll(len(targets) // 2, dims=0)
+    return -(other_view * torch.log_softmax(cosines / student_temperature, dim=1)).sum(dim=1).mean()
+
+
+class SimGCDNetwork(ClassifierNetwork):
+    def __init__(self, vit: PromptedViT, config: Config) -> None:
+        super().__init__(vit)
+        self.temperature = config.simgcd.student_temperature
+        self.classifier = CosineClassifier(vit.dim, config.n_classes)
+        hidden, bottleneck = config.model.head_hidden, config.model.head_bottleneck
+        self.projection = nn.Sequential(
+            nn.Linear(vit.dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
+        )
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines with the prototypes, and the L2-normalised projection z."""
+        embedding = self.vit(images).cls
+        return self.classifier(embedding), F.normalize(self.projection(embedding).float(), dim=1)
+
+    def classify(self, features: Tensor) -> Tensor:
+        return self.classifier(features) / self.temperature
+
+
+class SimGCDStage(PlainStage):
+    name = "simgcd"
+
+    def __init__(self, network: SimGCDNetwork, config: Config) -> None:
+        self.network = network
+        self.weights = config.loss
+        self.settings = config.simgcd
+
+    def step(self, batch: Batch, epochs_done: float) -> StepResult:
+        settings, supervised_weight = self.settings, self.weights.alpha
+        cosines, z = self.network(batch.views)
+        student = settings.student_temperature
+        distillation = self_distillation(cosines, student, teacher_temperature(settings, int(epochs_done)))
+        entropy = mean_entropy(torch.softmax(cosines / student, dim=1))
+        classification = labelled_cross_entropy(cosines / student, batch.labels)
+        contrastive = semi_supervised_terms(
+            z @ z.T,
+            batch.labels,
+            self_temperature=self.weights.self_temperature,
+            supervised_temperature=self.weights.supervised_temperature,
+        )
+        unsupervised = contrastive.self_supervised + distillation - settings.entropy_weight * entropy
+        supervised = contrastive.supervised + classification
+        logs = {
+            "distillation": distillation,
+            "mean_entropy": entropy,
+            "classification": classification,
+            "cls/self": contrastive.self_supervised,
+            "cls/supervised": contrastive.supervised,
+        }
+        loss = (1 - supervised_weight) * unsupervised + supervised_weight * supervised
+        return StepResult(loss, {name: value.detach() for name, value in logs.items()})
+
+
+class SimGCD(OneStage):
+    name = "simgcd"
+    title = "SimGCD"
+
+    def network(self, vit: PromptedViT, n_known: int) -> SimGCDNetwork:
+        return SimGCDNetwork(vit, self.config)
+
+    def stage(self, name: str, network: SimGCDNetwork, surroundings: Surroundings) -> Stage:
+        return SimGCDStage(network, self.config)

@@ -1,0 +1,123 @@
+"""UNO+ (Fini et al., *A Unified Objective for Novel Class Discovery*, ICCV 2021, as Vaze et al. adapt it to GCD).
+
+One cross-entropy for labels and pseudo-labels, over the known classes' prototypes h and a head g of new ones:
+
+    l = [ h(x), g(x) ]  cosines,   p = softmax( l / tau ),   tau = 0.1
+    y_i = one-hot of the label, or for an unlabelled image the Sinkhorn-Knopp assignment of its other view:
+    Y = diag(alpha) exp( L / epsilon ) diag(beta),  rows summing to 1, columns to B/K,   epsilon = 0.05, 3 iterations
+    L = 1/2 [ 1/|heads| sum_g 1/(2B) sum_i l(y_i, p_i)  +  the same with over-clustering heads ]
+
+There are 4 heads and 4 over-clustering heads with 3 times as many new clusters, each a perceptron and prototypes. In
+the original an unlabelled image is certainly new and is assigned among g alone; here, as in the adaptation, among all.
+An image goes where p of the head with the lowest loss in training is largest.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from promptcal.config import Config
+from promptcal.methods.base import OneStage, Surroundings
+from promptcal.methods.parts import PlainStage
+from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
+from promptcal.training.stage import Batch, Stage, StepResult
+
+_LOSS_MEMORY = 0.99  # of the moving average by which a head is chosen
+
+
+@torch.no_grad()
+def sinkhorn(similarity: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """Assignments (images x clusters): rows sum to 1, columns nearly to images / clusters.
+
+    Rows and columns of ``exp(similarity / epsilon)`` are scaled in turn, ending with the rows; done on logarithms, so
+    that no exponential overflows.
+    """
+    log_plan = similarity.float() / epsilon
+    for _ in range(iterations):
+        log_plan = log_plan - log_plan.logsumexp(dim=0, keepdim=True)
+        log_plan = log_plan - log_plan.logsumexp(dim=1, keepdim=True)
+    return log_plan.exp()
+
+
+def swapped_targets(cosines: Tensor, labels: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """y for 2B rows, the second view of image i at i + B: labels, and assignments of the other view."""
+    n = len(labels) // 2
+    labelled = labels >= 0
+    targets = F.one_hot(labels.clamp(min=0), cosines.shape[1]).to(cosines)
+    unlabelled = (~labelled[:n]).nonzero().squeeze(1)
+    if len(unlabelled):
+        for view, other in ((0, n), (n, 0)):
+            targets[view + unlabelled] = sinkhorn(cosines.detach()[other + unlabelled], epsilon, iterations)
+    return targets
+
+
+class UNONetwork(ClassifierNetwork):
+    def __init__(self, vit: PromptedViT, config: Config, n_known: int) -> None:
+        super().__init__(vit)
+        settings, hidden, out = config.uno, config.model.head_hidden, config.model.head_bottleneck
+        n_new = config.n_classes - n_known
+        self.temperature = settings.temperature
+        self.known = CosineClassifier(vit.dim, n_known)
+
+        def head(clusters: int) -> nn.Sequential:
+            perceptron = (nn.Linear(vit.dim, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, out))
+            return nn.Sequential(*perceptron, CosineClassifier(out, clusters))
+
+        self.heads = nn.ModuleList(head(n_new) for _ in range(settings.heads))
+        self.overclustering = nn.ModuleList(head(n_new * settings.overclustering) for _ in range(settings.heads))
+        # no gradient reaches it: it travels with the weights to tell which head to ask
+        self.head_losses = nn.Parameter(torch.zeros(settings.heads), requires_grad=False)
+
+    def trained_parameters(self) -> dict[str, nn.Parameter]:
+        return {**super().trained_parameters(), "head_losses": self.head_losses}
+
+    def forward(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Cosines with known and new prototypes, by head and by over-clustering head."""
+        features = F.normalize(self.vit(images).cls.float(), dim=1)
+        known = self.known(features)
+        heads, overclustering = (
+            [torch.cat([known, head(features)], dim=1) for head in group] for group in (self.heads, self.overclustering)
+        )
+        return heads, overclustering
+
+    def classify(self, features: Tensor) -> Tensor:
+        best = self.heads[int(self.head_losses.argmin())]
+        return torch.cat([self.known(features), best(features)], dim=1) / self.temperature
+
+
+class UNOStage(PlainStage):
+    name = "uno"
+
+    def __init__(self, network: UNONetwork, config: Config) -> None:
+        self.network = network
+        self.settings = config.uno
+        self._losses: Tensor | None = None
+
+    def step(self, batch: Batch, epochs_done: float) -> StepResult:
+        heads, overclustering = self.network(batch.views)
+        by_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in heads])
+        by_fine_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in overclustering])
+        self._losses = by_head.detach()
+        logs = {"clustering": by_head.detach().mean(), "overclustering": by_fine_head.detach().mean()}
+        return StepResult((by_head.mean() + by_fine_head.mean()) / 2, logs)
+
+    def _cross_entropy(self, cosines: Tensor, labels: Tensor) -> Tensor:
+        settings = self.settings
+        targets = swapped_targets(cosines, labels, settings.epsilon, settings.iterations)
+        return -(targets * torch.log_softmax(cosines / settings.temperature, dim=1)).sum(dim=1).mean()
+
+    @torch.no_grad()
+    def after_update(self) -> None:
+        assert self._losses is not None
+        self.network.head_losses.lerp_(self._losses, 1 - _LOSS_MEMORY)
+
+
+class UNO(OneStage):
+    name = "uno"
+    title = "UNO+"
+
+    def network(self, vit: PromptedViT, n_known: int) -> UNONetwork:
+        return UNONetwork(vit, self.config, n_known)
+
+    def stage(self, name: str, network: UNONetwork, surroundings: Surroundings) -> Stage:
+        return UNOStage(network, self.config)

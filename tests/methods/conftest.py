@@ -1,0 +1,41 @@
+"""A network small enough for loops, and a batch for it."""
+
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+
+from promptcal.config import load_config
+from promptcal.methods import Surroundings, method_of
+from promptcal.models import PromptedViT
+from promptcal.training.stage import Batch
+
+N_CLASSES, N_KNOWN, DIM = 5, 2, 16
+
+
+@pytest.fixture
+def stage_of():
+    """The stage of a method on a tiny ViT, with any settings."""
+
+    def make(name, *overrides):
+        settings = ("model.head_hidden=12", "model.head_bottleneck=6", "model.head_prototypes=20", *overrides)
+        config = load_config(values={"n_classes": N_CLASSES, "method": name}, overrides=settings)
+        torch.manual_seed(0)
+        vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=DIM, depth=2, num_heads=2, num_classes=0)
+        method = method_of(config)
+        network = method.network(PromptedViT(vit, prompts=config.model.prompts), N_KNOWN)
+        return method.stage(name, network, Surroundings(None, lambda: None))
+
+    return make
+
+
+@pytest.fixture
+def batch_of():
+    """Two views of as many images as there are labels."""
+
+    def make(labels, seed=0, indices=None):
+        generator = torch.Generator().manual_seed(seed)
+        views = torch.randn(2 * len(labels), 3, 8, 8, generator=generator)
+        images = torch.arange(len(labels)) if indices is None else torch.tensor(indices)
+        return Batch(views, torch.tensor(labels).repeat(2), images.repeat(2), torch.Generator().manual_seed(seed))
+
+    return make

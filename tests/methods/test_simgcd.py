@@ -1,0 +1,77 @@
+"""SimGCD: the temperature schedule, the swapped targets, and the whole loss against loops."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from promptcal.config import LossConfig, SimGCDConfig
+from promptcal.losses import semi_supervised_terms
+from promptcal.methods.simgcd import self_distillation, teacher_temperature
+
+LABELS = [0, -1, 1, 0, -1]
+
+
+def test_the_teacher_sharpens_over_thirty_epochs():
+    settings = SimGCDConfig()
+    published = np.concatenate([np.linspace(0.07, 0.04, 30), np.full(170, 0.04)])
+    assert [teacher_temperature(settings, e) for e in range(200)] == pytest.approx(published.tolist())
+    for short in (0, 1):
+        assert teacher_temperature(SimGCDConfig(teacher_epochs=short), 1) == 0.04
+
+
+def softmax(values, temperature):
+    powers = [math.exp(v / temperature) for v in values]
+    return [p / sum(powers) for p in powers]
+
+
+def distillation_by_loops(cosines, student, teacher):
+    n, total = len(cosines), 0.0
+    for i in range(n):
+        target, prediction = softmax(cosines[(i + n // 2) % n], teacher), softmax(cosines[i], student)
+        total -= sum(t * math.log(p) for t, p in zip(target, prediction, strict=True))
+    return total / n
+
+
+def test_self_distillation_equals_the_loop():
+    cosines = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    found = self_distillation(cosines, 0.1, 0.05)
+    assert found.item() == pytest.approx(distillation_by_loops(cosines.tolist(), 0.1, 0.05), rel=1e-5)
+
+
+def test_no_gradient_flows_through_the_targets():
+    cosines = torch.rand(4, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    self_distillation(cosines, 0.1, 0.05).backward()
+    p = torch.softmax(cosines.detach() / 0.1, dim=1)
+    q = torch.softmax(cosines.detach() / 0.05, dim=1).roll(2, dims=0)
+    assert torch.allclose(cosines.grad, (p - q) / 0.1 / 4, atol=1e-6)  # of cross-entropy with fixed targets
+
+
+@pytest.mark.parametrize(("epochs_done", "teacher"), [(0.0, 0.07), (29.5, 0.04)])
+def test_the_loss_equals_the_formula(stage_of, batch_of, epochs_done, teacher):
+    stage, batch = stage_of("simgcd", "simgcd.entropy_weight=1.5"), batch_of(LABELS)
+    cosines, z = (t.detach() for t in stage.network(batch.views))
+    p = [softmax(row, 0.1) for row in cosines.tolist()]
+    mean = [sum(column) / len(p) for column in zip(*p, strict=True)]
+    entropy = -sum(m * math.log(m) for m in mean)
+    labelled = [(row, y) for row, y in zip(p, LABELS * 2, strict=True) if y >= 0]
+    classification = -sum(math.log(row[y]) for row, y in labelled) / len(labelled)
+    weights = LossConfig()
+    terms = semi_supervised_terms(
+        z @ z.T, batch.labels, self_temperature=weights.self_temperature,
+        supervised_temperature=weights.supervised_temperature,
+    )  # fmt: skip
+    unsupervised = distillation_by_loops(cosines.tolist(), 0.1, teacher) - 1.5 * entropy + terms.self_supervised.item()
+    expected = 0.65 * unsupervised + 0.35 * (classification + terms.supervised.item())
+    assert stage.step(batch, epochs_done).loss.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_classifier_is_the_cosine_with_its_prototypes(stage_of):
+    network = stage_of("simgcd").network
+    features = torch.nn.functional.normalize(torch.randn(3, 16), dim=1)
+    logits = network.classify(features).tolist()
+    for i in range(3):
+        for k, prototype in enumerate(network.classifier.prototypes):
+            cosine = torch.nn.functional.cosine_similarity(features[i], prototype, dim=0).item()
+            assert logits[i][k] == pytest.approx(cosine / 0.1, abs=1e-4)
