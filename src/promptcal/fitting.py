@@ -414,6 +414,8 @@ class Fit:
         )
         if state is not None:
             loop.restore(state)
+        if about := getattr(stage, "about", ""):
+            self.console.print(about, highlight=False)
         loop.run()
         self.results[stage.name] = {
             "best_epoch": loop.position.best_epoch,

@@ -121,13 +121,13 @@ def _resolve(
     """The configuration of everything given; of ``named`` settings and the ``model``'s, those that are not None."""
     values = {k: v for k, v in named.items() if v is not None}
     values["model"] = {k: str(v) for k, v in model.items() if v is not None}
-    method = named["method"]
+    method = named.get("method")
     if isinstance(config, Config):
         base = config.model_dump()
         if method not in (None, config.method):
             changes = method_preset(method)
             base |= {section: {**base[section], **settings} for section, settings in changes.items()}
-        if named["n_classes"] is not None:
+        if "n_classes" in values:
             del base["n_classes_estimated"]
         merged = {**base, **values, "model": {**base["model"], **values["model"]}}
         return load_config(values=merged, overrides=overrides, estimate=estimate)
@@ -228,19 +228,19 @@ def estimate_classes(
     if output is not None and Path(output).exists() and not Path(output).is_dir():
         raise DataError(f"the output {output} is a file; give a folder")
     given = {"max_classes": max_classes, "search": search}
-    settings = [*overrides, *(f"estimation.{key}={value}" for key, value in given.items() if value is not None)]
-    named = {"n_classes": 1, "method": None, "seed": seed, "device": device}  # how many there are decides nothing here
+    settings = [f"estimation.{key}={value}" for key, value in given.items() if value is not None]
     image_set = ImageSet.of(images)
     problem = Problem.of(image_set, read_labels(labels, image_set))
     console = Console(stderr=True, quiet=not progress)
+    named = {"n_classes": 1, "seed": seed, "device": device}  # the number is what is asked for
     if run is not None:
         if backbone is not None or weights is not None:
             raise ConfigError("a run brings its own backbone; give either the run or a backbone and its weights")
         loaded = run if isinstance(run, Run) else Run(run, device)
-        resolved = _resolve(config or loaded.config, preset, settings, named, {})
+        resolved = _resolve(config or loaded.config, preset, [*overrides, *settings], named, {})
         count = count_in_run(problem, loaded, resolved, skip_unreadable=skip_unreadable, console=console)
     else:
-        resolved = _resolve(config, preset, settings, named, {"backbone": backbone, "weights": weights})
+        resolved = _resolve(config, preset, [*overrides, *settings], named, {"backbone": backbone, "weights": weights})
         count = count_in_backbone(problem, resolved, skip_unreadable=skip_unreadable, console=console)
     if output is not None:
         write_class_count(Path(output), count)

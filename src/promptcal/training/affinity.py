@@ -13,6 +13,7 @@ from promptcal.affinity import (
     ranking_positives,
     sample_negatives,
 )
+from promptcal.affinity.graph import EXACT_UP_TO, SAMPLED_ROWS
 from promptcal.config import Config, has_term
 from promptcal.losses import SemiSupervisedTerms, contrastive_loss, semi_supervised_terms
 from promptcal.models import Network, Teacher, TokenOutput, projected_cosine
@@ -44,6 +45,15 @@ class AffinityStage:
             if has_term(token, config.affinity.cal)
         }
         self._to_push: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+
+    @property
+    def about(self) -> str:
+        """How exact the affinity graph is, for the user to know."""
+        nodes = 2 * self.config.data.batch_size + self.config.affinity.memory
+        if self.config.affinity.mining != "graph" or not self.memories:
+            return ""
+        rows = "all rows (exact)" if nodes <= EXACT_UP_TO else f"{SAMPLED_ROWS:,} sampled rows"
+        return f"Affinity graph of {nodes:,} nodes, its threshold from {rows}"
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss
