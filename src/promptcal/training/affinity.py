@@ -13,7 +13,7 @@ from promptcal.affinity import (
     ranking_positives,
     sample_negatives,
 )
-from promptcal.affinity.graph import EXACT_UP_TO, SAMPLED_ROWS
+from promptcal.affinity.graph import SAMPLED_ROWS, GraphSettings, way_for
 from promptcal.config import Config, has_term
 from promptcal.losses import SemiSupervisedTerms, contrastive_loss, semi_supervised_terms
 from promptcal.models import Network, Teacher, TokenOutput, projected_cosine
@@ -49,10 +49,15 @@ class AffinityStage:
     @property
     def about(self) -> str:
         """How exact the affinity graph is, for the user to know."""
-        nodes = 2 * self.config.data.batch_size + self.config.affinity.memory
-        if self.config.affinity.mining != "graph" or not self.memories:
+        settings = self.config.affinity
+        if settings.mining != "graph" or not self.memories:
             return ""
-        rows = "all rows (exact)" if nodes <= EXACT_UP_TO else f"{SAMPLED_ROWS:,} sampled rows"
+        nodes = 2 * self.config.data.batch_size + settings.memory
+        graph = GraphSettings(
+            self.config.neighbours, settings.quantile, settings.diffusion_steps, consensus=settings.consensus
+        )
+        way = way_for(nodes, graph, next(self.network.parameters()).device)
+        rows = f"{SAMPLED_ROWS:,} sampled rows" if way == "sampled" else "all rows (exact)"
         return f"Affinity graph of {nodes:,} nodes, its threshold from {rows}"
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:

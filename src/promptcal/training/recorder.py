@@ -59,7 +59,7 @@ class Reading:
             self._host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
             self._host.copy_(stacked, non_blocking=True)
             self._arrival = torch.cuda.Event()
-            self._arrival.record()
+            self._arrival.record(torch.cuda.current_stream(stacked.device))
         else:
             self._host = stacked.cpu()
 
