@@ -4,7 +4,8 @@
     python benchmarks/extract.py --grow     how extraction and a look grow with the number of images
 
 A look is what selection does between epochs: embeddings of 10,000 images, k-means with 10 starts into 100
-clusters, accuracy (with the truth, so that clusters are matched) and silhouette. Random images have no clusters; its k-means therefore takes long.
+clusters, accuracy (with the truth, so that clusters are matched) and silhouette. Random images have no clusters; its
+k-means therefore takes long.
 """
 
 import argparse
