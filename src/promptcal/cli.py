@@ -24,6 +24,7 @@ from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
 from promptcal.export import FORMS
 from promptcal.fitting import results_table
 from promptcal.report.check import check_report
+from promptcal.report.class_count import class_count_table
 from promptcal.run import Assignments, Run
 from promptcal.tables.jobs import Job, State
 from promptcal.tables.making import TableListing, TableReport
@@ -96,12 +97,27 @@ def _root(
     pass
 
 
+def _number_or_auto(text: str) -> int | str:
+    try:
+        return text if text == "auto" else int(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor auto") from error
+
+
 @app.command()
 def fit(
     images: Images,
     output: Annotated[Path, typer.Option(help="Run directory to write.")],
     labels: Labels = None,
-    n_classes: Annotated[int | None, typer.Option(help="Number of categories, known and new together.")] = None,
+    n_classes: Annotated[
+        Any,
+        typer.Option(
+            parser=_number_or_auto,
+            metavar="N|auto",
+            help="Number of categories, known and new together; auto: estimated by the labelled images.",
+            show_default=False,
+        ),
+    ] = None,
     method: Method = None,
     truth: Annotated[Path | None, typer.Option(help="CSV with true classes, used only to report accuracy.")] = None,
     backbone: Annotated[
@@ -238,6 +254,61 @@ def export(
     """
     written = verbs.export(run=run, to=to, output=output, copy=copy, progress=not quiet)
     console.print(f"Written to {written}", markup=False, highlight=False)
+
+
+@app.command()
+def estimate_classes(
+    images: Images,
+    labels: Labels = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run directory of a finished fit, whose network embeds the images.")
+    ] = None,
+    max_classes: Annotated[
+        int | None, typer.Option(help="The most there may be; default: a tenth as many as images, at most 1,000.")
+    ] = None,
+    search: Annotated[str | None, typer.Option(help="brent or bisection.", show_default="brent")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder to write the curves to (PNG, CSV, JSON).")] = None,
+    backbone: Annotated[str | None, typer.Option(help="timm name of a ViT, as in fit.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Local weight file for the backbone.")] = None,
+    preset: Annotated[str | None, typer.Option(help=f"Settings to start from: {', '.join(presets())}.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    device: Device = None,
+    skip_unreadable: SkipUnreadable = False,
+    quiet: Quiet = False,
+) -> None:
+    """Estimate how many categories there are, known and new together.
+
+    All images are clustered into K groups without a look at their labels, for a dozen or so of K; the K at which the
+    labelled classes are best found again is the estimate. It is a guide, not a count: look at the curves.
+
+    Example: promptcal estimate-classes photos --labels labels.csv --output curves
+    """
+    count = verbs.estimate_classes(
+        images=images,
+        labels=labels,
+        run=run,
+        max_classes=max_classes,
+        search=search,
+        output=output,
+        backbone=backbone,
+        weights=weights,
+        preset=preset,
+        config=config,
+        overrides=overrides or (),
+        seed=seed,
+        device=device,
+        skip_unreadable=skip_unreadable,
+        progress=not quiet,
+    )
+    console.print(class_count_table(count))
+    known, most = count.bounds
+    console.print(
+        f"{count.n_classes} classes, of which {known} are known (searched {known} to {most})", highlight=False
+    )
+    if output is not None:
+        console.print(f"Written to {output}: class-count.png, .csv, .json", markup=False, highlight=False)
 
 
 @app.command()

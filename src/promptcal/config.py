@@ -5,7 +5,7 @@ it only fills in the `switches`, each of which can be set on its own.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from os import PathLike
 from pathlib import Path
@@ -211,6 +211,14 @@ class RankStatsConfig(_OneStageConfig):
     ramp_epochs: float = Field(50.0, ge=0, description="over which the consistency rises")
 
 
+class EstimationConfig(_Section):
+    """The number of classes, where it is to be estimated (`n_classes: auto`)."""
+
+    search: Literal["brent", "bisection"] = "brent"
+    max_classes: int | None = Field(None, ge=2, description="none: a tenth as many as images, at most 1,000")
+    n_init: int = Field(10, ge=1, description="k-means starts for each number tried")
+
+
 class SwitchConfig(_Section):
     """Where the published release and the paper's text differ."""
 
@@ -240,7 +248,8 @@ MethodName = Literal["promptcal", "promptcal-warmup", "gcd", "simgcd", "orca", "
 class Config(_Section):
     """A whole run."""
 
-    n_classes: int = Field(ge=1, description="known and new categories together")
+    n_classes: int = Field(ge=1, description="known and new categories together; auto: estimated when loaded")
+    n_classes_estimated: bool = Field(False, description="whether that is an estimate")
     seed: int = Field(0, ge=0)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     precision: Literal["auto", "fp32", "bf16"] = Field(
@@ -261,6 +270,7 @@ class Config(_Section):
     affinity: AffinityConfig = Field(default_factory=lambda: AffinityConfig())
     clustering: ClusteringConfig = Field(default_factory=lambda: ClusteringConfig())
     selection: SelectionConfig = Field(default_factory=lambda: SelectionConfig())
+    estimation: EstimationConfig = Field(default_factory=lambda: EstimationConfig())
     switches: SwitchConfig = Field(default_factory=lambda: SwitchConfig())
     gcd: GCDConfig = Field(default_factory=lambda: GCDConfig())
     simgcd: SimGCDConfig = Field(default_factory=lambda: SimGCDConfig())
@@ -319,8 +329,12 @@ def load_config(
     file: str | PathLike[str] | None = None,
     overrides: Iterable[str] = (),
     values: Mapping[str, Any] | None = None,
+    estimate: Callable[[Config], int] | None = None,
 ) -> Config:
-    """Defaults, a preset, the method's own preset, a YAML file, `values`, `a.b=value` overrides: the later one wins."""
+    """Defaults, a preset, the method's own preset, a YAML file, `values`, `a.b=value` overrides: the later one wins.
+
+    Where the number of classes is "auto", ``estimate`` is asked for it, given all the other settings.
+    """
     merged: dict[str, Any] = {}
     if preset is not None:
         if preset not in presets():
@@ -344,6 +358,11 @@ def load_config(
     _merge(merged, method_preset(chosen[-1]) if chosen else {})
     for layer in layers:
         _add_layer(merged, layer)
+    if merged.get("n_classes") == "auto":
+        if estimate is None:
+            raise ConfigError("n_classes=auto needs images to estimate it by; use it with fit, or give a number")
+        merged["n_classes"] = estimate(validate({**merged, "n_classes": 1}))
+        merged["n_classes_estimated"] = True
     return validate(merged)
 
 
@@ -381,6 +400,8 @@ def _add_layer(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
     """Merge a later source; one that changes the variant leaves no switches of the earlier one."""
     if layer.get("variant", into.get("variant")) != into.get("variant", "official"):
         into.pop("switches", None)
+    if "n_classes" in layer:
+        into.pop("n_classes_estimated", None)
     _merge(into, layer)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from promptcal import files
 from promptcal.calibration import Calibration, calibrate_run
 from promptcal.clustering import SemiSupervisedKMeans
+from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config
 from promptcal.continuing import Earlier
 from promptcal.data import BalancedSampler, ImageSet, ImageStore, StreamedImages, StreamedView, View
@@ -27,7 +28,7 @@ from promptcal.data.labels import class_numbers
 from promptcal.data.splits import hold_out
 from promptcal.data.store import HOST_SHARE, decode, free_host_memory, stored_size
 from promptcal.data.stream import inspect
-from promptcal.device import choose_compile, choose_device, choose_dtype, float32_products
+from promptcal.device import choose_compile, choose_device, choose_dtype, computing_on
 from promptcal.errors import ConfigError, DataError, Interrupted, LabelError, PromptCALWarning, RunError
 from promptcal.export.tables import write_parquet_if_possible
 from promptcal.methods import METHODS, Surroundings, method_of
@@ -40,8 +41,17 @@ from promptcal.partition import (
     classifier_logits,
     classifier_shares,
 )
+from promptcal.report.class_count import write_class_count
 from promptcal.report.sheets import write_sheets
-from promptcal.run import Assignments, RunDirectory, build_network, category_names, training_temperature
+from promptcal.run import (
+    Assignments,
+    RunDirectory,
+    build_network,
+    category_names,
+    stored_side,
+    training_temperature,
+)
+from promptcal.training.affinity import AffinityStage
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.interrupts import StopRequest
@@ -146,6 +156,7 @@ class Fit:
         config: Config,
         directory: RunDirectory,
         console: Console,
+        class_count: ClassCount | None = None,
         earlier: Earlier | None = None,
     ) -> None:
         self.problem = problem
@@ -153,6 +164,7 @@ class Fit:
         self.config = config
         self.directory = directory
         self.console = console
+        self.class_count = class_count
         self.device = choose_device(config.device)
         self.checkpoints = Checkpoints(directory.checkpoints_folder)
         self.results: dict[str, Any] = {}
@@ -161,12 +173,12 @@ class Fit:
 
     def run(self, *, resume: bool, skip_unreadable: bool) -> None:
         self.started = time.monotonic()
-        with float32_products(self.device, choose_dtype(self.config.precision, self.device)):
+        with computing_on(self.device, choose_dtype(self.config.precision, self.device)):
             self._run(resume, skip_unreadable)
 
     def _run(self, resume: bool, skip_unreadable: bool) -> None:
         self._build()
-        self.resize = self._stored_size()
+        self.resize = stored_side(self.config, self.network.vit)
         store = self._decode(skip_unreadable)
         if not self.problem.classes:
             self._do_without_training()
@@ -197,14 +209,6 @@ class Fit:
     def _goes_on(self) -> bool:
         """Whether training starts from an earlier run's weights."""
         return self.earlier is not None and self.earlier.gives_weights_to(self.config)
-
-    def _stored_size(self) -> int:
-        """The shorter side in the store: as set, or the published 256 : 224 of the crop."""
-        crop = self.network.vit.preprocessing.image_size
-        size = self.config.data.resize or crop * 256 // 224
-        if size < crop:
-            raise ConfigError(f"data.resize ({size}) is smaller than the crop ({crop}); raise it")
-        return size
 
     def _do_without_training(self) -> None:
         _warn("no image is labelled, so nothing can be learned: this is plain k-means on the backbone's features")
@@ -274,6 +278,8 @@ class Fit:
             return
         self.directory.clear()
         files.write_text(self.directory.config_file, self.config.to_yaml())
+        if self.class_count is not None:
+            write_class_count(self.directory.path, self.class_count)
         if self.skipped:
             rows = [(name, reason, position) for (name, reason), position in zip(self.skipped, self.gaps, strict=True)]
             files.write_csv(self.directory.skipped_file, ["path", "reason", "position"], rows)
@@ -289,6 +295,8 @@ class Fit:
             "n_labelled": int((self.problem.labels >= 0).sum()),
             "known_classes": self.problem.classes,
             "resize": self.resize,
+            "n_classes": self.config.n_classes,
+            "n_classes_estimated": self.config.n_classes_estimated,
         }
 
     def _fingerprint(self, store: ImageStore | StreamedImages) -> str:
@@ -350,7 +358,9 @@ class Fit:
             vit.compile(dynamic=False)
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         how = ", compiled (the first steps take half a minute)" if compiled else ""
-        self.console.print(f"Training on {name} in {str(vit.dtype).removeprefix('torch.')}{how}", highlight=False)
+        self.console.print(
+            f"Training on {name} in {str(vit.compute_dtype).removeprefix('torch.')}{how}", highlight=False
+        )
 
     def _sampler(self, labels: np.ndarray) -> BalancedSampler:
         inductive = self.problem.inductive
@@ -378,7 +388,7 @@ class Fit:
             _warn(f"{len(faults)} images in {settings.distillation} cannot be read and are not distilled on")
         # the student's trunk is as it came here even in a resumed run, whose weights are put in place later
         frozen = PromptedViT(copy.deepcopy(self.network.vit.backbone), prompts=0, train_blocks=0)
-        frozen.compute_in(self.network.vit.dtype)
+        frozen.compute_in(self.network.vit.compute_dtype)
         sizes = self.network.vit.preprocessing
         return Distillation(
             frozen,
@@ -439,6 +449,8 @@ class Fit:
         )
         if state is not None:
             loop.restore(state)
+        if isinstance(stage, AffinityStage) and stage.about:
+            self.console.print(stage.about, highlight=False)
         loop.run()
         self.results[stage.name] = {
             "best_epoch": loop.position.best_epoch,
@@ -538,13 +550,15 @@ class Fit:
             random_state=derive_seed(self.config.seed, "kmeans"),
         )
         with progress_bar(self.console) as bar:
-            task = bar.add_task("clustering", total=settings.n_init, note="")
+            known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
+            starts = settings.n_init if known < self.config.n_classes else 1  # nothing is random then
+            task = bar.add_task("clustering", total=starts, note="")
             return kmeans.fit(features, labels, on_progress=lambda done: bar.update(task, completed=done))
 
     def _score_frozen(self) -> None:
         """The backbone as it came: what any of this is worth is the gain over this."""
         plain = PromptedViT(self.network.vit.backbone, prompts=0, train_blocks=self.config.model.train_blocks)
-        plain.compute_in(self.network.vit.dtype)
+        plain.compute_in(self.network.vit.compute_dtype)
         if self.problem.inductive is not None:  # the test images have no labels to give to k-means
             self._record("kmeans", self._score_test(plain, "frozen test features"))
             return

@@ -1,24 +1,27 @@
 """The verbs, one keyword-only function each; the command line and the estimator call these."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
 
 from promptcal import files
+from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config, load_config, method_preset
 from promptcal.continuing import Earlier
+from promptcal.counting import ClassCounter, count_in_backbone, count_in_run
 from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
 from promptcal.export import export_run
 from promptcal.fitting import Fit, Inductive, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
+from promptcal.report.class_count import write_class_count
 from promptcal.run import Assignments, Run, RunDirectory
 from promptcal.tables.definition import check_epoch, check_scale
 from promptcal.tables.jobs import Circumstances, Job, State
@@ -34,7 +37,7 @@ def fit(
     images: Any,
     output: str | PathLike[str],
     labels: Any = None,
-    n_classes: int | None = None,
+    n_classes: int | Literal["auto"] | None = None,
     method: str | None = None,
     truth: Any = None,
     config: Config | str | PathLike[str] | None = None,
@@ -62,7 +65,7 @@ def fit(
         labels: A CSV, TSV or parquet file with the columns path,label, a mapping path -> label, or one label per
             image; empty, missing or -1 = unlabelled. Without it, class folders beside one named ``unlabelled``
             are the labels, and so is the column ``label`` of a dataset.
-        n_classes: Number of categories, known and new together.
+        n_classes: Number of categories, known and new together, or "auto" to estimate it as `estimate_classes` does.
         method: promptcal (the default), promptcal-warmup, gcd, simgcd, orca, uno, rankstats or kmeans.
         truth: True classes in the same form as ``labels``, used only to report accuracy.
         config: A YAML file, or a `Config` (which then is the whole configuration).
@@ -83,20 +86,9 @@ def fit(
         inductive: For the inductive protocol: test images to score, and images to hold out from training.
         progress: Show progress.
     """
-    named = {
-        "n_classes": n_classes,
-        "method": method,
-        "seed": seed,
-        "device": device,
-        "precision": precision,
-        "compile": None if compile is None else "always" if compile else "never",
-    }
     directory = RunDirectory(output)
     earlier = _earlier(start_from, directory, resume, config, preset)
     base = config if earlier is None else earlier.settings(method)
-    resolved = _resolve(base, preset, overrides, named, {"backbone": backbone, "weights": weights})
-    if earlier is not None:
-        earlier.check(resolved, directory.path)
     directory.check_free(resume=resume, overwrite=overwrite)
     image_set = ImageSet.of(images)
     given = read_labels(labels, image_set)
@@ -106,14 +98,27 @@ def fit(
         None if truth is None else read_labels(truth, image_set),
         inductive,
     )
-    problem.check(resolved.n_classes)
     if image_set.root is not None and Path(output).resolve().is_relative_to(image_set.root.resolve()):
         raise RunError(
             f"the output {output} lies in the image folder, where its pictures would be taken for images; "
             "choose another place"
         )
     console = Console(stderr=True, quiet=not progress)
-    Fit(problem, resolved, directory, console, earlier).run(resume=resume, skip_unreadable=skip_unreadable)
+    counter = ClassCounter(problem, directory if resume else None, skip_unreadable=skip_unreadable, console=console)
+    named = {
+        "n_classes": n_classes,
+        "method": method,
+        "seed": seed,
+        "device": device,
+        "precision": precision,
+        "compile": None if compile is None else "always" if compile else "never",
+    }
+    resolved = _resolve(base, preset, overrides, named, {"backbone": backbone, "weights": weights}, counter)
+    if earlier is not None:
+        earlier.check(resolved, directory.path)
+    problem.check(resolved.n_classes)
+    fitting = Fit(problem, resolved, directory, console, counter.count, earlier)
+    fitting.run(resume=resume, skip_unreadable=skip_unreadable)
     return Run(output, device)
 
 
@@ -136,19 +141,22 @@ def _resolve(
     overrides: Sequence[str],
     named: dict[str, Any],
     model: dict[str, Any],
+    estimate: Callable[[Config], int] | None = None,
 ) -> Config:
     """The configuration of everything given; of ``named`` settings and the ``model``'s, those that are not None."""
     values = {k: v for k, v in named.items() if v is not None}
     values["model"] = {k: str(v) for k, v in model.items() if v is not None}
-    method = named["method"]
+    method = named.get("method")
     if isinstance(config, Config):
         base = config.model_dump()
         if method not in (None, config.method):
             changes = method_preset(method)
             base |= {section: {**base[section], **settings} for section, settings in changes.items()}
+        if "n_classes" in values:
+            del base["n_classes_estimated"]
         merged = {**base, **values, "model": {**base["model"], **values["model"]}}
-        return load_config(values=merged, overrides=overrides)
-    return load_config(preset=preset, file=config, values=values, overrides=overrides)
+        return load_config(values=merged, overrides=overrides, estimate=estimate)
+    return load_config(preset=preset, file=config, values=values, overrides=overrides, estimate=estimate)
 
 
 def predict(
@@ -230,6 +238,67 @@ def export(
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
     export_run(loaded, to, Path(output), copy=copy, console=Console(stderr=True, quiet=not progress))
     return Path(output)
+
+
+def estimate_classes(
+    *,
+    images: Any,
+    labels: Any = None,
+    run: str | PathLike[str] | Run | None = None,
+    max_classes: int | None = None,
+    search: str | None = None,
+    output: str | PathLike[str] | None = None,
+    config: Config | str | PathLike[str] | None = None,
+    preset: str | None = None,
+    overrides: Sequence[str] = (),
+    backbone: str | None = None,
+    weights: str | PathLike[str] | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    skip_unreadable: bool = False,
+    progress: bool = True,
+) -> ClassCount:
+    """Estimate how many categories there are, known and new together; ``output`` also writes curves and figures.
+
+    The number at which k-means, which sees no label, best finds the labelled classes again.
+
+    Args:
+        images: As `fit` takes them.
+        labels: As `fit` takes them; at least two classes.
+        run: A finished run whose network embeds the images; by default the backbone as it came does.
+        max_classes: The most there may be; by default a tenth as many as images, at most 1,000.
+        search: brent (the default) or bisection.
+        output: Folder to write class-count.json, .csv and .png to.
+        config: As `fit` takes it.
+        preset: Name of a preset to start from.
+        overrides: Settings as ``a.b=value``.
+        backbone: timm name of a ViT.
+        weights: Local weight file for the backbone.
+        seed: Seed of everything random.
+        device: auto, cpu, cuda, mps.
+        skip_unreadable: Leave out images that cannot be read instead of stopping.
+        progress: Show progress.
+    """
+    if output is not None and Path(output).exists() and not Path(output).is_dir():
+        raise DataError(f"the output {output} is a file; give a folder")
+    given = {"max_classes": max_classes, "search": search}
+    settings = [f"estimation.{key}={value}" for key, value in given.items() if value is not None]
+    image_set = ImageSet.of(images)
+    problem = Problem.of(image_set, read_labels(labels, image_set))
+    console = Console(stderr=True, quiet=not progress)
+    named = {"n_classes": 1, "seed": seed, "device": device}  # the number is what is asked for
+    if run is not None:
+        if backbone is not None or weights is not None:
+            raise ConfigError("a run brings its own backbone; give either the run or a backbone and its weights")
+        loaded = run if isinstance(run, Run) else Run(run, device)
+        resolved = _resolve(config or loaded.config, preset, [*overrides, *settings], named, {})
+        count = count_in_run(problem, loaded, resolved, skip_unreadable=skip_unreadable, console=console)
+    else:
+        resolved = _resolve(config, preset, [*overrides, *settings], named, {"backbone": backbone, "weights": weights})
+        count = count_in_backbone(problem, resolved, skip_unreadable=skip_unreadable, console=console)
+    if output is not None:
+        write_class_count(Path(output), count)
+    return count
 
 
 def check(
