@@ -33,7 +33,9 @@ from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork
 from promptcal.partition import Partition, centre_shares, classifier_shares
 from promptcal.report.class_count import write_class_count
+from promptcal.report.attention import Examples, choose_examples
 from promptcal.report.sheets import write_sheets
+from promptcal.report.thumbnails import chosen_images, make_thumbnails
 from promptcal.run import Assignments, RunDirectory, build_network, category_names, stored_side
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
@@ -559,12 +561,28 @@ class Fit:
         files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features.cpu().numpy()))
         files.write_text(directory.assignments_file, assignments.to_csv())
         write_sheets(directory.sheets_folder, store, assignments)
+        self._keep_for_reports(store, assignments)
         protocol = "transductive" if self.problem.inductive is None else "inductive"
         self.results |= {"method": self.config.method, "protocol": protocol}
         self.results["seconds"] = round(time.monotonic() - self.started, 1)
         files.write_json(directory.results_file, self.results)
         info = directory.info()
         directory.write_info({**info, "status": "finished", "categories": assignments.names})
+
+
+    def _keep_for_reports(self, store: ImageStore | StreamedImages, assignments: Assignments) -> None:
+        """Small pictures, a few examples as the network sees them, and the truth: a report needs no image folder."""
+        shown = chosen_images(assignments)
+        with progress_bar(self.console) as bar:
+            task = bar.add_task("thumbnails", total=len(shown), note="")
+            thumbnails = make_thumbnails(store, shown, on_progress=lambda done: bar.update(task, completed=done))
+        thumbnails.write(self.directory.thumbnails_folder)
+        chosen = choose_examples(assignments)
+        if len(chosen):
+            views = next(iter(self.view.centres(torch.from_numpy(chosen), len(chosen))))
+            Examples.seen(views, chosen, self.view.normalise).write(self.directory.examples_file)
+        if self.problem.truth is not None:
+            self.directory.write_truth(self.problem.images.names, self.problem.truth)
 
 
 def score_unlabelled(clusters: np.ndarray, problem: Problem) -> DiscoveryAccuracy:
