@@ -22,8 +22,8 @@ from promptcal.data.check import MAX_DISTANCE
 from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
 from promptcal.fitting import results_table
 from promptcal.report.check import check_report
-from promptcal.report.figures import FIGURES
 from promptcal.report.class_count import class_count_table
+from promptcal.report.figures import FIGURES
 from promptcal.run import Assignments, Run
 from promptcal.tables.jobs import Job, State
 from promptcal.tables.making import TableListing, TableReport

@@ -32,8 +32,8 @@ from promptcal.methods import METHODS, Surroundings, method_of
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork
 from promptcal.partition import Partition, centre_shares, classifier_shares
-from promptcal.report.class_count import write_class_count
 from promptcal.report.attention import Examples, choose_examples
+from promptcal.report.class_count import write_class_count
 from promptcal.report.sheets import write_sheets
 from promptcal.report.thumbnails import chosen_images, make_thumbnails
 from promptcal.run import Assignments, RunDirectory, build_network, category_names, stored_side

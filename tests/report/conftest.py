@@ -1,26 +1,13 @@
 """A real small run with names and labels that try to break the page, its report, and a real browser to open it in."""
 
-import json
 import shutil
 
 import numpy as np
 import pytest
+from hostile import CLASSES, HOSTILE_FILES
 from PIL import Image
 
 from promptcal import verbs
-
-SCRIPT = "<script>window.stolen=1</script>"
-LONG = "very-long-" * 20
-RIGHT_TO_LEFT = "\u202eصورة-תמונה"
-HOSTILE_FILES = [
-    f"{SCRIPT[:-9]}</script>.png",  # the slash makes a folder of its first part
-    "\"quoted\" & 'single'.png",
-    f"{LONG}.png",
-    f"{RIGHT_TO_LEFT}.png",
-    "<img src=x onerror=window.stolen=2>.png",
-    "comma, and \u2028 line.png",
-]
-CLASSES = ['"><img src=x onerror=window.stolen=3>', f"{SCRIPT} & co, \"x\"", RIGHT_TO_LEFT, LONG]  # two known, two not
 
 
 @pytest.fixture(scope="session")
@@ -69,18 +56,6 @@ def browser(tmp_path_factory):
     session.downloads = downloads
     yield session
     session.quit()
-
-
-def page_data(path):
-    """The data a written report carries."""
-    text = path.read_text(encoding="utf-8")
-    start = text.index('id="data">') + len('id="data">')
-    return json.loads(text[start : text.index("</script>", start)])
-
-
-@pytest.fixture(scope="session")
-def read_page_data():
-    return page_data
 
 
 @pytest.fixture(scope="session")

@@ -91,8 +91,8 @@ def attention_maps(run: "Run", examples: Examples | None) -> AttentionMaps:
     network = run.network
     if not has_class_attention(network.vit):
         return AttentionMaps.none("The last block of this backbone is not of the plain kind, so it cannot be asked.")
-    size, mean, std = network.vit.preprocessing
-    normalise = Normalise(mean, std, run.device)
+    sizes = network.vit.preprocessing
+    normalise = Normalise(sizes.mean, sizes.std, run.device)
     views = normalise(torch.from_numpy(examples.pixels).permute(0, 3, 1, 2).to(run.device))
     steps: list[str] = []
     maps: list[np.ndarray] = []
@@ -105,7 +105,7 @@ def attention_maps(run: "Run", examples: Examples | None) -> AttentionMaps:
         maps.append(attention.reshape(-1, rows, columns).cpu().numpy())
 
     try:
-        add("backbone as loaded", _backbone_as_loaded(run))
+        add("as loaded", _backbone_as_loaded(run))
     except PromptCALError as error:
         missing = f"The backbone's own weights cannot be loaded here ({error}), so its maps are left out."
     trained = _trained_stages(run)
@@ -148,7 +148,7 @@ def example_record(maps: AttentionMaps) -> dict[str, Any]:
 
 
 def overlays(maps: AttentionMaps, side: int = 160) -> np.ndarray:
-    """Pictures by example and column (the image, then each step's map over it): uint8 n x (1 + steps) x side x side x 3."""
+    """The image, then each step's map over it, for each example: uint8 n x (1 + steps) x side x side x 3."""
     assert maps.examples is not None
     colours = (colormaps["inferno"](np.linspace(0, 1, 256))[:, :3] * 255).astype(np.float32)
     rows = []

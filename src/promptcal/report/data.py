@@ -23,7 +23,7 @@ _LINES = {
 }
 _GRAPH_LINES = {
     "positives": "Positives per query",
-    "without_positives": "Share of queries without",
+    "without_positives": "Queries without any",
     "precision": "Precision",
     "recall": "Recall",
 }
@@ -160,7 +160,9 @@ def settings(config: Config) -> list[list[str]]:
         if key in METHODS and key != config.method:
             continue
         pairs = [(f"{key}.{inner}", v) for inner, v in value.items()] if isinstance(value, dict) else [(key, value)]
-        rows += [[name, "none" if v is None else str(v).lower() if isinstance(v, bool) else str(v)] for name, v in pairs]
+        rows += [
+            [name, "none" if v is None else str(v).lower() if isinstance(v, bool) else str(v)] for name, v in pairs
+        ]
     return rows
 
 
@@ -269,5 +271,11 @@ def _chart(records: Sequence[dict[str, Any]], name: str, keys: dict[str, str]) -
             lines.append({"name": title, "points": points})
     if not lines:
         return None
-    stages = [[x, r["stage"]] for x, r in enumerate(records, start=1) if x == 1 or r["stage"] != records[x - 2]["stage"]]
-    return {"name": name, "lines": lines, "stages": stages, "epochs": len(records)}
+    told = [x for line in lines for x, _ in line["points"]]
+    first, last = min(told), max(told)
+    stages = [
+        [x, records[x - 1]["stage"]]
+        for x in range(first, last + 1)
+        if x == first or records[x - 1]["stage"] != records[x - 2]["stage"]
+    ]
+    return {"name": name, "lines": lines, "stages": stages, "first": first, "last": last}

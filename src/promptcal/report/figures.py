@@ -18,7 +18,7 @@ from promptcal.report.making import Material
 
 _KNOWN, _NEW = "#3f6aa3", "#b95421"
 _RIGHT, _WRONG = "#2b8a4b", "#c62f35"
-_TEN = ("#4477aa", "#ee7733", "#228833", "#aa3377", "#cc9900", "#33aabb", "#cc3311", "#8866cc", "#777777", "#885522")
+_TEN = ("#4a86c5", "#ee7733", "#2ca048", "#c4458c", "#cc9900", "#33aabb", "#d63f26", "#8f72d4", "#858585", "#a8713f")
 _MOST_LEGEND, _MOST_NUMBERS = 30, 25
 _QUERIES = 10
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -126,7 +126,9 @@ def neighbours(material: Material) -> Figure:
     """A query a row with its nearest neighbours, framed by whether the true class is the same."""
     found, thumbnails = material.found, material.thumbnails
     if thumbnails is None:
-        raise DataError("the run kept no thumbnails and its image folder is gone, so there is nothing to show; fit again")
+        raise DataError(
+            "the run kept no thumbnails and its image folder is gone, so there is nothing to show; fit again"
+        )
     queries = _queries(found)
     across = found.neighbours.shape[1]
     figure = Figure(figsize=(0.85 * (across + 1), 0.98 * len(queries)), layout="constrained")
@@ -136,7 +138,9 @@ def neighbours(material: Material) -> Figure:
             axes.imshow(np.asarray(thumbnails.tile(int(tile))))
             axes.set(xticks=[], yticks=[])
             _frame(axes, found, int(place), int(tile))
-        row[0].set_title(_short(found.display_name(int(found.assignments.clusters[found.shown[place]]))), fontsize=7, pad=2)
+        row[0].set_title(
+            _short(found.display_name(int(found.assignments.clusters[found.shown[place]]))), fontsize=7, pad=2
+        )
     return figure
 
 
@@ -151,7 +155,7 @@ def curves(material: Material) -> Figure:
         for line, colour in zip(chart["lines"], (_KNOWN, _NEW), strict=False):
             axes.plot(*np.array(line["points"]).T, color=colour, marker=".", ms=4, label=line["name"] or None)
         for epoch, stage in chart["stages"]:
-            if epoch > 1:
+            if epoch > chart["first"]:
                 axes.axvline(epoch - 0.5, color="#888888", ls=":", lw=1)
             axes.annotate(stage, (epoch, 1.0), xycoords=("data", "axes fraction"), fontsize=6, va="bottom")
         axes.set_title(chart["name"], fontsize=9, pad=12)

@@ -113,7 +113,8 @@ def _thumbnails_from_folder(run: Run, console: Console) -> Thumbnails | None:
     _warn(f"{run.path} kept no thumbnails; they are made now from {folder}")
     assignments = run.assignments()
     opened = ImageSet(assignments.paths, OpenFile([folder / path for path in assignments.paths]), folder)
-    shown, missing = chosen_images(assignments), []
+    shown = chosen_images(assignments)
+    missing: list[int] = []
     with progress_bar(console) as bar:
         task = bar.add_task("thumbnails", total=len(shown), note="")
         made = make_thumbnails(

@@ -13,7 +13,9 @@ STEPS = _EARLY + _LATE
 _EVERY = 10
 
 
-def plane(embeddings: np.ndarray, *, seed: int = 0, on_progress: Callable[[int], None] = lambda done: None) -> np.ndarray:
+def plane(
+    embeddings: np.ndarray, *, seed: int = 0, on_progress: Callable[[int], None] = lambda done: None
+) -> np.ndarray:
     """Coordinates in [-1, 1] of each embedding; the same for the same seed."""
     n = len(embeddings)
     if n < 5:  # too few for neighbourhoods: on a circle

@@ -27,7 +27,7 @@ def cohesion(own_cosine: np.ndarray, clusters: np.ndarray, n_clusters: int) -> n
 
 
 def typical_order(clusters: np.ndarray, confidence: np.ndarray, own_cosine: np.ndarray) -> np.ndarray:
-    """Images by cluster, in each from the most typical (confidence, then cosine with the centre) to the most doubtful."""
+    """Images by cluster, in each from typical to doubtful: by confidence, then by cosine with the centre."""
     return np.lexsort((-own_cosine, -confidence, clusters))
 
 
@@ -101,7 +101,11 @@ class Confusion:
 
 
 def confusion(
-    truth: Sequence[str | None], clusters: np.ndarray, labelled: np.ndarray, known_classes: Sequence[str], n_clusters: int
+    truth: Sequence[str | None],
+    clusters: np.ndarray,
+    labelled: np.ndarray,
+    known_classes: Sequence[str],
+    n_clusters: int,
 ) -> Confusion | None:
     """Over the unlabelled images whose truth is known; None if there are none."""
     scored = [i for i, name in enumerate(truth) if name is not None and not labelled[i]]

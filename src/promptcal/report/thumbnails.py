@@ -7,6 +7,7 @@ of more than `MOST_IMAGES` keeps pictures of so many, spread over the categories
 import io
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -74,7 +75,7 @@ class Thumbnails:
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for number, sheet in enumerate(self.sheets):
-            files.write_with(folder / f"{number:04d}.webp", lambda temporary, sheet=sheet: temporary.write_bytes(sheet))
+            files.write_bytes(folder / f"{number:04d}.webp", sheet)
         index = {"side": self.side, "pitch": self.pitch, "sheets": len(self.sheets), "images": self.images.tolist()}
         files.write_text(folder / "index.json", json.dumps(index) + "\n")  # last: where it is, the sheets are
 
@@ -152,10 +153,8 @@ def _side(pictures: Pictures, images: np.ndarray) -> int:
     """The fewer the images, the larger; never larger than they are."""
     largest = 222 if len(images) <= 500 else 126 if len(images) <= 2500 else 94
     for image in images:
-        try:
+        with suppress(UnreadableImage, OSError):
             return max(8, min(largest, *pictures.image(int(image)).shape[:2]))
-        except (UnreadableImage, OSError):
-            continue
     return 8
 
 

@@ -28,6 +28,8 @@ function show() {
 }
 
 document.getElementById("tabs").append(...TABS.map(([key, label]) => h("a", { href: `#${key}`, role: "tab", dataset: { tab: key } }, label)));
+document.getElementById("about").textContent =
+  `${plural(data.summary.images, "image")} · ${count(data.summary.known)} known · ${count(data.summary.new)} discovered`;
 document.getElementById("theme").addEventListener("click", () => {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;

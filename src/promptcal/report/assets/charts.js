@@ -53,7 +53,7 @@ function lineChart(chart) {
   let [low, high] = [Math.min(...values), Math.max(...values)];
   if (low >= 0 && low < 0.5 * high) low = 0;
   if (high === low) { high += 0.5 * Math.abs(high) || 0.5; low -= 0.5 * Math.abs(low) || 0.5; }
-  const x = (epoch) => left + ((width - left - right) * (epoch - 1)) / Math.max(1, chart.epochs - 1);
+  const x = (epoch) => left + ((width - left - right) * (epoch - chart.first)) / Math.max(1, chart.last - chart.first);
   const y = (value) => top + ((height - top - bottom) * (high - value)) / (high - low);
   const shape = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": chart.name });
   const label = (text, at, extra) => { const t = svg("text", { ...at, class: extra || "" }); t.textContent = text; return t; };
@@ -63,11 +63,11 @@ function lineChart(chart) {
       label(Number(value.toPrecision(3)).toString(), { x: left - 6, y: y(value) + 4, "text-anchor": "end" }));
   }
   for (const [epoch, stage] of chart.stages) {
-    const at = epoch === 1 ? left : (x(epoch) + x(epoch - 1)) / 2;
-    if (epoch > 1) shape.append(svg("line", { x1: at, x2: at, y1: top - 8, y2: height - bottom, class: "stage" }));
+    const at = epoch === chart.first ? left : (x(epoch) + x(epoch - 1)) / 2;
+    if (epoch > chart.first) shape.append(svg("line", { x1: at, x2: at, y1: top - 8, y2: height - bottom, class: "stage" }));
     shape.append(label(stage, { x: at + 4, y: top - 8 }, "stage-name"));
   }
-  for (const epoch of new Set([1, chart.epochs])) shape.append(label(`epoch ${epoch}`, { x: x(epoch), y: height - 8, "text-anchor": epoch === 1 ? "start" : "end" }));
+  for (const epoch of new Set([chart.first, chart.last])) shape.append(label(`epoch ${epoch}`, { x: x(epoch), y: height - 8, "text-anchor": epoch === chart.first ? "start" : "end" }));
   chart.lines.forEach((line, k) => {
     const path = line.points.map(([epoch, value], i) => `${i ? "L" : "M"}${x(epoch).toFixed(1)} ${y(value).toFixed(1)}`).join("");
     shape.append(svg("path", { d: path, class: `line line-${k}` }));
@@ -154,9 +154,18 @@ function confusionView() {
     return canvas;
   }
 
+  // off the diagonal, where a cluster stands for another class
+  const best = c.counts.map((row) => row.indexOf(Math.max(...row)));
+  const confusions = c.counts.flatMap((row, i) => row.map((many, j) => [many, i, j])).filter(([many, i, j]) => many && j !== best[i])
+    .sort((a, b) => b[0] - a[0]).slice(0, 8);
+  const largest = confusions.length ? h("div", { class: "panel" }, h("h2", {}, "Largest confusions"),
+    h("div", { class: "confusions" }, confusions.map(([many, i, j]) => h("button", { type: "button", class: "chip", onclick: () => list(i, j) },
+      h("strong", {}, count(many)), h("span", {}, `${c.classes[i]} in `), swatch(c.clusters[j]), decisions.nameOf(c.clusters[j]))))) : null;
   const view = h("section", {}, h("h2", {}, "Confusion"), told,
-    h("div", { class: "scroll" }, Math.max(rows, columns) <= 40 ? asTable() : asCanvas()),
-    h("p", { class: "quiet" }, "The lines part known classes from new ones."), listing);
+    h("div", { class: "beside" },
+      h("div", { class: "matrix" }, h("div", { class: "scroll" }, Math.max(rows, columns) <= 40 ? asTable() : asCanvas()),
+        h("p", { class: "quiet" }, "The lines part known classes from new ones.")),
+      h("div", { class: "rest" }, largest, listing)));
   return { view, refresh: () => {} };
 }
 
@@ -216,11 +225,11 @@ function attentionView() {
     element.style.backgroundPosition = `${(100 * j) / (across - 1)}% ${shown.length > 1 ? (100 * i) / (shown.length - 1) : 0}%`;
     return element;
   };
-  const grid = h("div", { class: "attention", id: "attention" },
-    ["image", ...steps].map((name) => h("span", { class: "attention-head" }, name)),
-    shown.flatMap((image, i) => Array.from({ length: across }, (_, j) =>
-      j ? cell(i, j) : h("button", { type: "button", class: "thumb", title: images.paths[image], onclick: () => viewer.open(image, shown) }, cell(i, 0),
-        h("span", { class: "caption" }, truthOf(image) ?? decisions.nameOf(images.cluster[image]))))));
+  const grid = h("div", { class: "attention", id: "attention" }, shown.map((image, i) =>
+    h("div", { class: "attention-row" },
+      h("button", { type: "button", class: "thumb", title: images.paths[image], onclick: () => viewer.open(image, shown) }, cell(i, 0),
+        h("span", { class: "caption" }, truthOf(image) ?? decisions.nameOf(images.cluster[image]))),
+      steps.map((name, j) => h("div", {}, cell(i, j + 1), h("span", { class: "caption" }, name))))));
   grid.style.setProperty("--across", String(across));
   const view = h("section", {}, h("h2", {}, "Attention"),
     h("p", { class: "quiet" }, "Where the class token looks in the last block, mean of the heads; attention to the prompts is left out. Bright: much."),

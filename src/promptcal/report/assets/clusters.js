@@ -70,10 +70,10 @@ function card({ cluster, members, doubtful, found }) {
   return h("article", { class: "card", dataset: { cluster } },
     h("header", {}, swatch(cluster), h("h3", {}, h("a", { href: `#cluster-${cluster}` }, decisions.nameOf(cluster))), badge(cluster)),
     h("p", { class: "numbers" },
-      h("strong", {}, plural(members.length, "image")), labelled ? `${count(labelled)} labelled` : null,
-      h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`)),
-    h("p", { class: "numbers quiet" }, nearestKnown(record),
-      doubtful.length ? h("span", {}, `${count(doubtful.length)} doubtful`) : null,
+      h("strong", {}, plural(members.length, "image")), labelled ? h("span", {}, `${count(labelled)} labelled`) : null,
+      doubtful.length ? h("span", {}, `${count(doubtful.length)} doubtful`) : null),
+    h("p", { class: "numbers quiet" },
+      h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), nearestKnown(record),
       decisions.mergedInto(cluster).length ? h("span", {}, `with ${decisions.mergedInto(cluster).map((c) => clusters[c].name).join(", ")}`) : null),
     h("div", { class: "strip" }, strip.map((image) => thumb(image, found))));
 }

@@ -57,7 +57,7 @@ function duration(seconds) {
 }
 
 // Colours: ten that are told apart well, then hues a golden angle apart.
-const TEN = ["#4477aa", "#ee7733", "#228833", "#aa3377", "#cc9900", "#33aabb", "#cc3311", "#8866cc", "#777777", "#885522"];
+const TEN = ["#4a86c5", "#ee7733", "#2ca048", "#c4458c", "#cc9900", "#33aabb", "#d63f26", "#8f72d4", "#858585", "#a8713f"];
 const colourOf = (number, total) => {
   if (total <= TEN.length) return TEN[number % TEN.length];
   return `hsl(${(number * 137.508) % 360} ${58 + 14 * (number % 3)}% ${42 + 8 * (Math.floor(number / 3) % 3)}%)`;

@@ -56,7 +56,7 @@ function mapView() {
     }
     for (const [g, members] of [...groups].sort((a, b) => (a[0] === only) - (b[0] === only))) {
       context.fillStyle = colour(g);
-      context.globalAlpha = only >= 0 && g !== only ? 0.12 : 0.8;
+      context.globalAlpha = only >= 0 && g !== only ? 0.12 : 0.88;
       context.beginPath();
       for (const i of members) {
         const x = points.x[i];
@@ -228,7 +228,7 @@ function mapView() {
         only = only === g ? -1 : g;
         fillLegend();
         redraw();
-      } }, mark, name);
+      } }, mark, h("span", { class: "legend-name" }, name), h("span", { class: "quiet" }, count(present.get(g))));
     }));
   }
 
@@ -301,10 +301,12 @@ function mapView() {
         h("button", { type: "button", title: "Nearer", onclick: () => zoom(1.5) }, "+"),
         h("button", { type: "button", title: "Farther", onclick: () => zoom(1 / 1.5) }, "−"),
         h("button", { type: "button", onclick: () => { look = { scale: 1, x: 0, y: 0 }; redraw(); } }, "Whole"))),
-    n < N ? h("p", { class: "quiet" }, `${count(n)} of ${count(N)} images, spread over all clusters.`) : null,
-    h("div", { class: "map-box" }, canvas, tip),
-    h("p", { class: "quiet" }, "t-SNE of the embeddings: near points are alike, far distances mean little. ● known ◆ discovered. Zoom in to see the pictures."),
-    legend, selection);
+    h("div", { class: "map-layout" },
+      h("div", { class: "map-box" }, canvas, tip),
+      h("div", {}, legend,
+        h("p", { class: "quiet" }, "Near points are alike; far distances mean little (t-SNE of the embeddings). ● known ◆ discovered. Zoom in to see the pictures; choose a name to see it alone."),
+        n < N ? h("p", { class: "quiet" }, `${count(n)} of ${count(N)} images, spread over all clusters.`) : null)),
+    selection);
   fillLegend();
   return { view, refresh: () => { fillLegend(); redraw(); } };
 }
