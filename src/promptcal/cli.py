@@ -378,13 +378,13 @@ def demo(
 
 def _show(run: Run, *, report: bool, progress: bool) -> None:
     """The end of a fit: what was found, how well if that can be told, and where it lies."""
-    if report:
-        verbs.report(run=run, progress=progress)
     found = verbs.results(run)
     console.print(_categories(run.assignments(), "unlabelled images"))
     table = results_table(found)
     if table.row_count:
         console.print(table)
+    if report:
+        verbs.report(run=run, progress=progress)
     console.print(f"Took {found['seconds']:.0f} s. In {run.path}:", markup=False, highlight=False)
     page = [(run.directory.report_file, "all of it to look at, in a browser")] if report else []
     for file, what in (

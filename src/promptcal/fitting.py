@@ -569,7 +569,6 @@ class Fit:
         info = directory.info()
         directory.write_info({**info, "status": "finished", "categories": assignments.names})
 
-
     def _keep_for_reports(self, store: ImageStore | StreamedImages, assignments: Assignments) -> None:
         """Small pictures, a few examples as the network sees them, and the truth: a report needs no image folder."""
         shown = chosen_images(assignments)

@@ -11,6 +11,7 @@ from promptcal import files
 _EARLY, _LATE = 250, 500
 STEPS = _EARLY + _LATE
 _EVERY = 10
+_FEWEST = 30  # with fewer, neighbourhoods mean little and t-SNE draws everything to one point: principal components
 
 
 def plane(
@@ -18,9 +19,8 @@ def plane(
 ) -> np.ndarray:
     """Coordinates in [-1, 1] of each embedding; the same for the same seed."""
     n = len(embeddings)
-    if n < 5:  # too few for neighbourhoods: on a circle
-        angles = 2 * np.pi * np.arange(n) / max(n, 1)
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    if n < _FEWEST:
+        return _scaled(np.pad(_principal(embeddings.astype(np.float64), 2), ((0, 0), (0, 2)))[:, :2])
     from openTSNE import TSNEEmbedding, affinity, initialization
 
     reduced = _principal(embeddings.astype(np.float64), 50)
@@ -39,13 +39,17 @@ def plane(
         return False
 
     options = {"callbacks": report, "callbacks_every_iters": _EVERY}
-    points = points.optimize(_EARLY, exaggeration=12, momentum=0.5, **options)
+    points = points.optimize(_EARLY, exaggeration=min(12.0, n / 10), momentum=0.5, **options)
     done = _EARLY
     points = points.optimize(_LATE, momentum=0.8, **options)
     on_progress(STEPS)
-    found = np.asarray(points, dtype=np.float64)
-    found = found - (found.max(axis=0) + found.min(axis=0)) / 2
-    return (found / max(np.abs(found).max(), 1e-12)).astype(np.float32)
+    return _scaled(np.asarray(points, dtype=np.float64))
+
+
+def _scaled(points: np.ndarray) -> np.ndarray:
+    """Around 0, with the farthest coordinate at 1."""
+    centred = points - (points.max(axis=0) + points.min(axis=0)) / 2
+    return (centred / max(np.abs(centred).max(), 1e-12)).astype(np.float32)
 
 
 def _principal(points: np.ndarray, most: int) -> np.ndarray:
