@@ -238,7 +238,8 @@ def test_images_marked_wrong_have_no_label(page, data):
     named = {path: "emu" for i, path in enumerate(paths) if clusters[i] == 2}
     expected = {path: label for path, label in (given | named).items() if path not in wrong}
     assert dict(downloaded(page)[1:]) == expected
-    assert "1 cluster named · 3 images marked wrong" in one(page, "#decisions").text
+    told = one(page, "#decisions").text.split("\n")
+    assert told == ["1 cluster named · 3 images marked wrong", "Undo", "Start over", "Download labels.csv"]
 
     page.refresh()  # kept in the browser
     until(lambda: "3 images marked wrong" in one(page, "#decisions").text)

@@ -193,7 +193,7 @@ function neighboursView() {
         return button;
       }));
   }
-  const fill = () => growing(sheet, queries(), row, 24);
+  const refill = () => growing(sheet, queries(), row, 24);
   let right = 0;
   let asked = 0;
   if (hasTruth) for (const image of images.shown) for (const other of neighboursOf(image)) {
@@ -204,11 +204,11 @@ function neighboursView() {
     h("p", { class: "quiet" }, `The first image of each row, then its ${images.neighboursEach} nearest by cosine of the embeddings${hasTruth ? ", framed green where their class is the same and red where not" : ""}.`,
       asked ? h("strong", {}, ` ${percent(right / asked)} % of all neighbours are of the same class.`) : null),
     h("div", { class: "toolbar" },
-      h("select", { id: "neighbours-of", "aria-label": "Cluster", onchange: (event) => { only = Number(event.target.value); fill(); } },
+      h("select", { id: "neighbours-of", "aria-label": "Cluster", onchange: (event) => { only = Number(event.target.value); refill(); } },
         h("option", { value: -1 }, "Some of each cluster"), clusters.map((_, c) => h("option", { value: c }, decisions.nameOf(c)))),
-      hasTruth ? h("label", { class: "check" }, h("input", { type: "checkbox", id: "wrong-first", onchange: (event) => { wrongFirst = event.target.checked; fill(); } }), "Most wrong neighbours first") : null),
+      hasTruth ? h("label", { class: "check" }, h("input", { type: "checkbox", id: "wrong-first", onchange: (event) => { wrongFirst = event.target.checked; refill(); } }), "Most wrong neighbours first") : null),
     sheet);
-  fill();
+  refill();
   return { view, refresh: () => {} };
 }
 

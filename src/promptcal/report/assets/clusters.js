@@ -81,7 +81,7 @@ function card({ cluster, members, doubtful, found }) {
 function clustersView() {
   const cards = h("div", { class: "cards" });
   const told = h("p", { class: "quiet", id: "cluster-count", "aria-live": "polite" });
-  const fill = () => {
+  const refill = () => {
     const rows = listed();
     told.textContent = `${plural(rows.length, "cluster")}. Pictures go from the most typical to the most doubtful.`;
     growing(cards, rows, card, 30);
@@ -91,18 +91,18 @@ function clustersView() {
       h("button", { type: "button", "aria-pressed": String(clusterList.show === key), dataset: { filter: key }, onclick: (event) => {
         clusterList.show = key;
         for (const other of event.target.parentElement.children) other.setAttribute("aria-pressed", String(other === event.target));
-        fill();
+        refill();
       } }, label)));
   const view = h("section", {},
     h("div", { class: "toolbar" },
       h("input", { type: "search", id: "search", placeholder: "Cluster or file name", "aria-label": "Search", value: clusterList.search,
-        oninput: (event) => { clusterList.search = event.target.value; fill(); } }),
+        oninput: (event) => { clusterList.search = event.target.value; refill(); } }),
       filters,
-      h("select", { id: "sort", "aria-label": "Sort", onchange: (event) => { clusterList.sort = event.target.value; fill(); } },
+      h("select", { id: "sort", "aria-label": "Sort", onchange: (event) => { clusterList.sort = event.target.value; refill(); } },
         Object.entries(SORTS).map(([key, [label]]) => h("option", { value: key, selected: key === clusterList.sort }, label)))),
     told, cards);
-  fill();
-  return { view, refresh: (whole) => { if (whole) fill(); } };
+  refill();
+  return { view, refresh: (whole) => { if (whole) refill(); } };
 }
 
 function nameForm(cluster) {

@@ -31,8 +31,13 @@ function h(tag, properties, ...children) {
     else if (key in element && key !== "list") element[key] = value;
     else element.setAttribute(key, value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  fill(element, ...children);
   return element;
+}
+
+// in place of what the element held; what is null or false is left out
+function fill(element, ...children) {
+  element.replaceChildren(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
 }
 
 const svg = (tag, attributes, ...children) => {

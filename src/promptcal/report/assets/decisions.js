@@ -123,7 +123,7 @@ function decisionsBar() {
     merges && plural(merges, "merge"),
     wrong && plural(wrong, "image marked wrong", "images marked wrong"),
   ].filter(Boolean);
-  bar.replaceChildren(
+  fill(bar,
     h("span", { class: "decided" }, parts.join(" · ") || "No decisions"),
     decisions.areKept() ? null : h("span", { class: "warning" }, "This browser keeps nothing: download before you leave."),
     h("span", { class: "actions" },

@@ -162,7 +162,7 @@ function mapView() {
     const image = shown[place];
     if (tip.dataset.image !== String(image)) {
       tip.dataset.image = image;
-      tip.replaceChildren(picture(image), h("strong", {}, decisions.nameOf(images.cluster[image])),
+      fill(tip, picture(image), h("strong", {}, decisions.nameOf(images.cluster[image])),
         truthOf(image) !== null ? h("span", {}, `truth: ${truthOf(image)}`) : null,
         h("span", { class: "quiet" }, images.paths[image].slice(-60)));
     }
@@ -207,7 +207,7 @@ function mapView() {
       tally.set(root, (tally.get(root) || 0) + 1);
     }
     const gallery = h("div", { class: "gallery captions" });
-    selection.replaceChildren(
+    fill(selection,
       h("h3", { id: "selection-count" }, `${plural(among.length, "image")} in the lasso`),
       h("div", { class: "toolbar" },
         [...tally].sort((a, b) => b[1] - a[1]).slice(0, 12).map(([c, many]) => h("a", { class: "chip", href: `#cluster-${c}` }, swatch(c), decisions.nameOf(c), ` ${count(many)}`)),

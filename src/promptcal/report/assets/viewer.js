@@ -26,7 +26,7 @@ const viewer = (() => {
     const near = neighboursOf(image);
     const isWrong = decisions.isWrong(image);
     const full = data.root ? `${data.root.replace(/[\\/]$/, "")}/${images.paths[image]}` : images.paths[image];
-    dialog.replaceChildren(
+    fill(dialog,
       h("div", { class: "viewer-head" },
         h("button", { type: "button", class: "icon", title: "Previous", disabled: at === 0, onclick: () => step(-1) }, "‹"),
         h("span", {}, `${count(at + 1)} of ${count(list.length)}`),
