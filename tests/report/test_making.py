@@ -208,3 +208,12 @@ def test_a_fit_ends_with_its_report(promptcal, hostile_run, quick_settings, tmp_
     assert code == 0
     assert "report.html" not in out
     assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_cluster_has_the_colour_of_the_class_it_matches(hostile_report):
+    data = page_data(hostile_report.path)
+    matrix = data["confusion"]
+    for column, cluster in enumerate(matrix["clusters"]):
+        assert data["clusters"][cluster]["colour"] == column  # classes are coloured in the order of the rows
+    assert matrix["classes"] == data["classes"]
+    assert [data["clusters"][c]["label"] for c in (0, 1)] == data["classes"][:2]

@@ -91,6 +91,20 @@ class Findings:
         a = self.assignments
         return measures.confusion(self.truth, a.clusters, a.labelled, self.known_classes, self.n_clusters)
 
+    @cached_property
+    def classes(self) -> list[str]:
+        """The true classes, known ones first, in the order of the confusion matrix."""
+        if self.confusion is not None:
+            return self.confusion.classes
+        return sorted({t for t in self.truth or [] if t is not None})
+
+    @cached_property
+    def colour_numbers(self) -> list[int]:
+        """A colour for each cluster: that of the class it matches best, where the truth is known."""
+        if self.confusion is None:
+            return list(range(self.n_clusters))
+        return [self.confusion.clusters.index(c) for c in range(self.n_clusters)]
+
     def display_name(self, cluster: int) -> str:
         """Known classes by name, discovered ones as "new 1"."""
         name = self.assignments.names[cluster]
@@ -112,7 +126,7 @@ def page_data(
     version: str,
 ) -> dict[str, Any]:
     """Everything, ready for JSON; long columns of numbers are packed."""
-    classes = sorted({t for t in found.truth or [] if t is not None})
+    classes = found.classes
     return finite(
         {
             "title": title,
@@ -198,6 +212,7 @@ def clusters(found: Findings) -> list[dict[str, Any]]:
             "name": found.display_name(c),
             "label": a.names[c],
             "known": c < a.n_known,
+            "colour": found.colour_numbers[c],
             "size": int(sizes[c]),
             "labelled": int(labelled[c]),
             "doubtful": int(doubtful[c]),

@@ -9,6 +9,7 @@ from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import hsv_to_rgb, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from promptcal import files
 from promptcal.errors import ConfigError, DataError
@@ -46,12 +47,14 @@ def tsne(material: Material) -> Figure:
     """Two panels where there is truth: by cluster and by true class."""
     found, points = material.found, material.coordinates()
     shown = found.shown
-    panels = [("clusters", found.assignments.clusters[shown], [found.display_name(c) for c in range(found.n_clusters)])]
+    colours = np.array(found.colour_numbers)  # a cluster has the number, and so the colour, of its class
+    names = [found.display_name(c) for c in np.argsort(colours)]
+    panels = [("clusters", colours[found.assignments.clusters[shown]], names)]
     if found.truth is not None:
-        classes = sorted({t for t in found.truth if t is not None})
-        number = {name: i for i, name in enumerate(classes)}
+        number = {name: i for i, name in enumerate(found.classes)}
         of_shown = np.array([-1 if (t := found.truth[i]) is None else number[t] for i in shown])
-        panels.append(("true classes", of_shown, classes))
+        panels.append(("true classes", of_shown, found.classes))
+    n_colours = max(len(names) for _, _, names in panels)
     figure = Figure(figsize=(5.2 * len(panels), 5.6), layout="constrained")
     is_new = found.assignments.clusters[shown] >= found.assignments.n_known
     for axes, (title, groups, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -62,13 +65,13 @@ def tsne(material: Material) -> Figure:
                     *points[chosen].T,
                     s=max(3.0, min(14.0, 12_000 / len(shown))),
                     marker=marker,
-                    color="#999999" if group < 0 else _colour(int(group), len(names)),
+                    color="#999999" if group < 0 else _colour(int(group), n_colours),
                     linewidths=0,
                     alpha=0.85,
                     rasterized=len(shown) > 2000,
                 )
             if group >= 0 and len(names) <= _MOST_LEGEND:
-                axes.scatter([], [], color=_colour(int(group), len(names)), label=_short(names[group]), s=20)
+                axes.scatter([], [], color=_colour(int(group), n_colours), label=_short(names[group]), s=20)
         axes.set(title=title, xticks=[], yticks=[], aspect="equal")
         axes.spines[:].set_visible(False)
         if len(names) <= _MOST_LEGEND:
@@ -160,6 +163,7 @@ def curves(material: Material) -> Figure:
             axes.annotate(stage, (epoch, 1.0), xycoords=("data", "axes fraction"), fontsize=6, va="bottom")
         axes.set_title(chart["name"], fontsize=9, pad=12)
         axes.set_xlabel("epoch", fontsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
         if len(chart["lines"]) > 1:

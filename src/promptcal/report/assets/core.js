@@ -67,7 +67,9 @@ const colourOf = (number, total) => {
   if (total <= TEN.length) return TEN[number % TEN.length];
   return `hsl(${(number * 137.508) % 360} ${58 + 14 * (number % 3)}% ${42 + 8 * (Math.floor(number / 3) % 3)}%)`;
 };
-const clusterColour = (cluster) => colourOf(cluster, clusters.length);
+const nColours = Math.max(clusters.length, data.classes.length);
+const clusterColour = (cluster) => colourOf(clusters[cluster].colour, nColours);
+const classColour = (number) => colourOf(number, nColours);
 
 // Pictures. A sheet is turned into an image only when one of its tiles comes near the screen.
 const sheetUrls = new Map();

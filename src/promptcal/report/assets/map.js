@@ -18,7 +18,7 @@ function mapView() {
   let due = false;
 
   const group = (place) => (colouring === "cluster" ? decisions.rootOf(images.cluster[shown[place]]) : images.truth[shown[place]]);
-  const colour = (number) => (number < 0 ? "#888888" : colouring === "cluster" ? clusterColour(number) : colourOf(number, data.classes.length));
+  const colour = (number) => (number < 0 ? "#888888" : colouring === "cluster" ? clusterColour(number) : classColour(number));
   const isNew = (place) => !clusters[images.cluster[shown[place]]].known;
 
   function project() {
