@@ -256,7 +256,7 @@ def test_a_classifier_is_calibrated_on_its_own_outputs(small_set, quick_settings
         overrides=[*quick_settings, "warmup.epochs=1", "affinity.epochs=0", "data.validation_fraction=0.5"],
     )  # fmt: skip
     stored = run.calibration
-    assert (stored.basis, stored.n) == ("held-out", 6)
+    assert (stored.scores, stored.basis, stored.n) == ("outputs", "held-out", 6)
     features = run.embed(images, progress=False)[1]
     with torch.no_grad():
         logits = run.network.classify(features)[:, run.columns]

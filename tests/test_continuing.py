@@ -4,17 +4,21 @@ import csv
 import itertools
 import json
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 from safetensors.torch import load_file
 
 from promptcal.continuing import numbering
 from promptcal.data import embedded_set
 from promptcal.data.splits import hold_out
 from promptcal.errors import ConfigError, Interrupted, LabelError, RunError
+from promptcal.report.data import clusters
+from promptcal.report.making import Material
 from promptcal.run import Run
 from promptcal.training.loop import Loop
 from promptcal.verbs import evaluate, fit, predict
@@ -111,6 +115,16 @@ def test_it_is_a_run_like_any_other(first, second):
     free = ~found.labelled
     assert np.array_equal(again.clusters[free], found.clusters[free])
     assert evaluate(run=second, truth=dict(zip(found.paths, found.categories, strict=True))).all == 1.0
+
+
+def test_the_report_knows_which_categories_are_known(first, second):
+    found = Material.of(second, Console(quiet=True)).found
+    assert [c["known"] for c in clusters(found)] == [True, True, False, True]
+    assert [found.display_name(c) for c in range(4)] == ["ape", "bee", "new 1", "goose"]
+    truth = [name if name != "new-1" else "owl" for name in found.assignments.categories]
+    matrix = replace(found, truth=truth).confusion
+    assert (matrix.classes, matrix.clusters) == (["ape", "bee", "goose", "owl"], [0, 1, 3, 2])
+    assert np.array_equal(matrix.counts, np.diag(np.diag(matrix.counts)))
 
 
 def test_images_may_come_and_go_and_a_third_run_goes_on(first, second, tmp_path):

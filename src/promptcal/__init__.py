@@ -17,6 +17,8 @@ from promptcal.errors import (
 from promptcal.estimator import PromptCAL
 from promptcal.run import Assignments, Run
 from promptcal.verbs import benchmark, check, datasets, demo, estimate_classes, evaluate, export, fit, predict, table
+from promptcal.verbs import figure as make_figure
+from promptcal.verbs import report as make_report
 
 __all__ = [
     "Assignments",
@@ -38,6 +40,8 @@ __all__ = [
     "evaluate",
     "export",
     "fit",
+    "make_figure",
+    "make_report",
     "predict",
     "table",
 ]

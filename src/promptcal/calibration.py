@@ -29,7 +29,9 @@ _HOTTEST, _COLDEST = 1e3, 1e-4  # as multiples of the spread of the scores
 
 @dataclass(frozen=True)
 class Calibration:
-    """``basis``: "held-out" labels, which training did not see, or "left-out", each in turn left out of its centre.
+    """``scores`` are what the temperature is of: "cosines" with the centres, or a classifier's "outputs".
+
+    ``basis``: "held-out" labels, which training did not see, or "left-out", each in turn left out of its centre.
 
     The temperature is then not lowered below that of training. Where neither is to be had the basis is "none": the
     temperature is that of training, and there is no threshold.
@@ -39,6 +41,7 @@ class Calibration:
     """
 
     temperature: float
+    scores: str = "cosines"
     threshold: float | None = None
     target: float = ACCEPTED_SHARE
     n: int = 0
@@ -91,13 +94,15 @@ def calibrate_run(
             cosines[rows] = left_out_cosines(features[rows], classes, centres, counted)
     scores = cosines if logits is None else logits
     best = cosines.max(dim=1).values.cpu().numpy()
+    kind = "cosines" if logits is None else "outputs"
     found = calibrate(Evidence(scores.cpu().numpy()[usable], labels[usable], best[usable], basis), temperature)
     if found.threshold is None:
-        return found
+        return replace(found, scores=kind)
     known, unlabelled = partition.clusters <= labels.max(), labels < 0
     accepted = best >= found.threshold
     return replace(
         found,
+        scores=kind,
         accepted_known=_share(accepted[known & unlabelled]),
         accepted_new=_share(accepted[~known & unlabelled]),
     )
@@ -127,14 +132,13 @@ def calibrate(evidence: Evidence, temperature: float) -> Calibration:
     before, after = (softmax(scores / t, axis=1) for t in (temperature, chosen))
     return Calibration(
         chosen,
-        acceptance_threshold(evidence.similarity, ACCEPTED_SHARE),
-        ACCEPTED_SHARE,
-        len(classes),
-        evidence.basis,
-        calibration_error(before, classes),
-        calibration_error(after, classes),
-        negative_log_likelihood(scores, classes, temperature),
-        negative_log_likelihood(scores, classes, chosen),
+        threshold=acceptance_threshold(evidence.similarity, ACCEPTED_SHARE),
+        n=len(classes),
+        basis=evidence.basis,
+        error_before=calibration_error(before, classes),
+        error_after=calibration_error(after, classes),
+        nll_before=negative_log_likelihood(scores, classes, temperature),
+        nll_after=negative_log_likelihood(scores, classes, chosen),
     )
 
 

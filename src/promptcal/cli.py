@@ -25,6 +25,7 @@ from promptcal.export import FORMS
 from promptcal.fitting import results_table
 from promptcal.report.check import check_report
 from promptcal.report.class_count import class_count_table
+from promptcal.report.figures import FIGURES
 from promptcal.run import Assignments, Run
 from promptcal.tables.jobs import Job, State
 from promptcal.tables.making import TableListing, TableReport
@@ -79,6 +80,7 @@ Root = Annotated[
     ),
 ]
 SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Do not make report.html at the end.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 
 
@@ -146,6 +148,7 @@ def fit(
     resume: Resume = False,
     overwrite: Overwrite = False,
     skip_unreadable: SkipUnreadable = False,
+    no_report: NoReport = False,
     quiet: Quiet = False,
 ) -> None:
     """Learn the categories of a folder of images and write a run directory.
@@ -176,7 +179,7 @@ def fit(
         skip_unreadable=skip_unreadable,
         progress=not quiet,
     )
-    _show(run)
+    _show(run, report=not no_report, progress=not quiet)
 
 
 @app.command()
@@ -312,6 +315,44 @@ def estimate_classes(
 
 
 @app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
+    output: Annotated[
+        Path | None, typer.Option(help="HTML file to write.", show_default="report.html in the run directory")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run's report: clusters, map, confusion, curves, neighbours and attention in one HTML file.
+
+    It opens from disk, loads nothing from anywhere, and lets you name clusters and take labels.csv away.
+
+    Example: promptcal report run
+    """
+    made = verbs.report(run=run, output=output, progress=not quiet)
+    shown = "all" if made.n_shown == made.n_images else f"{made.n_shown:,}"
+    told = f"{made.n_bytes / 1e6:.1f} MB, {shown} of {made.n_images:,} images shown"
+    console.print(f"Written to {made.path} ({told})", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def figure(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(FIGURES)}.")],
+    run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="PNG, SVG or PDF file to write.", show_default="figures/NAME.png in the run directory"),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write one of the report's figures as a file for a paper.
+
+    Example: promptcal figure tsne run --output map.svg
+    """
+    path = verbs.figure(name=name, run=run, output=output, progress=not quiet)
+    console.print(f"Written to {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
 def check(
     images: Images,
     labels: Labels = None,
@@ -358,6 +399,7 @@ def demo(
     overrides: Overrides = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    no_report: NoReport = False,
     quiet: Quiet = False,
 ) -> None:
     """The whole method on images and a backbone that come with the package: minutes on a CPU, no network."""
@@ -373,10 +415,10 @@ def demo(
         overwrite=overwrite,
         progress=not quiet,
     )
-    _show(run)
+    _show(run, report=not no_report, progress=not quiet)
 
 
-def _show(run: Run) -> None:
+def _show(run: Run, *, report: bool, progress: bool) -> None:
     """The end of a fit: what was found, how well if that can be told, and where it lies."""
     found = verbs.results(run)
     console.print(_categories(run.assignments(), "unlabelled images"))
@@ -391,8 +433,12 @@ def _show(run: Run) -> None:
             markup=False,
             highlight=False,
         )
+    if report:
+        verbs.report(run=run, progress=progress)
     console.print(f"Took {found['seconds']:.0f} s. In {run.path}:", markup=False, highlight=False)
+    page = [(run.directory.report_file, "all of it to look at, in a browser")] if report else []
     for file, what in (
+        *page,
         (run.directory.assignments_file, "the category of each image"),
         (run.directory.sheets_folder / "overview.png", "a picture of each category"),
     ):
@@ -452,6 +498,7 @@ def benchmark(
     resume: Resume = False,
     overwrite: Overwrite = False,
     skip_unreadable: SkipUnreadable = False,
+    no_report: NoReport = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit a benchmark of the paper with its preset, and score it on its unlabelled training images.
@@ -477,7 +524,7 @@ def benchmark(
         skip_unreadable=skip_unreadable,
         progress=not quiet,
     )
-    _show(run)
+    _show(run, report=not no_report, progress=not quiet)
 
 
 class SeveralValues(TyperCommand):

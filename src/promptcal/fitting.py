@@ -41,8 +41,10 @@ from promptcal.partition import (
     classifier_logits,
     classifier_shares,
 )
+from promptcal.report.attention import Examples, choose_examples
 from promptcal.report.class_count import write_class_count
 from promptcal.report.sheets import write_sheets
+from promptcal.report.thumbnails import chosen_images, make_thumbnails
 from promptcal.run import (
     Assignments,
     RunDirectory,
@@ -629,6 +631,7 @@ class Fit:
             changes.write(directory.changes_file, directory.changes_summary_file)
             self.results["changes"] = changes.summary()
         write_sheets(directory.sheets_folder, store, assignments)
+        self._keep_for_reports(store, assignments)
         protocol = "transductive" if self.problem.inductive is None else "inductive"
         self.results |= {"method": self.config.method, "protocol": protocol}
         self.results["seconds"] = round(time.monotonic() - self.started, 1)
@@ -637,6 +640,20 @@ class Fit:
         if self.earlier is not None:
             info["former_names"] = self.earlier.former_names(assignments.names)
         directory.write_info({**info, "status": "finished", "categories": assignments.names})
+
+    def _keep_for_reports(self, store: ImageStore | StreamedImages, assignments: Assignments) -> None:
+        """Small pictures, a few examples as the network sees them, and the truth: a report needs no image folder."""
+        shown = chosen_images(assignments)
+        with progress_bar(self.console) as bar:
+            task = bar.add_task("thumbnails", total=len(shown), note="")
+            thumbnails = make_thumbnails(store, shown, on_progress=lambda done: bar.update(task, completed=done))
+        thumbnails.write(self.directory.thumbnails_folder)
+        chosen = choose_examples(assignments)
+        if len(chosen):
+            views = next(iter(self.view.centres(torch.from_numpy(chosen), len(chosen))))
+            Examples.seen(views, chosen, self.view.normalise).write(self.directory.examples_file)
+        if self.problem.truth is not None:
+            self.directory.write_truth(self.problem.images.names, self.problem.truth)
 
 
 def score_unlabelled(clusters: np.ndarray, problem: Problem) -> DiscoveryAccuracy:

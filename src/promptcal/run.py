@@ -122,6 +122,13 @@ class RunDirectory:
         self.skipped_file = self.path / "skipped.csv"
         self.checkpoints_folder = self.path / "checkpoints"
         self.sheets_folder = self.path / "sheets"
+        self.thumbnails_folder = self.path / "thumbnails"
+        self.examples_file = self.path / "thumbnails" / "examples.npz"
+        self.truth_file = self.path / "truth.csv"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.map_file = self.path / "map.npz"
+        self.report_file = self.path / "report.html"
+        self.figures_folder = self.path / "figures"
 
     def exists(self) -> bool:
         return self.info_file.is_file()
@@ -148,6 +155,10 @@ class RunDirectory:
             return validate(yaml.safe_load(self.config_file.read_text(encoding="utf-8")))
         except (OSError, yaml.YAMLError, TypeError, ValueError) as error:
             raise RunError(f"{self.config_file} cannot be read ({error}); fit again with --overwrite") from error
+
+    def write_truth(self, names: Sequence[str], truth: Sequence[str | None]) -> None:
+        told = [(name, label) for name, label in zip(names, truth, strict=True) if label is not None]
+        files.write_csv(self.truth_file, ["path", "label"], told)
 
     def check_free(self, *, resume: bool, overwrite: bool) -> None:
         """Refuse an output that would destroy something, before anything is computed."""
@@ -267,7 +278,7 @@ class Run:
     def network(self) -> TrainedNetwork:
         network = build_network(self.config, self.n_known, pretrained=False)
         try:
-            network.load_state_dict(self._read(self.directory.model_file))
+            network.load_state_dict(self.stored_weights())
         except RuntimeError as error:
             raise WeightsError(f"{self.directory.model_file} does not fit its config; fit again") from error
         network.vit.compute_in(choose_dtype(self.config.precision, self.device))
@@ -276,6 +287,17 @@ class Run:
     @property
     def path(self) -> Path:
         return self.directory.path
+
+    def stored_weights(self) -> dict[str, Tensor]:
+        return self._read(self.directory.model_file)
+
+    def truth(self) -> list[str | None] | None:
+        """The true class of each image in the order of the assignments, where it was given."""
+        if not self.directory.truth_file.is_file():
+            return None
+        with self.directory.truth_file.open(newline="", encoding="utf-8") as file:
+            told = {row["path"]: row["label"] for row in csv.DictReader(file)}
+        return [told.get(path) for path in self.assignments().paths]
 
     def embed(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> tuple[list[str], Tensor]:
         """Names and L2-normalised embeddings of new images."""

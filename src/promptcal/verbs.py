@@ -22,6 +22,8 @@ from promptcal.export import export_run
 from promptcal.fitting import Fit, Inductive, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.report.class_count import write_class_count
+from promptcal.report.figures import write_figure
+from promptcal.report.making import Material, Report, make_report
 from promptcal.run import Assignments, Run, RunDirectory
 from promptcal.tables.definition import check_epoch, check_scale
 from promptcal.tables.jobs import Circumstances, Job, State
@@ -214,6 +216,7 @@ def evaluate(*, run: str | PathLike[str] | Run, truth: Any) -> DiscoveryAccuracy
         assignments.clusters[scored],
         loaded.info["known_classes"],
     )
+    loaded.directory.write_truth(assignments.paths, true_classes)
     files.write_json(loaded.directory.evaluation_file, {"n_scored": len(scored), **asdict(accuracy)})
     return accuracy
 
@@ -299,6 +302,40 @@ def estimate_classes(
     if output is not None:
         write_class_count(Path(output), count)
     return count
+
+
+def report(
+    *, run: str | PathLike[str] | Run, output: str | PathLike[str] | None = None, progress: bool = True
+) -> Report:
+    """Write a finished run's report: one HTML file that opens from disk, without a server or a network.
+
+    Args:
+        run: A run directory.
+        output: HTML file to write; by default `report.html` in the run directory.
+        progress: Show progress.
+    """
+    loaded = run if isinstance(run, Run) else Run(run, "cpu")
+    return make_report(loaded, None if output is None else Path(output), Console(stderr=True, quiet=not progress))
+
+
+def figure(
+    *,
+    name: str,
+    run: str | PathLike[str] | Run,
+    output: str | PathLike[str] | None = None,
+    progress: bool = True,
+) -> Path:
+    """Write one of the report's figures for a paper, and say where.
+
+    Args:
+        name: tsne, confusion, attention, neighbours or curves.
+        run: A run directory.
+        output: PNG, SVG or PDF file to write; by default `figures/NAME.png` in the run directory.
+        progress: Show progress.
+    """
+    loaded = run if isinstance(run, Run) else Run(run, "cpu")
+    material = Material.of(loaded, Console(stderr=True, quiet=not progress))
+    return write_figure(name, material, None if output is None else Path(output))
 
 
 def check(
