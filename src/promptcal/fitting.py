@@ -239,6 +239,9 @@ class Fit:
 
     def _train(self, stop: StopRequest, resume: bool) -> None:
         """The method's stages, each from the best weights of the one before."""
+        stages = self._stages()
+        if not stages:
+            return
         state = self.checkpoints.load_last() if resume else None
         self.recorder = Recorder(self.directory.path, self.console, tensorboard=self.config.tensorboard)
         self.recorder.rewind(state["records"] if state else 0)  # forget what came after the last checkpoint
@@ -250,7 +253,6 @@ class Fit:
             BalancedSampler(torch.from_numpy(labels >= 0), self.config.data.batch_size),
         )
         selector = self._selector(labels, held_out)
-        stages = self._stages()
         for place, name in enumerate(stages):
             if state is not None and state["stage"] != name:
                 continue  # done before the run was stopped
@@ -477,8 +479,11 @@ def results_table(results: dict[str, Any]) -> Table:
         for step, title in steps.items()
         if "accuracy" in results.get(step, {})
     ]
-    if "scores" in results and results["scores"]["last"] != results["scores"]["selected"]:
-        rows.append((f"{method.title}, last epoch", results["scores"]["last"]))
+    scores = results.get("scores", {"selected": None, "last": None})
+    if scores["selected"] not in (None, *(accuracy for _, accuracy in rows)):
+        rows.append((f"{method.title}, untrained", scores["selected"]))
+    if scores["last"] != scores["selected"]:
+        rows.append((f"{method.title}, last epoch", scores["last"]))
     table = Table("accuracy on the unlabelled images, %", title_justify="left")
     for column in ("All", "Known", "New"):
         table.add_column(column, justify="right")
