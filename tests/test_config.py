@@ -319,3 +319,9 @@ def test_another_variant_replaces_the_switches_of_an_earlier_source(written):
     assert load_config(file=written(paper.to_yaml()), overrides=["variant=official"]) == official
     kept = load_config(file=written(paper.to_yaml()), overrides=["switches.keys=memory"])
     assert (kept.switches.keys, kept.switches.negatives) == ("memory", "whole-budget")
+
+
+def test_weights_and_no_pretraining_contradict_each_other():
+    with pytest.raises(ConfigError, match="weights are given, so pretrained cannot be no"):
+        load_config(values={"n_classes": 2}, overrides=["model.weights=some.pth", "model.pretrained=false"])
+    assert load_config(values={"n_classes": 2}).model.pretrained

@@ -1,7 +1,7 @@
 """promptcal: sort images into the categories you know and the ones you do not know yet.
 
 Generalized category discovery by PromptCAL (CVPR 2023). The verbs are `fit`, `predict`, `evaluate`, `check`,
-`datasets`, `benchmark` and `demo`; `PromptCAL` is the same as a scikit-learn estimator.
+`estimate_classes`, `datasets`, `benchmark`, `table` and `demo`; `PromptCAL` is the same as a scikit-learn estimator.
 """
 
 from promptcal._version import __version__
@@ -16,7 +16,7 @@ from promptcal.errors import (
 )
 from promptcal.estimator import PromptCAL
 from promptcal.run import Assignments, Run
-from promptcal.verbs import benchmark, check, datasets, demo, evaluate, fit, predict
+from promptcal.verbs import benchmark, check, datasets, demo, estimate_classes, evaluate, fit, predict, table
 
 __all__ = [
     "Assignments",
@@ -34,7 +34,9 @@ __all__ = [
     "check",
     "datasets",
     "demo",
+    "estimate_classes",
     "evaluate",
     "fit",
     "predict",
+    "table",
 ]

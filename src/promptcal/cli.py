@@ -1,16 +1,18 @@
 """The command line: each command is a verb of `promptcal.verbs`."""
 
 import math
+import re
 import sys
 import warnings
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, ClassVar, get_args
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperCommand
 
 from promptcal import verbs
 from promptcal._version import __version__
@@ -20,7 +22,11 @@ from promptcal.data.check import MAX_DISTANCE
 from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
 from promptcal.fitting import results_table
 from promptcal.report.check import check_report
+from promptcal.report.class_count import class_count_table
 from promptcal.run import Assignments, Run
+from promptcal.tables.jobs import Job, State
+from promptcal.tables.making import TableListing, TableReport
+from promptcal.tables.report import show as show_summary
 
 app = typer.Typer(
     help="Sort images into the categories you know and the ones you do not know yet (PromptCAL, CVPR 2023).",
@@ -49,6 +55,18 @@ Method = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
+Precision = Annotated[
+    str | None,
+    typer.Option(help="auto, fp32 or bf16: of the network's matrix products. auto: bf16 on a GPU made for it."),
+]
+Compile = Annotated[
+    bool | None,
+    typer.Option(
+        "--compile/--no-compile",
+        help="Compile the network. By default on CUDA, for runs of 2,000 steps or more.",
+        show_default=False,
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Discard the run in --output, if there is one.")]
 Root = Annotated[
@@ -77,12 +95,27 @@ def _root(
     pass
 
 
+def _number_or_auto(text: str) -> int | str:
+    try:
+        return text if text == "auto" else int(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor auto") from error
+
+
 @app.command()
 def fit(
     images: Images,
     output: Annotated[Path, typer.Option(help="Run directory to write.")],
     labels: Labels = None,
-    n_classes: Annotated[int | None, typer.Option(help="Number of categories, known and new together.")] = None,
+    n_classes: Annotated[
+        Any,
+        typer.Option(
+            parser=_number_or_auto,
+            metavar="N|auto",
+            help="Number of categories, known and new together; auto: estimated by the labelled images.",
+            show_default=False,
+        ),
+    ] = None,
     method: Method = None,
     truth: Annotated[Path | None, typer.Option(help="CSV with true classes, used only to report accuracy.")] = None,
     backbone: Annotated[
@@ -98,6 +131,8 @@ def fit(
     overrides: Overrides = None,
     seed: Seed = None,
     device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     skip_unreadable: SkipUnreadable = False,
@@ -121,6 +156,8 @@ def fit(
         overrides=overrides or (),
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         resume=resume,
         overwrite=overwrite,
         skip_unreadable=skip_unreadable,
@@ -178,6 +215,61 @@ def evaluate(
 
 
 @app.command()
+def estimate_classes(
+    images: Images,
+    labels: Labels = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run directory of a finished fit, whose network embeds the images.")
+    ] = None,
+    max_classes: Annotated[
+        int | None, typer.Option(help="The most there may be; default: a tenth as many as images, at most 1,000.")
+    ] = None,
+    search: Annotated[str | None, typer.Option(help="brent or bisection.", show_default="brent")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder to write the curves to (PNG, CSV, JSON).")] = None,
+    backbone: Annotated[str | None, typer.Option(help="timm name of a ViT, as in fit.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Local weight file for the backbone.")] = None,
+    preset: Annotated[str | None, typer.Option(help=f"Settings to start from: {', '.join(presets())}.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    device: Device = None,
+    skip_unreadable: SkipUnreadable = False,
+    quiet: Quiet = False,
+) -> None:
+    """Estimate how many categories there are, known and new together.
+
+    All images are clustered into K groups without a look at their labels, for a dozen or so of K; the K at which the
+    labelled classes are best found again is the estimate. It is a guide, not a count: look at the curves.
+
+    Example: promptcal estimate-classes photos --labels labels.csv --output curves
+    """
+    count = verbs.estimate_classes(
+        images=images,
+        labels=labels,
+        run=run,
+        max_classes=max_classes,
+        search=search,
+        output=output,
+        backbone=backbone,
+        weights=weights,
+        preset=preset,
+        config=config,
+        overrides=overrides or (),
+        seed=seed,
+        device=device,
+        skip_unreadable=skip_unreadable,
+        progress=not quiet,
+    )
+    console.print(class_count_table(count))
+    known, most = count.bounds
+    console.print(
+        f"{count.n_classes} classes, of which {known} are known (searched {known} to {most})", highlight=False
+    )
+    if output is not None:
+        console.print(f"Written to {output}: class-count.png, .csv, .json", markup=False, highlight=False)
+
+
+@app.command()
 def check(
     images: Images,
     labels: Labels = None,
@@ -219,6 +311,8 @@ def demo(
     method: Method = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
     overrides: Overrides = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -230,6 +324,8 @@ def demo(
         method=method,
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         overrides=overrides or (),
         resume=resume,
         overwrite=overwrite,
@@ -285,7 +381,7 @@ def datasets(root: Root = None) -> None:
     console.print("labelled: of the images of known classes", highlight=False)
     console.print(f"Looked in {folder.absolute()} for", markup=False, highlight=False, soft_wrap=True)
     for title, places in {row.setup.dataset.title: row.looked_for for row in rows}.items():
-        names = " or ".join(place.relative_to(folder).as_posix() for place in places)
+        names = " or ".join(place.relative_to(folder).as_posix() for place in places) or "come with the package"
         console.print(f"  {title}: {names}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -297,6 +393,8 @@ def benchmark(
     method: Method = None,
     seed: Seed = None,
     device: Device = None,
+    precision: Precision = None,
+    compile: Compile = None,
     overrides: Overrides = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch the dataset first if it is absent.")] = False,
     resume: Resume = False,
@@ -305,6 +403,9 @@ def benchmark(
     quiet: Quiet = False,
 ) -> None:
     """Fit a benchmark of the paper with its preset, and score it on its unlabelled training images.
+
+    NAME-inductive scores the test images instead, with a tenth of the training images held out to select by.
+    The benchmark mini needs no download.
 
     Example: promptcal benchmark cub --root data --output run
     """
@@ -315,6 +416,8 @@ def benchmark(
         method=method,
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         overrides=overrides or (),
         download=download,
         resume=resume,
@@ -323,6 +426,136 @@ def benchmark(
         progress=not quiet,
     )
     _show(run)
+
+
+class SeveralValues(TyperCommand):
+    """A command with options that may be followed by several values: ``--seeds 0 1 2``, ``--rows GCD PromptCAL``."""
+
+    SEVERAL: ClassVar = {"--seeds": re.compile(r"[\d,]+"), "--rows": re.compile(r"[^-].*")}
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Write the option before each of its values, as the parser wants it."""
+        spread: list[str] = []
+        option = None  # the one whose values are being read
+        for argument in args:
+            if argument.startswith("-"):
+                option = argument if argument in self.SEVERAL else None
+            elif option is not None and spread[-1] != option:  # a second value, or the end of them
+                option = option if self.SEVERAL[option].fullmatch(argument) else None
+                spread += [] if option is None else [option]
+            spread.append(argument)
+        return super().parse_args(ctx, spread)
+
+
+@app.command(cls=SeveralValues)
+def table(
+    name: Annotated[str | None, typer.Argument(help="One of those `promptcal table --list` names.")] = None,
+    seeds: Annotated[
+        list[str] | None,
+        typer.Option(metavar="N...", help="A run for each: --seeds 0 1 2 or 0,1,2.", show_default="0 1 2"),
+    ] = None,
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL...", help="Run only these rows, named by their label or a part of it."),
+    ] = None,
+    preset_scale: Annotated[
+        str,
+        typer.Option(
+            metavar="full|mini", help="full: as published; mini: the embedded images and backbone, CPU minutes a row."
+        ),
+    ] = "full",
+    epoch: Annotated[
+        str, typer.Option(metavar="selected|last", help="Whose weights' figures to show; the CSV has both.")
+    ] = "selected",
+    output: Annotated[Path, typer.Option(help="Folder of the runs, shared by all tables, and of the reports.")] = (
+        verbs.TABLES_OUTPUT
+    ),
+    root: Root = None,
+    device: Device = None,
+    overrides: Overrides = None,
+    download: Annotated[bool, typer.Option("--download", help="Fetch datasets that are absent.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the tables and how far each is.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")] = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Report what is finished, and run nothing.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a table of the paper: run what is missing, report mean and deviation beside the published figures.
+
+    What was interrupted is resumed, and finished runs are taken as they are. --set applies to every row but for what
+    the row itself sets. Exits with 1 where a run failed or its data are absent, after the others have run.
+
+    Example: promptcal table generic --seeds 0 1 2 --root data
+    """
+    common: dict[str, Any] = {
+        "output": output,
+        "seeds": _seeds(seeds),
+        "scale": preset_scale,
+        "root": root,
+        "device": device,
+        "overrides": overrides or (),
+    }
+    if list_ or name is None:
+        if rows or (name is None and (dry_run or no_run)):
+            raise typer.BadParameter("give the name of a table first, such as: promptcal table generic --rows GCD")
+        _show_tables(verbs.tables(**common))
+    elif dry_run:
+        _show_runs(verbs.table_runs(name=name, rows=rows or (), download=download, **common), output)
+    else:
+        options: dict[str, Any] = {"rows": rows or (), "epoch": epoch, "download": download}
+        made = verbs.table(name=name, run=not no_run, progress=not quiet, **options, **common)
+        _show_table(made)
+        if made.summary.troubles and not no_run:
+            raise typer.Exit(1)
+
+
+def _seeds(texts: list[str] | None) -> list[int]:
+    numbers = [number for text in texts or ["0", "1", "2"] for number in text.split(",") if number]
+    try:
+        return [int(number) for number in numbers]
+    except ValueError:
+        raise typer.BadParameter(f"seeds are whole numbers, not {' '.join(numbers)}") from None
+
+
+def _show_tables(listed: list[TableListing]) -> None:
+    view = Table()
+    view.add_column("table", no_wrap=True)
+    view.add_column("what")
+    for column in ("rows", "runs", "finished"):
+        view.add_column(column, justify="right")
+    for entry in listed:
+        counts = (len(entry.table.rows), entry.n_runs, entry.n_finished)
+        view.add_row(entry.table.name, entry.table.title, *map(str, counts))
+    console.print(view)
+    console.print("Tables share runs, so that fewer are needed for several of them.", highlight=False)
+
+
+def _show_runs(runs: list[tuple[Job, State]], output: Path) -> None:
+    view = Table()
+    view.add_column("run", overflow="fold")
+    view.add_column("state", no_wrap=True)
+    for job, state in runs:
+        view.add_row(escape(job.name), state.name)
+    console.print(view)
+    counts = Counter(state.name for _, state in runs)
+    to_do = counts["missing"] + counts["interrupted"]
+    told = ", ".join(f"{n} {name}" for name, n in counts.items())
+    console.print(f"{len(runs)} runs in {output}: {told}. {to_do} would run.", markup=False, highlight=False)
+    for reason in dict.fromkeys(state.reason for _, state in runs if state.reason):
+        console.print(f"  {reason}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _show_table(made: TableReport) -> None:
+    show_summary(made.summary, made.where, console)
+    for file, what in (
+        (made.csv, "the figures, of the selected and the last epoch"),
+        (made.runs_csv, "each run"),
+        (made.markdown, "this table"),
+        (made.plot, "a bar plot"),
+    ):
+        console.print(f"  {file}  {what}", markup=False, highlight=False, soft_wrap=True)
+    errors = Console(stderr=True, soft_wrap=True)
+    for name, state in sorted(made.summary.troubles.items()):
+        errors.print(f"promptcal: {name}: {state.name}. {state.reason}", style="red", markup=False, highlight=False)
 
 
 def main() -> None:

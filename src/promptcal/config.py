@@ -5,7 +5,7 @@ it only fills in the `switches`, each of which can be set on its own.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from os import PathLike
 from pathlib import Path
@@ -33,6 +33,7 @@ class ModelConfig(_Section):
 
     backbone: str = Field("vit_base_patch16_224.dino", description="timm name of a ViT")
     weights: str | None = Field(None, description="local weight file; none: from the hub")
+    pretrained: bool = Field(True, description="no: random weights, to see what the pretraining is worth")
     image_size: int | None = Field(None, ge=8, description="pixels; none: the backbone's own")
     prompts: int = Field(5, ge=0)
     supervised_prompts: int = Field(2, ge=0)
@@ -45,6 +46,12 @@ class ModelConfig(_Section):
     def _supervised_exist(self) -> "ModelConfig":
         if self.prompts and self.supervised_prompts > self.prompts:
             raise ValueError(f"supervised_prompts ({self.supervised_prompts}) exceeds prompts ({self.prompts})")
+        return self
+
+    @model_validator(mode="after")
+    def _weights_are_pretrained(self) -> "ModelConfig":
+        if self.weights is not None and not self.pretrained:
+            raise ValueError("weights are given, so pretrained cannot be no; leave one of them out")
         return self
 
 
@@ -62,6 +69,14 @@ class DataConfig(_Section):
     validation_fraction: float = Field(
         0.1, ge=0, lt=1, description="share of each class's labels kept back to select a checkpoint by"
     )
+
+
+Tokens = Literal["both", "cls", "prompt", "none"]
+
+
+def has_term(token: str, tokens: Tokens) -> bool:
+    """Whether a term set to be on ``tokens`` is on this one."""
+    return tokens in ("both", token)
 
 
 class LossConfig(_Section):
@@ -88,6 +103,7 @@ class WarmupConfig(_Section):
     """Stage 1."""
 
     epochs: int = Field(200, ge=0)
+    semicl: Literal["both", "cls"] = Field("both", description="tokens with the semi-supervised loss")
     distillation: str | None = Field(
         None, description="folder of extra images on which the class token is held to the frozen backbone's at first"
     )
@@ -96,15 +112,35 @@ class WarmupConfig(_Section):
 
 
 class AffinityConfig(_Section):
-    """Stage 2."""
+    """Stage 2: its terms, its graph, its memory and its teacher."""
 
     epochs: int = Field(70, ge=0)
+    semicl: Tokens = Field("both", description="tokens with the semi-supervised loss")
+    cal: Tokens = Field("both", description="tokens with the contrastive affinity loss")
+    mining: Literal["graph", "knn", "ranking"] = Field(
+        "graph",
+        description="pseudo positives: by the affinity graph, the k nearest, or those of the same largest features",
+    )
+    ranking_top: int = Field(5, ge=1, description="how many largest features must agree, for mining=ranking")
+    consensus: bool = Field(True, description="consensus graph; no: the plain graph of the k nearest")
+    label_prior: bool = Field(True, description="SemiPriori: labels correct what was mined")
     k: int | None = Field(None, ge=1, description="neighbours; none: memory / (4 * classes)")
     quantile: float = Field(0.5, ge=0, le=1, description="0.5 for generic, 0.8 for fine-grained images")
     memory: int = Field(4096, ge=1)
     negatives: int = Field(1024, ge=0)
-    diffusion_steps: int = Field(1, ge=0)
+    diffusion_steps: int = Field(1, ge=0, description="affinity propagation; 0: none")
     teacher_momentum: float = Field(0.999, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _something_to_learn(self) -> "AffinityConfig":
+        if self.epochs and self.semicl == self.cal == "none":
+            raise ValueError("semicl and cal are both none, which leaves nothing to learn; set epochs to 0 instead")
+        if self.mining == "graph" and not self.consensus and not self.diffusion_steps:
+            raise ValueError(
+                "without consensus and diffusion all edges weigh the same and no threshold parts them; "
+                "choose mining=knn for the plain nearest neighbours"
+            )
+        return self
 
 
 class ClusteringConfig(_Section):
@@ -175,6 +211,14 @@ class RankStatsConfig(_OneStageConfig):
     ramp_epochs: float = Field(50.0, ge=0, description="over which the consistency rises")
 
 
+class EstimationConfig(_Section):
+    """The number of classes, where it is to be estimated (`n_classes: auto`)."""
+
+    search: Literal["brent", "bisection"] = "brent"
+    max_classes: int | None = Field(None, ge=2, description="none: a tenth as many as images, at most 1,000")
+    n_init: int = Field(10, ge=1, description="k-means starts for each number tried")
+
+
 class SwitchConfig(_Section):
     """Where the published release and the paper's text differ."""
 
@@ -204,9 +248,18 @@ MethodName = Literal["promptcal", "promptcal-warmup", "gcd", "simgcd", "orca", "
 class Config(_Section):
     """A whole run."""
 
-    n_classes: int = Field(ge=1, description="known and new categories together")
+    n_classes: int = Field(ge=1, description="known and new categories together; auto: estimated when loaded")
+    n_classes_estimated: bool = Field(False, description="whether that is an estimate")
     seed: int = Field(0, ge=0)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto",
+        description="of the network's matrix products; losses, norms and the affinity graph stay in fp32 (TF32 on a "
+        "GPU beside bf16). auto: bf16 on GPUs made for it, else fp32",
+    )
+    compile: Literal["auto", "always", "never"] = Field(
+        "auto", description="compile the network; auto: on CUDA, for runs of 2,000 steps or more"
+    )
     method: MethodName = "promptcal"
     variant: Literal["official", "paper"] = "official"
     model: ModelConfig = Field(default_factory=lambda: ModelConfig())
@@ -217,6 +270,7 @@ class Config(_Section):
     affinity: AffinityConfig = Field(default_factory=lambda: AffinityConfig())
     clustering: ClusteringConfig = Field(default_factory=lambda: ClusteringConfig())
     selection: SelectionConfig = Field(default_factory=lambda: SelectionConfig())
+    estimation: EstimationConfig = Field(default_factory=lambda: EstimationConfig())
     switches: SwitchConfig = Field(default_factory=lambda: SwitchConfig())
     gcd: GCDConfig = Field(default_factory=lambda: GCDConfig())
     simgcd: SimGCDConfig = Field(default_factory=lambda: SimGCDConfig())
@@ -233,6 +287,13 @@ class Config(_Section):
             if isinstance(given, dict):
                 values = {**values, "switches": {**_PAPER_SWITCHES, **given}}
         return values
+
+    @model_validator(mode="after")
+    def _class_token_where_it_is_alone(self) -> "Config":
+        affinity, supervised = self.affinity, self.model.prompts and self.model.supervised_prompts
+        if affinity.epochs and not supervised and {affinity.semicl, affinity.cal} <= {"prompt", "none"}:
+            raise ValueError("affinity.semicl and affinity.cal are only on [P], but no prompt is supervised")
+        return self
 
     @model_validator(mode="after")
     def _frozen_features_have_no_prompts(self) -> "Config":
@@ -254,12 +315,15 @@ def presets() -> list[str]:
     return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
 
 
-def method_preset(name: Any) -> dict[str, Any]:
-    """What a method sets differently from PromptCAL; nothing for a name that validation will refuse."""
-    if name not in get_args(MethodName):
-        return {}
-    file = resources.files("promptcal") / "presets" / "methods" / f"{name}.yaml"
-    return _parse_yaml(file.read_text("utf-8"), f"the preset of {name}")
+def method_preset(name: Any, preset: str | None = None) -> dict[str, Any]:
+    """What a method sets differently from PromptCAL, on top of a preset; nothing for a name validation will refuse."""
+    found: dict[str, Any] = {}
+    folder = resources.files("promptcal") / "presets" / "methods"
+    if name in get_args(MethodName):
+        for file in (folder / f"{name}.yaml", folder / str(preset) / f"{name}.yaml"):
+            if file.is_file():
+                _merge(found, _parse_yaml(file.read_text("utf-8"), f"the preset of {name}"))
+    return found
 
 
 def load_config(
@@ -268,8 +332,12 @@ def load_config(
     file: str | PathLike[str] | None = None,
     overrides: Iterable[str] = (),
     values: Mapping[str, Any] | None = None,
+    estimate: Callable[[Config], int] | None = None,
 ) -> Config:
-    """Defaults, a preset, the method's own preset, a YAML file, `values`, `a.b=value` overrides: the later one wins."""
+    """Defaults, a preset, the method's own preset, a YAML file, `values`, `a.b=value` overrides: the later one wins.
+
+    Where the number of classes is "auto", ``estimate`` is asked for it, given all the other settings.
+    """
     merged: dict[str, Any] = {}
     if preset is not None:
         if preset not in presets():
@@ -290,9 +358,14 @@ def load_config(
         layers.append(_parse_yaml(text, str(path)))
     layers += [values or {}, *map(_parse_override, overrides)]
     chosen = [layer["method"] for layer in [merged, *layers] if "method" in layer]
-    _merge(merged, method_preset(chosen[-1]) if chosen else {})
+    _merge(merged, method_preset(chosen[-1], preset) if chosen else {})
     for layer in layers:
         _add_layer(merged, layer)
+    if merged.get("n_classes") == "auto":
+        if estimate is None:
+            raise ConfigError("n_classes=auto needs images to estimate it by; use it with fit, or give a number")
+        merged["n_classes"] = estimate(validate({**merged, "n_classes": 1}))
+        merged["n_classes_estimated"] = True
     return validate(merged)
 
 
@@ -330,6 +403,8 @@ def _add_layer(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
     """Merge a later source; one that changes the variant leaves no switches of the earlier one."""
     if layer.get("variant", into.get("variant")) != into.get("variant", "official"):
         into.pop("switches", None)
+    if "n_classes" in layer:
+        into.pop("n_classes_estimated", None)
     _merge(into, layer)
 
 

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
@@ -27,7 +27,7 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
     def __init__(
         self,
         backbone: str | None = None,
-        n_classes: int | None = None,
+        n_classes: int | Literal["auto"] | None = None,
         *,
         method: str | None = None,
         weights: str | None = None,

@@ -6,9 +6,9 @@ import json
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from promptcal import files
 from promptcal.clustering import SemiSupervisedKMeans
+from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config
 from promptcal.data import BalancedSampler, ImageSet, ImageStore, StreamedImages, StreamedView, View
 from promptcal.data.cache import decode_to_file
@@ -25,14 +26,16 @@ from promptcal.data.labels import class_numbers
 from promptcal.data.splits import hold_out
 from promptcal.data.store import HOST_SHARE, decode, free_host_memory, stored_size
 from promptcal.data.stream import inspect
-from promptcal.device import choose_device
+from promptcal.device import choose_compile, choose_device, choose_dtype, computing_on
 from promptcal.errors import ConfigError, DataError, Interrupted, LabelError, PromptCALWarning, RunError
 from promptcal.methods import METHODS, Surroundings, method_of
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork
 from promptcal.partition import Partition, centre_shares, classifier_shares
+from promptcal.report.class_count import write_class_count
 from promptcal.report.sheets import write_sheets
-from promptcal.run import Assignments, RunDirectory, build_network, category_names
+from promptcal.run import Assignments, RunDirectory, build_network, category_names, stored_side
+from promptcal.training.affinity import AffinityStage
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.interrupts import StopRequest
@@ -45,18 +48,41 @@ from promptcal.training.warmup import Distillation
 
 
 @dataclass(frozen=True)
+class Inductive:
+    """The inductive protocol: training images held out to select by (a mask), test images and their true classes."""
+
+    validation: np.ndarray
+    test: ImageSet
+    truth: list[str]
+
+
+@dataclass(frozen=True)
 class Problem:
-    """What is to be solved: images, their labels (-1 = unlabelled) and, for scoring only, the truth."""
+    """What is to be solved: images, their labels (-1 = unlabelled) and, for scoring only, the truth.
+
+    With ``inductive`` it is the test images that are scored, otherwise the unlabelled ones.
+    """
 
     images: ImageSet
     labels: np.ndarray
     classes: list[str]
     truth: list[str | None] | None = None
+    inductive: Inductive | None = None
 
     @classmethod
-    def of(cls, images: ImageSet, labels: list[str | None], truth: list[str | None] | None = None) -> "Problem":
+    def of(
+        cls,
+        images: ImageSet,
+        labels: list[str | None],
+        truth: list[str | None] | None = None,
+        inductive: Inductive | None = None,
+    ) -> "Problem":
         numbers, classes = class_numbers(labels)
-        return cls(images, numbers, classes, truth)
+        return cls(images, numbers, classes, truth, inductive)
+
+    @property
+    def can_be_scored(self) -> bool:
+        return self.truth is not None or self.inductive is not None
 
     def check(self, n_classes: int) -> None:
         n_unlabelled = int((self.labels < 0).sum())
@@ -74,6 +100,10 @@ class Problem:
                 f"{n_unlabelled} unlabelled images cannot form {n_classes - len(self.classes)} new categories; "
                 "lower --n-classes"
             )
+        if self.inductive is not None and len(self.inductive.test) < n_classes:
+            raise DataError(
+                f"{len(self.inductive.test)} test images cannot be clustered into {n_classes} classes; give more"
+            )
 
     def kept(self, positions: list[int]) -> "Problem":
         """Without the images that could not be read."""
@@ -82,7 +112,8 @@ class Problem:
         chosen = np.array(positions)
         truth = None if self.truth is None else [self.truth[i] for i in positions]
         names = [None if n < 0 else self.classes[n] for n in self.labels[chosen]]
-        return Problem.of(self.images.subset(positions), names, truth)
+        inductive = self.inductive and replace(self.inductive, validation=self.inductive.validation[chosen])
+        return Problem.of(self.images.subset(positions), names, truth, inductive)
 
     def truth_numbers(self) -> np.ndarray | None:
         """Class numbers of the truth, known classes as in ``labels``, new ones after them, -1 = unknown."""
@@ -93,14 +124,29 @@ class Problem:
         return np.array([-1 if t is None else number[t] for t in self.truth], dtype=np.int64)
 
 
+class UnseenImages(NamedTuple):
+    """Of the inductive protocol: views of the test images that could be read, and their true classes."""
+
+    view: View | StreamedView
+    truth: list[str]
+
+
 class Fit:
     """One fit in its run directory. `run` is any method from top to bottom."""
 
-    def __init__(self, problem: Problem, config: Config, directory: RunDirectory, console: Console) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        config: Config,
+        directory: RunDirectory,
+        console: Console,
+        class_count: ClassCount | None = None,
+    ) -> None:
         self.problem = problem
         self.config = config
         self.directory = directory
         self.console = console
+        self.class_count = class_count
         self.device = choose_device(config.device)
         self.checkpoints = Checkpoints(directory.checkpoints_folder)
         self.results: dict[str, Any] = {}
@@ -109,15 +155,21 @@ class Fit:
 
     def run(self, *, resume: bool, skip_unreadable: bool) -> None:
         self.started = time.monotonic()
+        with computing_on(self.device, choose_dtype(self.config.precision, self.device)):
+            self._run(resume, skip_unreadable)
+
+    def _run(self, resume: bool, skip_unreadable: bool) -> None:
         self._build()
-        self.resize = self._stored_size()
+        self.resize = stored_side(self.config, self.network.vit)
         store = self._decode(skip_unreadable)
         if not self.problem.classes:
             self._do_without_training()
         self._prepare_directory(store, resume)
         self.view = self._view(store)
         self.all_images = torch.arange(len(store))
-        if self.problem.truth is not None:
+        if self.problem.inductive is not None:
+            self.test = self._read_test(self.problem.inductive, skip_unreadable)
+        if self.problem.can_be_scored:
             self._score_frozen()
         cuda = [self.device] if self.device.type == "cuda" else []
         with StopRequest(self._say_stopping).listening() as stop, torch.random.fork_rng(devices=cuda):
@@ -130,14 +182,7 @@ class Fit:
     def _build(self) -> None:
         self.method = method_of(self.config)
         self.network = build_network(self.config, len(self.problem.classes), pretrained=True).to(self.device)
-
-    def _stored_size(self) -> int:
-        """The shorter side in the store: as set, or the published 256 : 224 of the crop."""
-        crop = self.network.vit.preprocessing.image_size
-        size = self.config.data.resize or crop * 256 // 224
-        if size < crop:
-            raise ConfigError(f"data.resize ({size}) is smaller than the crop ({crop}); raise it")
-        return size
+        self.network.vit.compute_in(choose_dtype(self.config.precision, self.device))
 
     def _do_without_training(self) -> None:
         _warn("no image is labelled, so nothing can be learned: this is plain k-means on the backbone's features")
@@ -146,20 +191,7 @@ class Fit:
         self._build()
 
     def _decode(self, skip_unreadable: bool) -> ImageStore | StreamedImages:
-        with progress_bar(self.console) as bar:
-            task = bar.add_task("reading", total=len(self.problem.images), note="")
-            options: dict[str, Any] = {
-                "skip_unreadable": skip_unreadable,
-                "on_progress": lambda done: bar.update(task, completed=done),
-            }
-            images, cache = self.problem.images, self._cache_folder()
-            store: ImageStore | StreamedImages
-            if self.config.data.store == "stream":
-                store, kept, self.skipped = inspect(images, self.resize, **options)
-            elif cache is not None:
-                store, kept, self.skipped = decode_to_file(images, self.resize, cache, **options)
-            else:
-                store, kept, self.skipped = decode(images, self.resize, **options)
+        store, kept, self.skipped = self._read("reading", self.problem.images, skip_unreadable)
         self.gaps = sorted(set(range(len(self.problem.images))) - set(kept))
         n_known = len(self.problem.classes)
         self.problem = self.problem.kept(kept)
@@ -170,12 +202,34 @@ class Fit:
             self._build()
         return store
 
-    def _cache_folder(self) -> Path | None:
+    def _read_test(self, inductive: Inductive, skip_unreadable: bool) -> UnseenImages:
+        store, kept, faults = self._read("reading test images", inductive.test, skip_unreadable)
+        if faults:
+            _warn(f"{len(faults)} unreadable test images are left out")
+        return UnseenImages(self._view(store), [inductive.truth[i] for i in kept])
+
+    def _read(
+        self, what: str, images: ImageSet, skip_unreadable: bool
+    ) -> tuple[ImageStore | StreamedImages, list[int], list[tuple[str, str]]]:
+        """The images in the kind of store that is set, the positions of those kept, names and faults of the others."""
+        with progress_bar(self.console) as bar:
+            task = bar.add_task(what, total=len(images), note="")
+            options: dict[str, Any] = {
+                "skip_unreadable": skip_unreadable,
+                "on_progress": lambda done: bar.update(task, completed=done),
+            }
+            cache = self._cache_folder(images)
+            if self.config.data.store == "stream":
+                return inspect(images, self.resize, **options)
+            if cache is not None:
+                return decode_to_file(images, self.resize, cache, **options)
+            return decode(images, self.resize, **options)
+
+    def _cache_folder(self, images: ImageSet) -> Path | None:
         """Where to keep decoded images: as set, or beside the run if they would fill half of the free memory."""
         settings = self.config.data
         if settings.cache is not None:
             return Path(settings.cache)
-        images = self.problem.images
         side = stored_size(images, self.resize) or min(images.size(0) or (self.resize,))
         likely_bytes = len(images) * 3 * side * side * 4 // 3
         mapped = settings.store == "mapped" or (
@@ -198,6 +252,8 @@ class Fit:
             return
         self.directory.clear()
         files.write_text(self.directory.config_file, self.config.to_yaml())
+        if self.class_count is not None:
+            write_class_count(self.directory.path, self.class_count)
         if self.skipped:
             rows = [(name, reason, position) for (name, reason), position in zip(self.skipped, self.gaps, strict=True)]
             files.write_csv(self.directory.skipped_file, ["path", "reason", "position"], rows)
@@ -211,6 +267,8 @@ class Fit:
             "n_labelled": int((self.problem.labels >= 0).sum()),
             "known_classes": self.problem.classes,
             "resize": self.resize,
+            "n_classes": self.config.n_classes,
+            "n_classes_estimated": self.config.n_classes_estimated,
         }
 
     def _fingerprint(self, store: ImageStore | StreamedImages) -> str:
@@ -219,6 +277,8 @@ class Fit:
         digest = hashlib.sha256(pixels)
         digest.update("\0".join(self.problem.images.names).encode("utf-8", "surrogateescape"))
         digest.update(self.problem.labels.tobytes())
+        if self.problem.inductive is not None:
+            digest.update(self.problem.inductive.validation.tobytes())
         return digest.hexdigest()
 
     def _check_same_run(self, fingerprint: str) -> None:
@@ -250,9 +310,10 @@ class Fit:
         data = TrainingData(
             self.view,
             torch.from_numpy(labels).to(self.device),
-            BalancedSampler(torch.from_numpy(labels >= 0), self.config.data.batch_size),
+            self._sampler(labels),
         )
         selector = self._selector(labels, held_out)
+        self._compile_if_worth_it(sum(self.method.epochs().values()) * data.sampler.steps_per_epoch)
         for place, name in enumerate(stages):
             if state is not None and state["stage"] != name:
                 continue  # done before the run was stopped
@@ -261,6 +322,22 @@ class Fit:
             stage = self.method.stage(name, self.network, self._surroundings())
             self._run_stage(stage, data, selector, stop, state)
             state = None
+
+    def _compile_if_worth_it(self, steps: int) -> None:
+        vit = self.network.vit
+        compiled = choose_compile(self.config.compile, self.device, steps)
+        if compiled:
+            vit.compile(dynamic=False)
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
+        how = ", compiled (the first steps take half a minute)" if compiled else ""
+        self.console.print(
+            f"Training on {name} in {str(vit.compute_dtype).removeprefix('torch.')}{how}", highlight=False
+        )
+
+    def _sampler(self, labels: np.ndarray) -> BalancedSampler:
+        inductive = self.problem.inductive
+        drawn = None if inductive is None else torch.from_numpy(~inductive.validation)
+        return BalancedSampler(torch.from_numpy(labels >= 0), self.config.data.batch_size, drawn)
 
     def _stages(self) -> list[str]:
         """The stages that train for at least an epoch, in order."""
@@ -282,6 +359,7 @@ class Fit:
             _warn(f"{len(faults)} images in {settings.distillation} cannot be read and are not distilled on")
         # the student's trunk is as it came here even in a resumed run, whose weights are put in place later
         frozen = PromptedViT(copy.deepcopy(self.network.vit.backbone), prompts=0, train_blocks=0)
+        frozen.compute_in(self.network.vit.compute_dtype)
         sizes = self.network.vit.preprocessing
         return Distillation(
             frozen,
@@ -294,6 +372,8 @@ class Fit:
     def _held_out(self) -> np.ndarray:
         """Labels kept back from training to select by (-1 elsewhere)."""
         nothing = np.full(len(self.problem.labels), -1)
+        if self.problem.inductive is not None:
+            return np.where(self.problem.inductive.validation, self.problem.labels, -1)
         if self.config.selection.by != "validation" or not self.problem.classes:
             return nothing
         mask = hold_out(
@@ -306,9 +386,12 @@ class Fit:
         return np.where(mask, self.problem.labels, -1)
 
     def _selector(self, labels: np.ndarray, held_out: np.ndarray) -> Selector | None:
-        if self.config.selection.by == "oracle":
-            return Selector(self.view, labels, held_out, self.config, self.problem.truth_numbers())
-        return Selector(self.view, labels, held_out, self.config) if (held_out >= 0).any() else None
+        by, inductive = self.config.selection.by, self.problem.inductive
+        if by == "last" or (by == "validation" and not (held_out >= 0).any()):
+            return None
+        truth = self.problem.truth_numbers() if by == "oracle" else None
+        validation = None if inductive is None else inductive.validation
+        return Selector(self.view, labels, held_out, self.config, truth, validation)
 
     def _run_stage(
         self,
@@ -336,6 +419,8 @@ class Fit:
         )
         if state is not None:
             loop.restore(state)
+        if isinstance(stage, AffinityStage) and stage.about:
+            self.console.print(stage.about, highlight=False)
         loop.run()
         self.results[stage.name] = {
             "best_epoch": loop.position.best_epoch,
@@ -354,13 +439,13 @@ class Fit:
     def _finish(self, store: ImageStore | StreamedImages) -> None:
         """Assign with the kept weights and write what a user takes away."""
         stages = self._stages()
-        if self.problem.truth is not None:
+        if self.problem.can_be_scored:
             last_epoch = self._score_on_the_way(stages)
         if stages:
             self.checkpoints.load_best(stages[-1], self.network)
         features = self._embed(self.network, "embedding")
         partition = self._assign(features)
-        if self.problem.truth is not None:
+        if self.problem.can_be_scored:
             self._score_end(partition, stages, last_epoch)
         partition = partition.new_by_size(len(self.problem.classes))
         assignments = Assignments(
@@ -393,9 +478,14 @@ class Fit:
         return shares.gather(1, clusters.unsqueeze(1)).squeeze(1).cpu().numpy()
 
     def _embed(self, network: TrainedNetwork | PromptedViT, what: str) -> Tensor:
+        return self._embed_with(network, self.view, self.all_images, what)
+
+    def _embed_with(
+        self, network: TrainedNetwork | PromptedViT, view: View | StreamedView, images: Tensor, what: str
+    ) -> Tensor:
         with progress_bar(self.console) as bar:
-            task = bar.add_task(what, total=len(self.all_images), note="")
-            return embed(network, self.view, self.all_images, on_progress=lambda done: bar.update(task, completed=done))
+            task = bar.add_task(what, total=len(images), note="")
+            return embed(network, view, images, on_progress=lambda done: bar.update(task, completed=done))
 
     def _cluster(self, features: Tensor, labels: np.ndarray | None) -> SemiSupervisedKMeans:
         settings = self.config.clustering
@@ -407,12 +497,18 @@ class Fit:
             random_state=derive_seed(self.config.seed, "kmeans"),
         )
         with progress_bar(self.console) as bar:
-            task = bar.add_task("clustering", total=settings.n_init, note="")
+            known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
+            starts = settings.n_init if known < self.config.n_classes else 1  # nothing is random then
+            task = bar.add_task("clustering", total=starts, note="")
             return kmeans.fit(features, labels, on_progress=lambda done: bar.update(task, completed=done))
 
     def _score_frozen(self) -> None:
         """The backbone as it came: what any of this is worth is the gain over this."""
         plain = PromptedViT(self.network.vit.backbone, prompts=0, train_blocks=self.config.model.train_blocks)
+        plain.compute_in(self.network.vit.compute_dtype)
+        if self.problem.inductive is not None:  # the test images have no labels to give to k-means
+            self._record("kmeans", self._score_test(plain, "frozen test features"))
+            return
         features = self._embed(plain, "frozen features")
         self._score("kmeans", self._cluster(features, None).labels_)
         self._score("semi_supervised_kmeans", self._cluster(features, self.problem.labels).labels_)
@@ -424,22 +520,42 @@ class Fit:
         """
         for name in stages[:-1]:
             self.checkpoints.load_best(name, self.network)
-            self._score(name, self._assign(self._embed(self.network, f"{name} features")).clusters)
+            self._record(name, self._score_now(f"{name} features"))
         if not stages or self.results[stages[-1]]["best_epoch"] == self.results[stages[-1]]["epochs"]:
             return None
         self.checkpoints.load_last_weights(self.network)
-        features = self._embed(self.network, "features of the last epoch")
-        return score_unlabelled(self._assign(features).clusters, self.problem)
+        return self._score_now("features of the last epoch")
 
     def _score_end(self, partition: Partition, stages: list[str], last: DiscoveryAccuracy | None) -> None:
         """The end result, with the selected weights and with the last epoch's."""
+        if self.problem.inductive is None:
+            selected = score_unlabelled(partition.clusters, self.problem)
+        else:
+            selected = self._score_test(self.network, "test features")
         if stages:
-            self._score(stages[-1], partition.clusters)
-        selected = score_unlabelled(partition.clusters, self.problem)
+            self._record(stages[-1], selected)
         self.results["scores"] = {"selected": asdict(selected), "last": asdict(last or selected)}
 
+    def _score_now(self, what: str) -> DiscoveryAccuracy:
+        """How the network fares as it is, under the problem's protocol."""
+        if self.problem.inductive is not None:
+            return self._score_test(self.network, what)
+        return score_unlabelled(self._assign(self._embed(self.network, what)).clusters, self.problem)
+
+    def _score_test(self, network: TrainedNetwork | PromptedViT, what: str) -> DiscoveryAccuracy:
+        """Inductive: the test images by the network's classifier if it has one, else by k-means without labels."""
+        images = torch.arange(len(self.test.truth))
+        features = self._embed_with(network, self.test.view, images, what)
+        if isinstance(network, ClassifierNetwork):
+            clusters = Partition.by_classifier(features, network).clusters
+        else:
+            clusters = self._cluster(features, None).labels_
+        return discovery_accuracy(self.test.truth, clusters, self.problem.classes)
+
     def _score(self, name: str, clusters: np.ndarray) -> None:
-        accuracy = score_unlabelled(clusters, self.problem)
+        self._record(name, score_unlabelled(clusters, self.problem))
+
+    def _record(self, name: str, accuracy: DiscoveryAccuracy) -> None:
         self.results.setdefault(name, {})["accuracy"] = asdict(accuracy)
 
     def _write(
@@ -452,7 +568,8 @@ class Fit:
         files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features.cpu().numpy()))
         files.write_text(directory.assignments_file, assignments.to_csv())
         write_sheets(directory.sheets_folder, store, assignments)
-        self.results |= {"method": self.config.method, "protocol": "transductive"}
+        protocol = "transductive" if self.problem.inductive is None else "inductive"
+        self.results |= {"method": self.config.method, "protocol": protocol}
         self.results["seconds"] = round(time.monotonic() - self.started, 1)
         files.write_json(directory.results_file, self.results)
         info = directory.info()
@@ -484,11 +601,14 @@ def results_table(results: dict[str, Any]) -> Table:
         rows.append((f"{method.title}, untrained", scores["selected"]))
     if scores["last"] != scores["selected"]:
         rows.append((f"{method.title}, last epoch", scores["last"]))
-    table = Table("accuracy on the unlabelled images, %", title_justify="left")
-    for column in ("All", "Known", "New"):
+    scored, columns = "unlabelled", {"All": "all", "Known": "known", "New": "new"}
+    if results.get("protocol") == "inductive":
+        scored, columns = "test", {**columns, "Known*": "separate_known", "New*": "separate_new"}
+    table = Table(f"accuracy on the {scored} images, %", title_justify="left")
+    for column in columns:
         table.add_column(column, justify="right")
     for label, accuracy in rows:
-        parts = (accuracy[part] for part in ("all", "known", "new"))
+        parts = (accuracy[part] for part in columns.values())
         table.add_row(label, *("-" if share is None else f"{100 * share:.1f}" for share in parts))
     return table
 

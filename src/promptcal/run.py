@@ -22,8 +22,8 @@ from promptcal._version import __version__
 from promptcal.config import Config, validate
 from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
-from promptcal.device import choose_device
-from promptcal.errors import RunError, WeightsError
+from promptcal.device import choose_device, choose_dtype, computing_on
+from promptcal.errors import ConfigError, RunError, WeightsError
 from promptcal.methods import method_of
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork, load_weights
 from promptcal.partition import centre_shares, classifier_shares, nearest_centres
@@ -141,19 +141,53 @@ def build_network(config: Config, n_known: int, *, pretrained: bool) -> TrainedN
     """The network a config describes, for so many known classes; its random parts depend only on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(config.seed, "network"))
-        model = config.model
-        vit = PromptedViT(
-            model.backbone,
-            model.prompts,
-            model.supervised_prompts,
-            train_blocks=model.train_blocks,
-            image_size=model.image_size,
-            pretrained=pretrained and model.weights is None,
-            prompt_pooling=config.switches.prompt_pooling,
-        )
-        if pretrained and model.weights is not None:
-            load_weights(vit, model.weights)
-        return method_of(config).network(vit, n_known)
+        return method_of(config).network(build_vit(config, pretrained=pretrained), n_known)
+
+
+def build_vit(config: Config, *, pretrained: bool) -> PromptedViT:
+    """The prompted backbone a config describes."""
+    model = config.model
+    vit = PromptedViT(
+        model.backbone,
+        model.prompts,
+        model.supervised_prompts,
+        train_blocks=model.train_blocks,
+        image_size=model.image_size,
+        pretrained=pretrained and model.pretrained and model.weights is None,
+        prompt_pooling=config.switches.prompt_pooling,
+    )
+    if pretrained and model.weights is not None:
+        load_weights(vit, model.weights)
+    return vit
+
+
+def stored_side(config: Config, vit: PromptedViT) -> int:
+    """The shorter side images are stored with: as set, or the published 256 : 224 of the crop."""
+    crop = vit.preprocessing.image_size
+    size = config.data.resize or crop * 256 // 224
+    if size < crop:
+        raise ConfigError(f"data.resize ({size}) is smaller than the crop ({crop}); raise it")
+    return size
+
+
+def embed_in_parts(
+    vit: PromptedViT, images: ImageSet, resize: int, *, skip_unreadable: bool, console: Console
+) -> tuple[list[int], Tensor]:
+    """Positions of the images that could be read and their L2-normalised embeddings, few held decoded at a time."""
+    device = next(vit.parameters()).device
+    positions: list[int] = []
+    features = []
+    with progress_bar(console) as bar:
+        task = bar.add_task("reading and embedding", total=len(images), note="")
+        for first in range(0, len(images), _IMAGES_AT_ONCE):
+            part = images.subset(range(first, min(first + _IMAGES_AT_ONCE, len(images))))
+            store, kept, _ = decode(part, resize, skip_unreadable=skip_unreadable)
+            view = View(store.placed(device), *vit.preprocessing, resize=resize, device=device, reuse=True)
+            positions += [first + i for i in kept]
+            with computing_on(device, vit.compute_dtype):
+                features.append(embed(vit, view, torch.arange(len(store))))
+            bar.advance(task, len(part))
+    return positions, torch.cat(features)
 
 
 def category_names(classes: Sequence[str], n_clusters: int) -> list[str]:
@@ -191,6 +225,7 @@ class Run:
             network.load_state_dict(self._read(self.directory.model_file))
         except RuntimeError as error:
             raise WeightsError(f"{self.directory.model_file} does not fit its config; fit again") from error
+        network.vit.compute_in(choose_dtype(self.config.precision, self.device))
         return network.to(self.device).eval()
 
     @property
@@ -201,22 +236,10 @@ class Run:
         """Names and L2-normalised embeddings of new images."""
         image_set = ImageSet.of(images)
         console = Console(stderr=True, quiet=not progress)
-        names, features = [], []
-        with progress_bar(console) as bar:
-            task = bar.add_task("reading and embedding", total=len(image_set), note="")
-            for first in range(0, len(image_set), _IMAGES_AT_ONCE):
-                part = image_set.subset(range(first, min(first + _IMAGES_AT_ONCE, len(image_set))))
-                kept, embedded = self._embed_part(part, skip_unreadable)
-                names += kept
-                features.append(embedded)
-                bar.advance(task, len(part))
-        return names, torch.cat(features)
-
-    def _embed_part(self, images: ImageSet, skip_unreadable: bool) -> tuple[list[str], Tensor]:
-        resize, vit = self.info["resize"], self.network.vit
-        store, kept, _ = decode(images, resize, skip_unreadable=skip_unreadable)
-        view = View(store.placed(self.device), *vit.preprocessing, resize=resize, device=self.device, reuse=True)
-        return [images.names[i] for i in kept], embed(vit, view, torch.arange(len(store)))
+        kept, features = embed_in_parts(
+            self.network.vit, image_set, self.info["resize"], skip_unreadable=skip_unreadable, console=console
+        )
+        return [image_set.names[i] for i in kept], features
 
     def predict(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> Assignments:
         """The category of each new image."""

@@ -1,26 +1,33 @@
 """The verbs, one keyword-only function each; the command line and the estimator call these."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
 
 from promptcal import files
+from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config, load_config, method_preset
+from promptcal.counting import ClassCounter, count_in_backbone, count_in_run
 from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
-from promptcal.fitting import Fit, Problem
+from promptcal.fitting import Fit, Inductive, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
+from promptcal.report.class_count import write_class_count
 from promptcal.run import Assignments, Run, RunDirectory
+from promptcal.tables.definition import check_epoch, check_scale
+from promptcal.tables.jobs import Circumstances, Job, State
+from promptcal.tables.making import TableListing, TableReport, list_tables, make_table, planned
 from promptcal.training.recorder import progress_bar
 
 DEMO_KNOWN = 5
+TABLES_OUTPUT = Path("runs/tables")
 
 
 def fit(
@@ -28,7 +35,7 @@ def fit(
     images: Any,
     output: str | PathLike[str],
     labels: Any = None,
-    n_classes: int | None = None,
+    n_classes: int | Literal["auto"] | None = None,
     method: str | None = None,
     truth: Any = None,
     config: Config | str | PathLike[str] | None = None,
@@ -38,9 +45,12 @@ def fit(
     weights: str | PathLike[str] | None = None,
     seed: int | None = None,
     device: str | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
     resume: bool = False,
     overwrite: bool = False,
     skip_unreadable: bool = False,
+    inductive: Inductive | None = None,
     progress: bool = True,
 ) -> Run:
     """Learn the categories of ``images`` and write a run directory.
@@ -52,7 +62,7 @@ def fit(
         labels: A CSV, TSV or parquet file with the columns path,label, a mapping path -> label, or one label per
             image; empty, missing or -1 = unlabelled. Without it, class folders beside one named ``unlabelled``
             are the labels, and so is the column ``label`` of a dataset.
-        n_classes: Number of categories, known and new together.
+        n_classes: Number of categories, known and new together, or "auto" to estimate it as `estimate_classes` does.
         method: promptcal (the default), promptcal-warmup, gcd, simgcd, orca, uno, rankstats or kmeans.
         truth: True classes in the same form as ``labels``, used only to report accuracy.
         config: A YAML file, or a `Config` (which then is the whole configuration).
@@ -62,26 +72,41 @@ def fit(
         weights: Local weight file for the backbone.
         seed: Seed of everything random.
         device: auto, cpu, cuda, mps.
+        precision: auto, fp32, bf16.
+        compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
         resume: Go on with the unfinished run in ``output``; images, labels and settings must be the same.
         overwrite: Discard the run in ``output``, if there is one.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
+        inductive: For the inductive protocol: test images to score, and images to hold out from training.
         progress: Show progress.
     """
-    resolved = _resolve(config, preset, overrides, n_classes, method, backbone, weights, seed, device)
     directory = RunDirectory(output)
     directory.check_free(resume=resume, overwrite=overwrite)
     image_set = ImageSet.of(images)
     problem = Problem.of(
-        image_set, read_labels(labels, image_set), None if truth is None else read_labels(truth, image_set)
+        image_set,
+        read_labels(labels, image_set),
+        None if truth is None else read_labels(truth, image_set),
+        inductive,
     )
-    problem.check(resolved.n_classes)
     if image_set.root is not None and Path(output).resolve().is_relative_to(image_set.root.resolve()):
         raise RunError(
             f"the output {output} lies in the image folder, where its pictures would be taken for images; "
             "choose another place"
         )
     console = Console(stderr=True, quiet=not progress)
-    Fit(problem, resolved, directory, console).run(resume=resume, skip_unreadable=skip_unreadable)
+    counter = ClassCounter(problem, directory if resume else None, skip_unreadable=skip_unreadable, console=console)
+    named = {
+        "n_classes": n_classes,
+        "method": method,
+        "seed": seed,
+        "device": device,
+        "precision": precision,
+        "compile": None if compile is None else "always" if compile else "never",
+    }
+    resolved = _resolve(config, preset, overrides, named, {"backbone": backbone, "weights": weights}, counter)
+    problem.check(resolved.n_classes)
+    Fit(problem, resolved, directory, console, counter.count).run(resume=resume, skip_unreadable=skip_unreadable)
     return Run(output, device)
 
 
@@ -89,25 +114,24 @@ def _resolve(
     config: Config | str | PathLike[str] | None,
     preset: str | None,
     overrides: Sequence[str],
-    n_classes: int | None,
-    method: str | None,
-    backbone: str | None,
-    weights: str | PathLike[str] | None,
-    seed: int | None,
-    device: str | None,
+    named: dict[str, Any],
+    model: dict[str, Any],
+    estimate: Callable[[Config], int] | None = None,
 ) -> Config:
-    values: dict[str, Any] = {"n_classes": n_classes, "method": method, "seed": seed, "device": device}
-    model = {"backbone": backbone, "weights": None if weights is None else str(weights)}
-    values = {k: v for k, v in values.items() if v is not None}
-    values["model"] = {k: v for k, v in model.items() if v is not None}
+    """The configuration of everything given; of ``named`` settings and the ``model``'s, those that are not None."""
+    values = {k: v for k, v in named.items() if v is not None}
+    values["model"] = {k: str(v) for k, v in model.items() if v is not None}
+    method = named.get("method")
     if isinstance(config, Config):
         base = config.model_dump()
         if method not in (None, config.method):
             changes = method_preset(method)
             base |= {section: {**base[section], **settings} for section, settings in changes.items()}
+        if "n_classes" in values:
+            del base["n_classes_estimated"]
         merged = {**base, **values, "model": {**base["model"], **values["model"]}}
-        return load_config(values=merged, overrides=overrides)
-    return load_config(preset=preset, file=config, values=values, overrides=overrides)
+        return load_config(values=merged, overrides=overrides, estimate=estimate)
+    return load_config(preset=preset, file=config, values=values, overrides=overrides, estimate=estimate)
 
 
 def predict(
@@ -162,6 +186,67 @@ def evaluate(*, run: str | PathLike[str] | Run, truth: Any) -> DiscoveryAccuracy
     return accuracy
 
 
+def estimate_classes(
+    *,
+    images: Any,
+    labels: Any = None,
+    run: str | PathLike[str] | Run | None = None,
+    max_classes: int | None = None,
+    search: str | None = None,
+    output: str | PathLike[str] | None = None,
+    config: Config | str | PathLike[str] | None = None,
+    preset: str | None = None,
+    overrides: Sequence[str] = (),
+    backbone: str | None = None,
+    weights: str | PathLike[str] | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    skip_unreadable: bool = False,
+    progress: bool = True,
+) -> ClassCount:
+    """Estimate how many categories there are, known and new together; ``output`` also writes curves and figures.
+
+    The number at which k-means, which sees no label, best finds the labelled classes again.
+
+    Args:
+        images: As `fit` takes them.
+        labels: As `fit` takes them; at least two classes.
+        run: A finished run whose network embeds the images; by default the backbone as it came does.
+        max_classes: The most there may be; by default a tenth as many as images, at most 1,000.
+        search: brent (the default) or bisection.
+        output: Folder to write class-count.json, .csv and .png to.
+        config: As `fit` takes it.
+        preset: Name of a preset to start from.
+        overrides: Settings as ``a.b=value``.
+        backbone: timm name of a ViT.
+        weights: Local weight file for the backbone.
+        seed: Seed of everything random.
+        device: auto, cpu, cuda, mps.
+        skip_unreadable: Leave out images that cannot be read instead of stopping.
+        progress: Show progress.
+    """
+    if output is not None and Path(output).exists() and not Path(output).is_dir():
+        raise DataError(f"the output {output} is a file; give a folder")
+    given = {"max_classes": max_classes, "search": search}
+    settings = [f"estimation.{key}={value}" for key, value in given.items() if value is not None]
+    image_set = ImageSet.of(images)
+    problem = Problem.of(image_set, read_labels(labels, image_set))
+    console = Console(stderr=True, quiet=not progress)
+    named = {"n_classes": 1, "seed": seed, "device": device}  # the number is what is asked for
+    if run is not None:
+        if backbone is not None or weights is not None:
+            raise ConfigError("a run brings its own backbone; give either the run or a backbone and its weights")
+        loaded = run if isinstance(run, Run) else Run(run, device)
+        resolved = _resolve(config or loaded.config, preset, [*overrides, *settings], named, {})
+        count = count_in_run(problem, loaded, resolved, skip_unreadable=skip_unreadable, console=console)
+    else:
+        resolved = _resolve(config, preset, [*overrides, *settings], named, {"backbone": backbone, "weights": weights})
+        count = count_in_backbone(problem, resolved, skip_unreadable=skip_unreadable, console=console)
+    if output is not None:
+        write_class_count(Path(output), count)
+    return count
+
+
 def check(
     *,
     images: Any,
@@ -207,6 +292,8 @@ def demo(
     method: str | None = None,
     seed: int = 0,
     device: str | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
     overrides: Sequence[str] = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -221,6 +308,8 @@ def demo(
         method: As `fit` takes it.
         seed: Seed of everything random; which images are labelled does not depend on it.
         device: auto, cpu, cuda, mps.
+        precision: auto, fp32, bf16.
+        compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
         overrides: Settings as ``a.b=value``.
         resume: Go on with the unfinished run in ``output``.
         overwrite: Discard the run in ``output``, if there is one.
@@ -240,6 +329,8 @@ def demo(
         overrides=overrides,
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         resume=resume,
         overwrite=overwrite,
         progress=progress,
@@ -268,6 +359,8 @@ def benchmark(
     method: str | None = None,
     seed: int | None = None,
     device: str | None = None,
+    precision: str | None = None,
+    compile: bool | None = None,
     overrides: Sequence[str] = (),
     download: bool = False,
     resume: bool = False,
@@ -275,15 +368,19 @@ def benchmark(
     skip_unreadable: bool = False,
     progress: bool = True,
 ) -> Run:
-    """Fit a benchmark with the preset of its name and score it on its unlabelled training images (transductive).
+    """Fit a benchmark with its preset and score it on its unlabelled training images (transductive).
+
+    ``NAME-inductive`` holds a tenth of the training images out to select by and scores the test images instead.
 
     Args:
-        name: One of those `datasets` lists, without the inductive ones.
+        name: One of those `datasets` lists.
         output: The run directory to write.
         root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
         method: As `fit` takes it.
         seed: Seed of everything random; which images are labelled does not depend on it.
         device: auto, cpu, cuda, mps.
+        precision: auto, fp32, bf16.
+        compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
         overrides: Settings as ``a.b=value``.
         download: Fetch the dataset first where it is absent and can be fetched.
         resume: Go on with the unfinished run in ``output``.
@@ -291,24 +388,117 @@ def benchmark(
         skip_unreadable: Leave out images that cannot be read instead of stopping.
         progress: Show progress.
     """
-    if benchmarks.setup(name).inductive:
-        raise DataError(
-            f"{name} is scored on its test images, which this command does not do; "
-            f"choose {name.removesuffix('-inductive')}, or read it with promptcal.data.benchmarks.benchmark"
-        )
+    setup = benchmarks.setup(name)
     data = benchmarks.benchmark(name, root, download)
+    inductive = None
+    if data.test is not None and data.validation is not None:
+        inductive = Inductive(data.validation, data.test, data.test_truth())
     return fit(
         images=data.train,
         labels=data.labels(),
         truth=data.truth(),
         output=output,
-        preset=name,
+        preset=setup.preset,
+        n_classes=setup.dataset.n_classes,
         method=method,
         overrides=overrides,
         seed=seed,
         device=device,
+        precision=precision,
+        compile=compile,
         resume=resume,
         overwrite=overwrite,
         skip_unreadable=skip_unreadable,
+        inductive=inductive,
         progress=progress,
     )
+
+
+def table(
+    *,
+    name: str,
+    output: str | PathLike[str] = TABLES_OUTPUT,
+    seeds: Sequence[int] = (0, 1, 2),
+    scale: str = "full",
+    epoch: str = "selected",
+    rows: Sequence[str] = (),
+    root: str | PathLike[str] | None = None,
+    device: str | None = None,
+    overrides: Sequence[str] = (),
+    run: bool = True,
+    download: bool = False,
+    progress: bool = True,
+) -> TableReport:
+    """Make a table of the paper: run what is missing, resume what was interrupted, take the rest as it is.
+
+    Writes CSV, Markdown and a bar plot into ``output``/reports. A run that fails does not stop the others; it is in
+    ``summary.troubles`` of what is returned.
+
+    Args:
+        name: One of those `tables` lists.
+        output: Folder of the run directories, which tables share, and of the reports.
+        seeds: A run for each; mean and standard deviation are over them.
+        scale: full, or mini for the embedded images and backbone.
+        epoch: Whose weights' figures are reported: selected or last. The CSV has both.
+        rows: Labels of the rows to run, or parts of them; by default all. The others are reported as they are.
+        root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
+        device: auto, cpu, cuda, mps.
+        overrides: Settings as ``a.b=value`` for all rows; what a row itself sets stays.
+        run: Whether to run anything; if not, the report is of what is finished.
+        download: Fetch datasets that are absent and can be fetched.
+        progress: Show progress.
+    """
+    where = _circumstances(output, root, device, download, progress)
+    console = Console(stderr=True, quiet=not progress)
+    return make_table(
+        name,
+        where=where,
+        seeds=seeds,
+        scale=check_scale(scale),
+        epoch=check_epoch(epoch),
+        settings=overrides,
+        rows=rows,
+        run=run,
+        say=lambda message: console.print(message, markup=False, highlight=False, soft_wrap=True),
+    )
+
+
+def table_runs(
+    *,
+    name: str,
+    output: str | PathLike[str] = TABLES_OUTPUT,
+    seeds: Sequence[int] = (0, 1, 2),
+    scale: str = "full",
+    rows: Sequence[str] = (),
+    root: str | PathLike[str] | None = None,
+    device: str | None = None,
+    overrides: Sequence[str] = (),
+    download: bool = False,
+) -> list[tuple[Job, State]]:
+    """The runs that `table` would need and where each stands, without running anything; arguments as there."""
+    where = _circumstances(output, root, device, download, progress=False)
+    return planned(name, where=where, seeds=seeds, scale=check_scale(scale), settings=overrides, rows=rows)
+
+
+def tables(
+    *,
+    output: str | PathLike[str] = TABLES_OUTPUT,
+    seeds: Sequence[int] = (0, 1, 2),
+    scale: str = "full",
+    root: str | PathLike[str] | None = None,
+    device: str | None = None,
+    overrides: Sequence[str] = (),
+) -> list[TableListing]:
+    """The tables of the paper, and how many of the runs of each are finished; arguments as `table` takes them."""
+    where = _circumstances(output, root, device, download=False, progress=False)
+    return list_tables(where=where, seeds=seeds, scale=check_scale(scale), settings=overrides)
+
+
+def _circumstances(
+    output: str | PathLike[str],
+    root: str | PathLike[str] | None,
+    device: str | None,
+    download: bool,
+    progress: bool,
+) -> Circumstances:
+    return Circumstances(Path(output), None if root is None else Path(root), device, download, progress)

@@ -136,12 +136,19 @@ def test_more_starts_are_never_worse():
     assert many <= few
 
 
-def test_batching_of_starts_does_not_change_what_a_start_does(monkeypatch):
-    points, _ = blobs(spread=3.0, k=12)
-    together = SemiSupervisedKMeans(12, n_init=1, random_state=5).fit(points)
-    monkeypatch.setattr("promptcal.clustering.kmeans._MAX_ELEMENTS", 1)
-    one_by_one = SemiSupervisedKMeans(12, n_init=1, random_state=5).fit(points)
-    assert np.array_equal(together.labels_, one_by_one.labels_)
+def test_starts_side_by_side_do_what_each_does_alone():
+    points, truth = blobs(spread=3.0, k=12)
+    tensor = torch.from_numpy(points)
+    fixed = torch.from_numpy(np.where((truth < 3) & (np.arange(len(truth)) % 2 == 0), truth, -1))
+    known = torch.stack([tensor[fixed == c].mean(dim=0) for c in range(3)])
+    centres = kmeans_plus_plus(tensor[fixed < 0], known, 9, 5, torch.Generator().manual_seed(0))
+    together = lloyd(tensor, centres, fixed)
+    for i in range(5):
+        labels, moved, inertia, iterations = lloyd(tensor, centres[i : i + 1], fixed)
+        assert torch.equal(labels[0], together[0][i])
+        assert torch.allclose(moved[0], together[1][i], atol=1e-5)
+        assert float(inertia[0]) == pytest.approx(float(together[2][i]), rel=1e-5)
+        assert int(iterations[0]) == int(together[3][i])
 
 
 def test_tensors_and_arrays_give_the_same():
@@ -173,3 +180,19 @@ def test_nan_is_refused():
 def test_follows_scikit_learns_parameter_protocol():
     original = SemiSupervisedKMeans(4, n_init=7)
     assert clone(original).get_params() == original.get_params()
+
+
+def test_a_common_offset_makes_no_difference():
+    points, truth = blobs()
+    y = np.where((truth < 2) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+    here = SemiSupervisedKMeans(6, n_init=5, random_state=0).fit(points, y)
+    there = SemiSupervisedKMeans(6, n_init=5, random_state=0).fit(points + np.float32(1000), y)
+    assert np.array_equal(here.labels_, there.labels_)
+    assert there.inertia_ == pytest.approx(here.inertia_, rel=1e-3)
+    np.testing.assert_allclose(there.cluster_centers_ - 1000, here.cluster_centers_, atol=1e-2)
+    assert np.array_equal(there.predict(points + np.float32(1000)), here.predict(points))
+
+
+def test_at_least_one_start_is_needed():
+    with pytest.raises(ValueError, match="n_init must be at least 1"):
+        SemiSupervisedKMeans(2, n_init=0).fit(np.eye(4))

@@ -12,7 +12,7 @@ from promptcal import verbs
 from promptcal.config import load_config, presets
 from promptcal.data import embedded_set
 from promptcal.data.benchmarks import benchmark_names, setup
-from promptcal.errors import DataError
+from promptcal.errors import DataError, PromptCALWarning
 
 TABLE = {  # classes, epochs 1 + 2, K, q, M / negatives, published All / Known / New
     "cifar10": (10, 200, 70, 10, 0.5, 4096, 1024, "97.9 / 96.6 / 98.5"),
@@ -29,8 +29,12 @@ TABLE = {  # classes, epochs 1 + 2, K, q, M / negatives, published All / Known /
 
 
 def test_every_transductive_benchmark_has_a_preset():
-    assert set(TABLE) == {name for name in benchmark_names() if not setup(name).inductive}
+    transductive = {name for name in benchmark_names() if not setup(name).inductive}
+    assert set(TABLE) == {name for name in transductive if setup(name).preset == name}
+    assert {setup(name).preset for name in transductive - set(TABLE)} == {"quick"}
     assert set(TABLE) <= set(presets())
+    assert {setup(name).preset for name in benchmark_names()} == {*TABLE, "quick"}
+    assert all(setup(f"{name}-inductive").preset == setup(name).preset for name in ("cub", "mini"))
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -72,6 +76,8 @@ def test_datasets_lists_every_benchmark_and_where_it_was_looked_for(promptcal, t
     assert f"Looked in {tmp_path} for" in out
     assert "CUB-200-2011: CUB_200_2011 or cub_train.tar" in out
     assert "ImageNet-100: imagenet or ILSVRC2012 or ILSVRC/Data/CLS-LOC" in out
+    assert rows["mini"] == rows["mini-inductive"] == ["1,500", "10", "5", "50%", "present"]
+    assert "the embedded CIFAR-10 images: come with the package" in out
 
 
 def test_datasets_looks_where_the_environment_says(promptcal, tmp_path, monkeypatch):
@@ -103,16 +109,41 @@ def test_benchmark_runs_the_method_on_a_tree_in_the_official_layout(promptcal, t
     assert "new-1" in out
 
 
+def test_inductive_benchmark_scores_the_test_images_of_the_tree(tmp_path, quick_settings):
+    images = embedded_set("train").images
+
+    def picture(i):
+        buffer = io.BytesIO()
+        Image.fromarray(images[i]).save(buffer, "PNG")
+        return buffer.getvalue()
+
+    ids = range(1, 1001)
+    in_training = {i: i <= 800 for i in ids}
+    cub_tree(tmp_path, ids, {i: (i - 1) % 200 + 1 for i in ids}, in_training, picture)
+    settings = [*quick_settings, "model.image_size=16", "clustering.n_init=1", "tensorboard=false"]
+    with pytest.warns(PromptCALWarning, match="not the published"):
+        run = verbs.benchmark(
+            name="cub-inductive",
+            root=tmp_path,
+            method="kmeans",
+            output=tmp_path / "run",
+            overrides=settings,
+            progress=False,
+        )
+    found = verbs.results(run)
+    assert found["protocol"] == "inductive"
+    # one test image of each class, each in a cluster of its own: any clustering into 200 is a perfect one
+    assert found["scores"]["selected"]["all"] == 1.0
+    assert run.info["n_images"] == 800
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["cubs"], "there is no benchmark 'cubs'; choose one of"),
         (["cub"], "CUB-200-2011 is not in"),
         (["cars", "--download"], "Stanford Cars cannot be downloaded"),
-        (
-            ["cub-inductive"],
-            "cub-inductive is scored on its test images, which this command does not do; choose cub, or",
-        ),
+        (["cub-inductive"], "CUB-200-2011 is not in"),
     ],
 )
 def test_what_cannot_be_run_is_one_sentence(promptcal, tmp_path, arguments, message):

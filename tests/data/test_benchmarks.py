@@ -14,7 +14,7 @@ import pytest
 from benchmark_trees import aircraft_tree, cifar_tree
 from torchvision import datasets
 
-from promptcal.data import label_half
+from promptcal.data import embedded_set, label_half
 from promptcal.data.benchmarks import benchmark, benchmark_names, class_lists, default_root, listing, setup
 from promptcal.data.benchmarks.registry import hold_out_both
 from promptcal.errors import DataError, PromptCALWarning
@@ -32,6 +32,7 @@ SEVEN = {  # training images, classes, known
     "herbarium19": (34_000, 683, 341),
 }
 FEW = {"cifar100-c50-l10": (50, 0.1), "cifar100-c25-l50": (25, 0.5), "cifar100-c10-l50": (10, 0.5)}
+FEW_MINI = {"mini-c50-l10": (5, 0.1), "mini-c30-l50": (3, 0.5), "mini-c20-l50": (2, 0.5)}
 
 
 def real(file):
@@ -57,7 +58,17 @@ def by_the_letter(classes, known, share):
 
 
 def test_all_benchmarks_are_there():
-    assert benchmark_names() == [*SEVEN, *FEW, *(f"{name}-inductive" for name in SEVEN)]
+    datasets = [*SEVEN, "mini"]
+    assert benchmark_names() == [*datasets, *FEW, *FEW_MINI, *(f"{name}-inductive" for name in datasets)]
+
+
+@pytest.mark.parametrize("name", FEW_MINI)
+def test_few_annotations_of_the_embedded_images(name):
+    n_known, share = FEW_MINI[name]
+    data = benchmark(name)
+    assert data.known.tolist() == list(range(n_known))
+    assert data.labelled.sum() == int(share * 150 * n_known)
+    assert set(data.classes[data.labelled]) == set(range(n_known))
 
 
 @pytest.mark.parametrize("name", SEVEN)
@@ -194,11 +205,23 @@ def test_labels_tell_of_labelled_images_only(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("n_labelled", "n"), [(1_498, 5_994), (20_000, 50_000), (9, 109)])
 def test_a_tenth_of_both_kinds_is_held_out(n_labelled, n):
     labelled = np.random.default_rng(1).permutation(n) < n_labelled
-    held = hold_out_both(labelled)
+    one_class = np.zeros(n, dtype=int)
+    held = hold_out_both(labelled, one_class)
     assert (held & labelled).sum() == n_labelled // 10
     assert (held & ~labelled).sum() == (n - n_labelled) // 10
     np.random.seed(123)
-    assert np.array_equal(hold_out_both(labelled), held)  # whatever the global generator does
+    assert np.array_equal(hold_out_both(labelled, one_class), held)  # whatever the global generator does
+
+
+def test_no_class_loses_its_last_label_to_the_hold_out():
+    labelled, classes = np.arange(200) < 100, np.arange(200) % 100  # one label a class
+    assert hold_out_both(labelled, np.zeros(200, dtype=int))[labelled].sum() == 10
+    held = hold_out_both(labelled, classes)
+    assert not held[labelled].any()
+    assert held[~labelled].sum() == 10
+    twice = np.repeat(np.arange(50), 4)  # two labels a class, of which a few would lose both
+    held = hold_out_both(labelled, twice)
+    assert set(twice[labelled & ~held]) == set(twice[labelled])
 
 
 # -- where data is looked for, and what is said when it is not there ------------------------------------------------
@@ -312,3 +335,14 @@ def test_the_listing_says_what_is_there(tmp_path):
     assert found["cub"] == found["cub-inductive"] == tmp_path / "CUB_200_2011"
     assert found["cifar100"] == found["cifar100-c10-l50"] == tmp_path / "cifar100.npz"
     assert found["cars"] is None
+
+
+def test_mini_is_what_the_demo_runs_on_and_needs_no_folder(tmp_path):
+    data, train, test = benchmark("mini-inductive", tmp_path / "nowhere"), embedded_set("train"), embedded_set("test")
+    assert np.array_equal(data.labelled, label_half(train.labels, range(5)))
+    assert np.array_equal(data.classes, train.labels)
+    assert np.array_equal(np.asarray(data.train.image(7)), train.images[7])
+    assert np.array_equal(data.test_classes, test.labels)
+    assert np.array_equal(np.asarray(data.test.image(499)), test.images[499])
+    assert data.validation.sum() == 37 + 112  # a tenth of 375 labelled and of 1,125 unlabelled images
+    assert benchmark("mini", tmp_path / "nowhere").test is None

@@ -52,3 +52,14 @@ def test_the_seed_alone_decides_an_epoch():
     assert torch.equal(first, sampler.epoch(7))
     assert torch.equal(first, BalancedSampler(mask(300, 50), 30).epoch(7))
     assert not torch.equal(first, sampler.epoch(8))
+
+
+def test_images_outside_of_the_mask_are_never_drawn():
+    labelled = mask(60, 12)
+    drawn = torch.arange(60) % 5 != 4
+    drawn[0] = drawn[59] = False
+    sampler, alone = BalancedSampler(labelled, 8, drawn), BalancedSampler(labelled[drawn], 8)
+    positions = drawn.nonzero().flatten()
+    assert sampler.steps_per_epoch == alone.steps_per_epoch
+    for seed in range(50):
+        assert torch.equal(sampler.epoch(seed), positions[alone.epoch(seed)])

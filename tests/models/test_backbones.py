@@ -115,6 +115,30 @@ def test_a_model_timm_has_no_weights_for_is_refused(monkeypatch):
         create_backbone(name)
 
 
+IMAGENET, HALVES = (0.485, 0.456, 0.406), (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "mean"),
+    [
+        ("vit_base_patch16_224.dino", 224, IMAGENET),
+        ("vit_base_patch14_dinov2.lvd142m", 518, IMAGENET),
+        ("vit_base_patch14_reg4_dinov2.lvd142m", 518, IMAGENET),
+        ("vit_base_patch16_dinov3.lvd1689m", 256, IMAGENET),
+        ("vit_base_patch16_224.mae", 224, IMAGENET),
+        ("vit_base_patch16_clip_quickgelu_224.openai", 224, (0.48145466, 0.4578275, 0.40821073)),
+        ("vit_base_patch16_224.augreg_in21k", 224, HALVES),
+    ],
+)
+def test_the_backbones_of_the_ablation_page_take_prompts(name, size, mean, monkeypatch):
+    monkeypatch.setattr(timm, "create_model", partial(timm.create_model, depth=1, embed_dim=32, num_heads=2))
+    assert preprocessing(create_backbone(name, pretrained=False))[:2] == (size, pytest.approx(mean))
+    vit = PromptedViT(name, image_size=224, pretrained=False)
+    with torch.no_grad():
+        tokens = vit(torch.zeros(1, 3, 224, 224))
+    assert (tokens.cls.shape, tokens.prompt.shape) == ((1, 32), (1, 32))
+
+
 def test_preprocessing_travels_with_the_backbone(tiny_vit):
     clip = timm.create_model("vit_base_patch16_clip_224", depth=1, embed_dim=32, num_heads=2, num_classes=0)
     assert preprocessing(clip).mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))

@@ -103,13 +103,13 @@ def test_without_prompts_the_class_token_is_timms(name, tiny_timm, images):
         plain = vit.fc_norm(vit.forward_features(images(vit)))[:, 0]
     assert model.prompts is None
     assert tokens.prompt is None
-    assert torch.equal(tokens.cls, plain)
+    torch.testing.assert_close(tokens.cls, plain, rtol=1e-5, atol=1e-5)  # its parts are added up in another order
 
 
 def test_without_prompts_forward_equals_timms_forward(tiny_vit, images):
     vit = tiny_vit()
     with torch.no_grad():
-        assert torch.equal(PromptedViT(vit, prompts=0)(images(vit)).cls, vit(images(vit)))
+        torch.testing.assert_close(PromptedViT(vit, prompts=0)(images(vit)).cls, vit(images(vit)), rtol=1e-5, atol=1e-5)
 
 
 def test_every_prompt_of_every_block_changes_the_class_token(tiny_vit, images):

@@ -137,6 +137,52 @@ def dinov2_style(source, *, chunk=None, mask_token=True):
     return state
 
 
+def test_mae_checkpoint_with_its_decoder(tmp_path, tiny_vit, images):
+    source, model = tiny_vit(1), tiny_vit(2)
+    decoder = {
+        "decoder_pos_embed": noise(1, 5, 8),
+        "decoder_blocks.0.norm1.weight": noise(8),
+        "mask_token": noise(1, 1, 8),
+    }
+    load_weights(model, save({"model": state_of(source) | decoder}, tmp_path / "mae.pth"))
+    assert_same_function(model, source, images(model))
+
+
+def clip_style(source):
+    """A timm CLIP image tower as OpenAI's and OpenCLIP's code name it, beside a text tower."""
+    names = (
+        ("patch_embed.proj.", "conv1."),
+        ("norm_pre.", "ln_pre."),
+        ("attn.qkv.", "attn.in_proj_"),
+        ("attn.proj.", "attn.out_proj."),
+        ("mlp.fc1.", "mlp.c_fc."),
+        ("mlp.fc2.", "mlp.c_proj."),
+        ("norm1.", "ln_1."),
+        ("norm2.", "ln_2."),
+        ("blocks.", "transformer.resblocks."),
+    )
+    state = {"logit_scale": noise(1), "transformer.resblocks.0.ln_1.weight": noise(7), "visual.proj": noise(32, 9)}
+    for key, value in state_of(source).items():
+        if key in ("cls_token", "pos_embed"):
+            renamed = {"cls_token": "class_embedding", "pos_embed": "positional_embedding"}[key]
+            state[f"visual.{renamed}"] = value.reshape(-1, 32).squeeze(0)
+            continue
+        key = key.replace("norm.", "ln_post.") if key.startswith("norm.") else key
+        for ours, theirs in names:
+            key = key.replace(ours, theirs)
+        state[f"visual.{key}"] = value
+    return state
+
+
+@pytest.mark.parametrize("name", ["vit_base_patch16_clip_224", "vit_base_patch16_clip_quickgelu_224"])
+def test_clip_checkpoint(name, tmp_path, tiny_timm, images):
+    source, model = tiny_timm(name, 1), tiny_timm(name, 2)
+    state = clip_style(source)
+    assert len(state) == len(source.state_dict()) + 3
+    load_weights(model, save(state, tmp_path / "clip.safetensors"))
+    assert_same_function(model, source, images(model))
+
+
 @pytest.mark.parametrize("mask_token", [True, False])
 @pytest.mark.parametrize("chunk", [None, 2])
 @pytest.mark.parametrize(

@@ -51,6 +51,18 @@ def test_score_is_kept_back_accuracy_and_silhouette_of_what_is_predicted_new(sce
     assert selector.look(network, "warmup").score == look.known
 
 
+def test_only_images_held_out_whole_are_scored(scene):
+    config, network, view, labels, held_out, _ = scene
+    validation = (held_out >= 0) | (np.arange(48) % 2 == 1)
+    selector = Selector(view, labels, held_out, config, validation=validation)
+    features = embed(network, view, torch.arange(48))
+    clusters = selector._cluster(features)
+    new = [i for i in range(48) if validation[i] and labels[i] < 0 and clusters[i] >= 2]
+    look = selector.look(network, "affinity")
+    assert look.silhouette == pytest.approx(silhouette_score(features.numpy()[new], clusters[new]), abs=1e-5)
+    assert look.known == pytest.approx(np.mean([clusters[i] == held_out[i] for i in range(48) if held_out[i] >= 0]))
+
+
 def test_oracle_uses_the_truth(scene):
     config, network, view, labels, held_out, truth = scene
     honest = Selector(view, labels, held_out, config).look(network, "affinity")

@@ -218,7 +218,7 @@ def test_graph_statistics_count_what_was_found():
     stage = AffinityStage(tiny_network(), affinity_config(), truth)
     # keys: images 8, 5, 7, 6 and one of unknown class, which counts for neither precision nor recall
     positives = torch.tensor([[True, False, True, False, True], [False] * 5])
-    logs = stage._graph_statistics(positives, torch.tensor(0.5), torch.tensor([5, 6]), torch.tensor([8, 5, 7, 6, 1]))
+    logs = stage._statistics(positives, torch.tensor([5, 6]), torch.tensor([8, 5, 7, 6, 1]))
     assert logs["positives"].item() == 1.5
     assert logs["without_positives"].item() == 0.5
     assert logs["precision"].item() == 0.5  # of image 8 (same class as 5) and 7 (another)

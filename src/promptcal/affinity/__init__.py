@@ -7,9 +7,11 @@ from promptcal.affinity.graph import (
     consensus_graph,
     diffuse,
     nearest_neighbours,
+    neighbour_graph,
     pseudo_positives,
 )
 from promptcal.affinity.memory import EmbeddingMemory
+from promptcal.affinity.mining import neighbour_positives, ranking_positives
 from promptcal.affinity.prior import apply_label_prior, sample_negatives
 
 __all__ = [
@@ -21,6 +23,9 @@ __all__ = [
     "consensus_graph",
     "diffuse",
     "nearest_neighbours",
+    "neighbour_graph",
+    "neighbour_positives",
     "pseudo_positives",
+    "ranking_positives",
     "sample_negatives",
 ]

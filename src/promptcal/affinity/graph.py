@@ -1,12 +1,13 @@
 """The affinity graph of SemiAG, step by step: neighbours, consensus (Eq. 4), diffusion (Eq. 5), threshold."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.device import widest_float
+from promptcal.affinity.diffusion import diffused_rows, halves_diffusion, sparse_diffusion
+from promptcal.affinity.kernels import quantile_above_mean
 
 
 def nearest_neighbours(embeddings: Tensor, k: int) -> Tensor:
@@ -33,6 +34,13 @@ def consensus_graph(embeddings: Tensor, k: int) -> Tensor:
     return counts / counts.sum(dim=1, keepdim=True).clamp(min=1.0)
 
 
+def neighbour_graph(embeddings: Tensor, k: int) -> Tensor:
+    """Row-normalised graph of each node's ``k`` nearest others, not symmetrised: no consensus asked for."""
+    neighbours = nearest_neighbours(embeddings, k)
+    graph = torch.zeros(len(embeddings), len(embeddings), device=embeddings.device)
+    return graph.scatter_(1, neighbours, 1.0 / max(1, neighbours.shape[1]))
+
+
 def diffuse(graph: Tensor, steps: int = 1) -> Tensor:
     """Tensor-product-graph diffusion: ``Q <- G Q G^T + I``, from ``Q = G``, ``steps`` times (0: G itself)."""
     diffused = graph
@@ -49,32 +57,46 @@ def affinity_threshold(diffused: Tensor, quantile: float, include_diagonal: bool
     """
     if not 0.0 <= quantile <= 1.0:
         raise ValueError(f"quantile must lie in [0, 1], not {quantile}")
-    if include_diagonal:
-        entries = diffused.flatten()
-    else:
-        off_diagonal = ~torch.eye(len(diffused), dtype=torch.bool, device=diffused.device)
-        entries = diffused[off_diagonal]
-    mean = entries.sum(dtype=widest_float(entries.device)) / torch.count_nonzero(entries).clamp(min=1)
-    above = entries[entries > mean]
-    if len(above) == 0:
-        return mean.to(diffused.dtype)
-    return _quantile(above, quantile)
+    if not include_diagonal:
+        diffused = diffused.clone().fill_diagonal_(0.0)  # counts as absent
+    return quantile_above_mean(diffused, quantile)
 
 
-def _quantile(values: Tensor, quantile: float) -> Tensor:
-    """As ``torch.quantile``, without its limit of 16 million entries."""
-    position = quantile * (len(values) - 1)
-    below = int(position)
-    low = values.kthvalue(below + 1).values
-    high = values.kthvalue(min(below + 2, len(values))).values
-    return low + (high - low) * (position - below)
+class GraphSettings(NamedTuple):
+    """What the graph is made by: neighbours, threshold quantile, diffusion steps, the diagonal in the threshold or
+    not, and consensus or the plain neighbour graph in its place."""
+
+    k: int
+    quantile: float
+    steps: int = 1
+    include_diagonal: bool = True
+    consensus: bool = True
 
 
 class AffinityGraph(NamedTuple):
-    """What SemiAG found: pseudo positives (query x node) and the threshold that made them."""
+    """What SemiAG found: pseudo positives (query x node) and the threshold that made them.
+
+    ``exact``: whether the threshold is that of all N x N affinities, or of evenly spaced rows of them.
+    """
 
     positives: Tensor
     threshold: Tensor
+    exact: bool = True
+
+
+EXACT_UP_TO = 8192  # nodes, where a matrix of all pairs is made
+SAMPLED_ROWS = 4096  # beyond that many nodes the threshold is taken from as many rows
+
+
+def way_for(n: int, settings: GraphSettings, device: torch.device) -> Literal["sparse", "halves", "dense", "sampled"]:
+    """The fastest way to the graph of ``n`` nodes: three exact ones, and for many nodes one of sampled rows."""
+    if device.type == "cpu" and 16 * settings.k < n:  # with more neighbours than that, rows are hardly sparse
+        return "sparse"
+    if n > EXACT_UP_TO:
+        return "sampled"
+    if device.type == "cuda" and settings.consensus and settings.steps == 1 and n > 1:
+        return "halves"
+    return "dense"
 
 
 def affinity_graph(
@@ -85,12 +107,64 @@ def affinity_graph(
     *,
     steps: int = 1,
     include_diagonal: bool = True,
+    consensus: bool = True,
 ) -> AffinityGraph:
-    """Steps 1 to 5 of SemiAG on the nodes [queries; memory]: which nodes are positives of which query."""
+    """Steps 1 to 5 of SemiAG on the nodes [queries; memory]: which nodes are positives of which query.
+
+    Without ``consensus`` the plain neighbour graph takes the place of the consensus graph. `dense_affinity_graph`
+    says what is computed; this does it in the fastest way for the device and the number of nodes.
+    """
+    settings = GraphSettings(k, quantile, steps, include_diagonal, consensus)
     nodes = torch.cat([queries, memory])
-    diffused = diffuse(consensus_graph(nodes, k), steps)
-    threshold = affinity_threshold(diffused, quantile, include_diagonal)
-    return AffinityGraph(diffused[: len(queries)] > threshold, threshold)
+    make = _WAYS[way_for(len(nodes), settings, nodes.device)]
+    return make(nodes, len(queries), settings)
+
+
+def dense_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
+    """The definition, step by step."""
+    graph = (consensus_graph if settings.consensus else neighbour_graph)(nodes, settings.k)
+    return _thresholded(diffuse(graph, settings.steps), n_queries, settings)
+
+
+def halves_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
+    diffused = halves_diffusion(nearest_neighbours(nodes, settings.k))
+    diffused.diagonal().add_(1.0)
+    return _thresholded(diffused, n_queries, settings)
+
+
+def _thresholded(diffused: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
+    threshold = affinity_threshold(diffused, settings.quantile, settings.include_diagonal)
+    return AffinityGraph(diffused[:n_queries] > threshold, threshold)
+
+
+def sparse_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
+    diffused = sparse_diffusion(nearest_neighbours(nodes, settings.k), settings.steps, settings.consensus)
+    rows = torch.from_numpy(diffused[:n_queries].toarray())
+    if not settings.include_diagonal:
+        diffused.setdiag(0.0)
+    threshold = quantile_above_mean(torch.from_numpy(diffused.data), settings.quantile)
+    return AffinityGraph(rows > threshold, threshold)
+
+
+def sampled_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
+    """Of the diffused affinities only the queries' rows, and evenly spaced ones for the threshold."""
+    neighbours = nearest_neighbours(nodes, settings.k)
+    spaced = torch.linspace(0, len(nodes) - 1, SAMPLED_ROWS, device=nodes.device).round().long()
+    wanted = torch.cat([torch.arange(n_queries, device=nodes.device), spaced])
+    rows = diffused_rows(neighbours, wanted, settings.steps, settings.consensus).clamp_(min=0.0)
+    sample = rows[n_queries:]
+    if not settings.include_diagonal:
+        sample = sample.scatter(1, spaced.unsqueeze(1), 0.0)
+    threshold = quantile_above_mean(sample, settings.quantile)
+    return AffinityGraph(rows[:n_queries] > threshold, threshold, exact=False)
+
+
+_WAYS = {
+    "dense": dense_affinity_graph,
+    "halves": halves_affinity_graph,
+    "sparse": sparse_affinity_graph,
+    "sampled": sampled_affinity_graph,
+}
 
 
 def pseudo_positives(

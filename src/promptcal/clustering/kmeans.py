@@ -1,10 +1,12 @@
 """Semi-supervised k-means: known centres start at class means and labelled points stay with their class.
 
-All starts run side by side as one batch of centres [starts, clusters, dim]; a start that has converged leaves
-the batch.
+Distances are matrix products, and starts run side by side as one batch of centres [starts, clusters, dim]; a start
+that has converged leaves the batch. On a GPU a batch holds as many starts as its memory takes, on a CPU one, whose
+distances then stay in its cache. Products are in full float32 whatever the caller's setting, and points are taken
+from their mean, so that a common offset costs no precision.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,9 +14,11 @@ import torch
 from sklearn.base import BaseEstimator, ClusterMixin
 from torch import Tensor
 
-from promptcal.device import widest_float
+from promptcal.device import computing_on, widest_float
 
-_MAX_ELEMENTS = 64_000_000  # of the largest temporary, points x starts x max(clusters, dim)
+_MAX_ELEMENTS_ON_GPU = 1_500_000_000  # of the largest temporary, points x starts x clusters
+_BYTES_BY_ELEMENT = 12  # three temporaries of that size in float32
+_MAX_DRAWN_FROM = 50_000_000  # points x starts, when starting centres are drawn
 
 
 class Clustering(NamedTuple):
@@ -34,18 +38,19 @@ def kmeans_plus_plus(
     D is the distance to the nearest centre so far, known ones included.
     """
     n = len(points)
-    centres = known_centres.expand(starts, *known_centres.shape)
+    centres = points.new_empty(starts, len(known_centres) + n_new, points.shape[1])
+    centres[:, : len(known_centres)] = known_centres
     nearest = torch.full((starts, n), torch.inf, device=points.device)
     if len(known_centres):
         nearest = _squared_distances(points, known_centres).min(dim=1).values.expand(starts, n)
-    for _ in range(n_new):
+    for place in range(n_new):
         # no centre yet, or every point on a centre already: uniform
         usable = torch.isfinite(nearest) & (nearest.sum(dim=1, keepdim=True) > 0)
         chosen = _draw(torch.where(usable, nearest, torch.ones_like(nearest)), generator)
         fresh = points[chosen]
-        centres = torch.cat([centres, fresh.unsqueeze(1)], dim=1)
+        centres[:, len(known_centres) + place] = fresh
         nearest = torch.minimum(nearest, _squared_distances(points, fresh).T)
-    return centres.contiguous()
+    return centres
 
 
 def _draw(weights: Tensor, generator: torch.Generator) -> Tensor:
@@ -71,41 +76,57 @@ def lloyd(
     ``fixed`` holds the cluster a point must stay in, or -1. A start stops when its centres move by at most
     ``tol`` x the mean variance of the features (scikit-learn's rule), and its labels then fit its centres.
     """
-    starts = len(centres)
+    starts, n_clusters, dim = centres.shape
     centres = centres.clone()
+    norms = points.square().sum(dim=1)
     threshold = tol * points.var(dim=0, unbiased=False).mean()
     active = torch.arange(starts, device=points.device)
     iterations = torch.zeros(starts, dtype=torch.long, device=points.device)
+    relative = _relative_distances(points, centres.view(-1, dim)).view(starts, n_clusters, -1)
     for _ in range(max_iter):
-        labels, distances = _assign(points, centres[active], fixed)
+        labels, distances = _nearest(relative, norms, fixed)
         updated = _update(points, labels, distances, centres[active], fixed)
-        shift = (updated - centres[active]).square().sum(dim=(1, 2))
+        shift = (updated - centres[active]).square().sum(dim=2)
         centres[active] = updated
         iterations[active] += 1
-        active = active[shift > threshold]
-        if len(active) == 0:
-            break
-    labels, distances = _assign(points, centres, fixed)
+        going_on = shift.sum(dim=1) > threshold
+        if not bool(going_on.all()):
+            active, updated, shift, relative = (rows[going_on] for rows in (active, updated, shift, relative))
+            if len(active) == 0:
+                break
+        # a centre that did not move is as far from every point as before
+        moved = shift.flatten().nonzero().squeeze(1)
+        fresh = _relative_distances(points, updated.view(-1, dim)[moved])
+        relative = fresh.view_as(relative) if len(moved) == shift.numel() else _put(relative, moved, fresh)
+    labels, distances = _nearest(
+        _relative_distances(points, centres.view(-1, dim)).view(starts, n_clusters, -1), norms, fixed
+    )
     return labels, centres, distances.sum(dim=1, dtype=widest_float(points.device)), iterations
 
 
-def _assign(points: Tensor, centres: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
+def _relative_distances(points: Tensor, centres: Tensor) -> Tensor:
+    """centres x points: |c|^2 - 2 c.x, which orders centres as the squared distance to x does."""
+    return torch.addmm(centres.square().sum(dim=1, keepdim=True), centres, points.T, alpha=-2.0)
+
+
+def _put(relative: Tensor, rows: Tensor, fresh: Tensor) -> Tensor:
+    relative.view(-1, relative.shape[2])[rows] = fresh
+    return relative
+
+
+def _nearest(relative: Tensor, norms: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
     """Nearest cluster (or the fixed one) and the squared distance to it, both [starts, points]."""
-    starts, n_clusters, dim = centres.shape
-    flat = _squared_distances(points, centres.reshape(-1, dim)).view(len(points), starts, n_clusters)
-    nearest = flat.argmin(dim=2)
-    labels = torch.where(fixed.unsqueeze(1) >= 0, fixed.unsqueeze(1), nearest)
-    distances = flat.gather(2, labels.unsqueeze(2)).squeeze(2)
-    return labels.T.contiguous(), distances.T.contiguous()
+    least, nearest = relative.min(dim=1)
+    own = relative.gather(1, fixed.clamp(min=0).expand(len(relative), 1, -1)).squeeze(1)
+    labels = torch.where(fixed >= 0, fixed, nearest)
+    return labels, (torch.where(fixed >= 0, own, least) + norms).clamp(min=0)
 
 
 def _update(points: Tensor, labels: Tensor, distances: Tensor, centres: Tensor, fixed: Tensor) -> Tensor:
     """Mean of each cluster; an empty cluster moves to a free point far from its own centre."""
-    starts, n_clusters, _ = centres.shape
-    offset = torch.arange(starts, device=points.device).unsqueeze(1) * n_clusters
-    flat_labels = (labels + offset).flatten()
-    sizes = torch.bincount(flat_labels, minlength=starts * n_clusters).view(starts, n_clusters)
-    means = _cluster_sums(points, labels, n_clusters) / sizes.unsqueeze(2).clamp(min=1)
+    n_clusters = centres.shape[1]
+    sums, sizes = _cluster_sums(points, labels, n_clusters)
+    means = sums / sizes.unsqueeze(2).clamp(min=1)
     empty = sizes == 0
     if not bool(empty.any()):
         return means
@@ -115,16 +136,18 @@ def _update(points: Tensor, labels: Tensor, distances: Tensor, centres: Tensor, 
     return torch.where(empty.unsqueeze(2), seeds, means)
 
 
-def _cluster_sums(points: Tensor, labels: Tensor, n_clusters: int) -> Tensor:
-    """Sum of the points of each cluster, [starts, clusters, dim]."""
+def _cluster_sums(points: Tensor, labels: Tensor, n_clusters: int) -> tuple[Tensor, Tensor]:
+    """Sum [starts, clusters, dim] and number [starts, clusters] of the points of each cluster."""
     starts, n = labels.shape
-    if points.device.type != "cpu":
-        # atomics would make index_add differ from run to run
-        return torch.nn.functional.one_hot(labels, n_clusters).to(points.dtype).transpose(1, 2) @ points
-    offset = torch.arange(starts).unsqueeze(1) * n_clusters
-    sums = torch.zeros(starts * n_clusters, points.shape[1], dtype=points.dtype)
-    sums.index_add_(0, (labels + offset).flatten(), points.expand(starts, *points.shape).reshape(starts * n, -1))
-    return sums.view(starts, n_clusters, -1)
+    if points.device.type == "cpu":
+        sums = torch.zeros(starts, n_clusters, points.shape[1], dtype=points.dtype)
+        for of_start, chosen in zip(sums, labels, strict=True):
+            of_start.index_add_(0, chosen, points)
+        return sums, torch.stack([chosen.bincount(minlength=n_clusters) for chosen in labels])
+    # a product, since atomic additions would differ from run to run
+    members = torch.zeros(starts, n_clusters, n, dtype=points.dtype, device=points.device)
+    members.scatter_(1, labels.unsqueeze(1), 1.0)
+    return members @ points, members.sum(dim=2).long()
 
 
 class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
@@ -157,15 +180,20 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         self, X: Any, y: Any = None, *, on_progress: Callable[[int], None] = lambda done: None
     ) -> "SemiSupervisedKMeans":
         """Cluster ``X``; ``on_progress`` is told how many starts are done."""
+        if self.n_init < 1:
+            raise ValueError(f"n_init must be at least 1, not {self.n_init}")
         points = _as_points(X)
+        offset = points.mean(dim=0)
+        points = points - offset
         fixed, self.classes_ = self._fixed_clusters(points, y)
         generator = torch.Generator()
         if self.random_state is None:
             generator.seed()
         else:
             generator.manual_seed(self.random_state)
-        best = self._best_start(points, fixed, generator, on_progress)
-        self.cluster_centers_ = best.centres.cpu().numpy()
+        with computing_on(points.device, torch.float32):
+            best = self._best_start(points, fixed, generator, on_progress)
+        self.cluster_centers_ = (best.centres + offset).cpu().numpy()
         self.labels_ = best.labels.cpu().numpy()
         self.inertia_ = best.inertia
         self.n_iter_ = best.n_iter
@@ -179,7 +207,9 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         """The nearest cluster of each point."""
         points = _as_points(X)
         centres = torch.as_tensor(self.cluster_centers_, device=points.device)
-        return _squared_distances(points, centres).argmin(dim=1).cpu().numpy()
+        offset = centres.mean(dim=0)
+        with computing_on(points.device, torch.float32):
+            return _squared_distances(points - offset, centres - offset).argmin(dim=1).cpu().numpy()
 
     def _fixed_clusters(self, points: Tensor, y: Any) -> tuple[Tensor, np.ndarray]:
         if y is None:
@@ -206,21 +236,37 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         labelled = fixed >= 0
         known_centres = points.new_zeros(0, points.shape[1])
         if n_known:
-            sums = _cluster_sums(points[labelled], fixed[labelled].unsqueeze(0), n_known)[0]
-            known_centres = sums / torch.bincount(fixed[labelled], minlength=n_known).unsqueeze(1)
+            sums, sizes = _cluster_sums(points[labelled], fixed[labelled].unsqueeze(0), n_known)
+            known_centres = sums[0] / sizes[0].unsqueeze(1)
         starts = self.n_init if n_new else 1  # nothing is random without new clusters
-        per_batch = max(1, _MAX_ELEMENTS // (len(points) * max(self.n_clusters, points.shape[1])))
         best: Clustering | None = None
-        for first in range(0, starts, per_batch):
-            batch = min(per_batch, starts - first)
-            centres = kmeans_plus_plus(points[~labelled], known_centres, n_new, batch, generator)
-            labels, centres, inertia, n_iter = lloyd(points, centres, fixed, max_iter=self.max_iter, tol=self.tol)
-            winner = int(inertia.argmin())
-            if best is None or float(inertia[winner]) < best.inertia:
-                best = Clustering(centres[winner], labels[winner], float(inertia[winner]), int(n_iter[winner]))
-            on_progress(first + batch)
+        done = 0
+        for few in _parts(starts, _MAX_DRAWN_FROM // len(points)):
+            drawn = kmeans_plus_plus(points[~labelled], known_centres, n_new, few, generator)
+            for centres in drawn.split(self._starts_at_once(points)):
+                labels, centres, inertia, n_iter = lloyd(points, centres, fixed, max_iter=self.max_iter, tol=self.tol)
+                winner = int(inertia.argmin())
+                if best is None or float(inertia[winner]) < best.inertia:
+                    best = Clustering(centres[winner], labels[winner], float(inertia[winner]), int(n_iter[winner]))
+                done += len(centres)
+                on_progress(done)
         assert best is not None
         return best
+
+    def _starts_at_once(self, points: Tensor) -> int:
+        if points.device.type == "cpu":
+            return 1
+        room = _MAX_ELEMENTS_ON_GPU
+        if points.device.type == "cuda":
+            room = min(room, torch.cuda.mem_get_info(points.device)[0] // (2 * _BYTES_BY_ELEMENT))
+        return max(1, room // (len(points) * self.n_clusters))
+
+
+def _parts(total: int, size: int) -> Iterator[int]:
+    """``total`` as equal parts of at most ``size`` (and at least 1), the last one what is left."""
+    size = max(1, size)
+    for first in range(0, total, size):
+        yield min(size, total - first)
 
 
 def _as_points(X: Any) -> Tensor:

@@ -7,13 +7,16 @@ from torch import Tensor
 class BalancedSampler:
     """Labelled images weigh 1, unlabelled ones n_labelled / n_unlabelled; an epoch is N draws in full batches.
 
+    Where ``drawn`` is given, images outside of that mask are never drawn and do not count.
     An epoch's batches depend only on the seed given for it, so a run can go on from any step.
     """
 
-    def __init__(self, labelled: Tensor, batch_size: int) -> None:
-        n_labelled, n = int(labelled.sum()), len(labelled)
+    def __init__(self, labelled: Tensor, batch_size: int, drawn: Tensor | None = None) -> None:
+        drawn = torch.ones_like(labelled) if drawn is None else drawn
+        n_labelled, n = int((labelled & drawn).sum()), int(drawn.sum())
         balance = n_labelled / (n - n_labelled) if 0 < n_labelled < n else 1.0
-        self.weights = torch.where(labelled.cpu(), 1.0, balance).double()
+        self.weights = torch.where(labelled, 1.0, balance).masked_fill(~drawn, 0.0).cpu().double()
+        self._last = int(drawn.nonzero().max())
         self.batch_size = batch_size
         self.steps_per_epoch = max(1, n // batch_size)
 
@@ -23,4 +26,4 @@ class BalancedSampler:
         cumulative = self.weights.cumsum(dim=0)
         targets = torch.rand(draws, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         chosen = torch.searchsorted(cumulative, targets * cumulative[-1], right=True)
-        return chosen.clamp(max=len(cumulative) - 1).view(self.steps_per_epoch, self.batch_size)
+        return chosen.clamp(max=self._last).view(self.steps_per_epoch, self.batch_size)

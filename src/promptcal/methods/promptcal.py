@@ -28,7 +28,8 @@ class TwoStages(Method):
 
     def stage(self, name: str, network: Network, surroundings: Surroundings) -> Stage:
         if name == "warmup":
-            return WarmupStage(network, self.config.loss, surroundings.distillation())
+            distillation, semicl = surroundings.distillation(), self.config.warmup.semicl
+            return WarmupStage(network, self.config.loss, distillation, semicl=semicl)
         if self.config.switches.prompt_head == "new":
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derive_seed(self.config.seed, "affinity", "head"))

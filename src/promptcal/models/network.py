@@ -52,7 +52,9 @@ class Network(TrainedNetwork):
         outputs = {}
         for token, head in self.heads.items():
             embedding = embeddings.cls if token == "cls" else embeddings.prompt
-            outputs[token] = TokenOutput(F.normalize(embedding.float(), dim=1), head(embedding))
+            with self.vit.arithmetic(images.device):
+                projection = head(embedding)
+            outputs[token] = TokenOutput(F.normalize(embedding.float(), dim=1), projection)
         return outputs
 
     def _new_head(self) -> DINOHead:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from promptcal.models.backbones import create_backbone, preprocessing, require_vit
+from promptcal.models.shortcuts import can_read_out, embed_patches, read_out
 
 
 class Tokens(NamedTuple):
@@ -54,6 +55,7 @@ class PromptedViT(nn.Module):
         self.n_supervised = supervised if prompts else 0
         self.prompt_pooling = prompt_pooling
         self.dim: int = backbone.embed_dim
+        self.compute_dtype = torch.float32
         self.preprocessing = preprocessing(backbone)
         self.prompts = nn.Parameter(torch.empty(depth, prompts, self.dim)) if prompts else None
         if self.prompts is not None:
@@ -66,38 +68,60 @@ class PromptedViT(nn.Module):
         for block in self.backbone.blocks[len(self.backbone.blocks) - train_blocks :]:
             block.requires_grad_(True)
 
+    def compute_in(self, dtype: torch.dtype) -> None:
+        """Do matrix products in float32 or bfloat16; parameters, norms and sums stay in float32."""
+        if dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"a network computes in float32 or bfloat16, not {dtype}")
+        self.compute_dtype = dtype
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether `compile` was called."""
+        return self._compiled_call_impl is not None
+
+    def arithmetic(self, device: torch.device) -> torch.autocast:
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.compute_dtype == torch.bfloat16)
+
     def forward(self, images: Tensor) -> Tokens:
-        output = self.forward_tokens(images)
         first = self.backbone.num_prefix_tokens
-        supervised = output[:, first : first + self.n_supervised]
+        output = self.forward_tokens(images, read=first + self.n_supervised)
+        supervised = output[:, first:]
         if self.n_supervised == 0:
             return Tokens(output[:, 0], None)
         if self.prompt_pooling == "mean-of-normalised":
             supervised = F.normalize(supervised, dim=-1)
         return Tokens(output[:, 0], supervised.mean(dim=1))
 
-    def forward_tokens(self, images: Tensor) -> Tensor:
-        """All tokens after the final norm: prefix, prompts, patches."""
-        vit = self.backbone
-        tokens, rope = self._embed(images)
-        prefix = vit.num_prefix_tokens
-        for i, block in enumerate(vit.blocks):
-            if self.prompts is not None:
-                patches = tokens[:, prefix if i == 0 else prefix + self.n_prompts :]
-                fresh = self.prompts[i].to(tokens.dtype).expand(len(tokens), -1, -1)
-                tokens = torch.cat([tokens[:, :prefix], fresh, patches], dim=1)
-            if rope is None:
-                tokens = block(tokens)
-            else:
-                tokens = block(tokens, rope=rope[i] if getattr(vit, "rope_mixed", False) else rope)
-        # models pooled by average keep their final norm in fc_norm
-        final_norm = vit.fc_norm if isinstance(vit.norm, nn.Identity) else vit.norm
-        return final_norm(tokens)
+    def forward_tokens(self, images: Tensor, read: int | None = None) -> Tensor:
+        """Tokens after the final norm in the order prefix, prompts, patches; the first ``read`` of them, or all."""
+        with self.arithmetic(images.device):
+            vit = self.backbone
+            tokens, rope = self._embed(images)
+            for i, block in enumerate(vit.blocks):
+                tokens = self._with_prompts_of(i, tokens)
+                if rope is not None:
+                    tokens = block(tokens, rope=rope[i] if getattr(vit, "rope_mixed", False) else rope)
+                elif read is not None and i == len(vit.blocks) - 1 and can_read_out(block):
+                    tokens = read_out(block, tokens, read)
+                else:
+                    tokens = block(tokens)
+            # models pooled by average keep their final norm in fc_norm
+            final_norm = vit.fc_norm if isinstance(vit.norm, nn.Identity) else vit.norm
+            return final_norm(tokens[:, :read])
+
+    def _with_prompts_of(self, block: int, tokens: Tensor) -> Tensor:
+        """The block's own prompts in place of what the block before made of its own."""
+        if self.prompts is None:
+            return tokens
+        prefix = self.backbone.num_prefix_tokens
+        patches = tokens[:, prefix if block == 0 else prefix + self.n_prompts :]
+        fresh = self.prompts[block].to(tokens.dtype).expand(len(tokens), -1, -1)
+        return torch.cat([tokens[:, :prefix], fresh, patches], dim=1)
 
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Prefix and patch tokens with their positions, and the rotary table where the ViT has one."""
         vit = self.backbone
-        embedded = vit._pos_embed(vit.patch_embed(images))
+        embedded = vit._pos_embed(embed_patches(vit.patch_embed, images))
         tokens, rope = embedded if isinstance(embedded, tuple) else (vit.patch_drop(embedded), None)
         if rope is not None and self.n_prompts:
             # the table starts after the prefix, where the prompts now stand: sine 0, cosine 1 leaves them unturned

@@ -1,6 +1,7 @@
 """Weights from a local file, whatever key names they came with, converted as they are loaded.
 
-Understood: timm, DINO, iBOT and DINOv2 backbones, the published PromptCAL checkpoints, and promptcal's own files.
+Understood: timm, DINO, iBOT, DINOv2, DINOv3, MAE and CLIP backbones, the published PromptCAL checkpoints, and
+promptcal's own files.
 Files are read as safetensors or with ``weights_only``: nothing in them can run.
 """
 
@@ -23,7 +24,9 @@ from promptcal.errors import WeightsError
 _WRAPPERS = ("teacher", "state_dict", "model", "student", "model_state_dict")
 _PREFIXES = ("module.", "_orig_mod.", "vit.", "backbone.", "encoder.")
 # parts of other models' checkpoints that a backbone has no use for
-_LEFT_OUT = re.compile(r"^(head|heads|fc|head_dist|masked_embed|mask_token|dino_head|ibot_head|pre_logits|mlp_head)\b")
+_LEFT_OUT = re.compile(
+    r"^(head|heads|fc|head_dist|masked_embed|mask_token|dino_head|ibot_head|pre_logits|mlp_head|decoder\w*)\b"
+)
 
 
 def load_weights(model: Any, path: str | Path) -> None:

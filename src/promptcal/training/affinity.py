@@ -5,10 +5,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from promptcal.affinity import EmbeddingMemory, affinity_graph, apply_label_prior, sample_negatives
-from promptcal.config import Config
-from promptcal.losses import contrastive_loss, semi_supervised_terms
-from promptcal.models import Network, Teacher, projected_cosine
+from promptcal.affinity import (
+    EmbeddingMemory,
+    affinity_graph,
+    apply_label_prior,
+    neighbour_positives,
+    ranking_positives,
+    sample_negatives,
+)
+from promptcal.affinity.graph import SAMPLED_ROWS, GraphSettings, way_for
+from promptcal.config import Config, has_term
+from promptcal.losses import SemiSupervisedTerms, contrastive_loss, semi_supervised_terms
+from promptcal.models import Network, Teacher, TokenOutput, projected_cosine
 from promptcal.training.stage import Batch, StepResult
 
 
@@ -18,7 +26,10 @@ class AffinityTerm(NamedTuple):
 
 
 class AffinityStage:
-    """``truth`` (class number by image, -1 = unknown) is only for the statistics of the graph."""
+    """``truth`` (class number by image, -1 = unknown) is only for the statistics of the graph.
+
+    A term that is switched off for a token is 0; nothing else changes.
+    """
 
     name = "affinity"
 
@@ -29,9 +40,25 @@ class AffinityStage:
         self.teacher = Teacher(network, config.affinity.teacher_momentum)
         device = next(network.parameters()).device
         self.memories = {
-            token: EmbeddingMemory(config.affinity.memory, network.vit.dim, device) for token in network.tokens
+            token: EmbeddingMemory(config.affinity.memory, network.vit.dim, device)
+            for token in network.tokens
+            if has_term(token, config.affinity.cal)
         }
         self._to_push: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+
+    @property
+    def about(self) -> str:
+        """How exact the affinity graph is, for the user to know."""
+        settings = self.config.affinity
+        if settings.mining != "graph" or not self.memories:
+            return ""
+        nodes = 2 * self.config.data.batch_size + settings.memory
+        graph = GraphSettings(
+            self.config.neighbours, settings.quantile, settings.diffusion_steps, consensus=settings.consensus
+        )
+        way = way_for(nodes, graph, next(self.network.parameters()).device)
+        rows = f"{SAMPLED_ROWS:,} sampled rows" if way == "sampled" else "all rows (exact)"
+        return f"Affinity graph of {nodes:,} nodes, its threshold from {rows}"
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss
@@ -40,22 +67,18 @@ class AffinityStage:
         total = torch.zeros((), device=batch.views.device)
         logs: dict[str, Tensor] = {}
         for token in self.network.tokens:
-            terms = semi_supervised_terms(
-                projected_cosine(student[token].z, teacher[token].z),
-                batch.labels,
-                self_temperature=weights.self_temperature,
-                supervised_temperature=weights.supervised_temperature,
-            )
+            terms = self._semi_supervised_terms(token, student[token], teacher[token], batch)
             affinity = self._affinity_term(token, student[token].h, teacher[token].h, batch)
             loss = weights.alpha * terms.supervised + (1 - weights.alpha) * (
                 (1 - beta) * terms.self_supervised + beta * affinity.loss
             )
             total = total + (loss if token == "cls" else weights.gamma * loss)
-            logs[f"{token}/self"] = terms.self_supervised.detach()
-            logs[f"{token}/supervised"] = terms.supervised.detach()
+            if has_term(token, self.config.affinity.semicl):
+                logs[f"{token}/self"] = terms.self_supervised.detach()
+                logs[f"{token}/supervised"] = terms.supervised.detach()
             logs |= {f"{token}/{name}": value for name, value in affinity.logs.items()}
         # pushed only once the gradient is taken, which still needs the memory as it was
-        self._to_push = {token: (output.h, batch.labels, batch.indices) for token, output in teacher.items()}
+        self._to_push = {token: (teacher[token].h, batch.labels, batch.indices) for token in self.memories}
         return StepResult(total, logs)
 
     def after_update(self) -> None:
@@ -68,26 +91,32 @@ class AffinityStage:
         ramp = self.config.switches.beta_ramp_epochs
         return self.config.loss.beta * (min(1.0, epochs_done / ramp) if ramp else 1.0)
 
+    def _semi_supervised_terms(
+        self, token: str, student: TokenOutput, teacher: TokenOutput, batch: Batch
+    ) -> SemiSupervisedTerms:
+        """SemiCL: student features as queries, teacher features as keys."""
+        if not has_term(token, self.config.affinity.semicl):
+            return SemiSupervisedTerms(student.h.sum() * 0.0, student.h.sum() * 0.0)
+        return semi_supervised_terms(
+            projected_cosine(student.z, teacher.z),
+            batch.labels,
+            self_temperature=self.config.loss.self_temperature,
+            supervised_temperature=self.config.loss.supervised_temperature,
+        )
+
     def _affinity_term(self, token: str, queries: Tensor, teacher: Tensor, batch: Batch) -> AffinityTerm:
         """CAL: pull a query to its own teacher embedding and to what the affinity graph finds for it."""
-        memory = self.memories[token]
-        if len(memory) == 0:
+        memory = self.memories.get(token)
+        if memory is None or len(memory) == 0:
             return AffinityTerm(queries.sum() * 0.0, {})
         settings, switches = self.config.affinity, self.config.switches
         n = len(queries)
         other_view = teacher.roll(n // 2, dims=0)  # the graph's node for a query is the teacher's other view
-        graph = affinity_graph(
-            other_view,
-            memory.embeddings,
-            self.config.neighbours,
-            settings.quantile,
-            steps=settings.diffusion_steps,
-            include_diagonal=switches.threshold_diagonal,
-        )
+        found, logs = self._mine(other_view, memory.embeddings)
         own_node = torch.eye(n, dtype=torch.bool, device=queries.device)
         if switches.keys == "memory":
             keys, key_labels, key_indices = memory.embeddings, memory.labels, memory.indices
-            positives, drawable = graph.positives[:, n:], None
+            positives, drawable = found[:, n:], None
         else:
             swapped = [rows.roll(n // 2, dims=0) for rows in (batch.labels, batch.indices)]
             keys = torch.cat([other_view, memory.embeddings])
@@ -96,8 +125,8 @@ class AffinityStage:
             # both views of the query's own image: one is its own positive, added below, the other is itself (j = i)
             own_image = own_node | own_node.roll(n // 2, dims=1)
             drawable = ~torch.cat([own_image, own_image.new_zeros(n, len(memory))], dim=1)
-            positives = graph.positives & drawable
-        logs = self._graph_statistics(positives, graph.threshold, batch.indices, key_indices)
+            positives = found & drawable
+        logs |= self._statistics(positives, batch.indices, key_indices)
 
         negatives = sample_negatives(
             positives,
@@ -106,7 +135,8 @@ class AffinityStage:
             candidates=drawable,
             generator=batch.generator,
         )
-        positives, negatives = apply_label_prior(positives, negatives, batch.labels, key_labels)
+        if settings.label_prior:
+            positives, negatives = apply_label_prior(positives, negatives, batch.labels, key_labels)
         if drawable is not None:
             positives, negatives = positives & drawable, negatives & drawable
 
@@ -122,15 +152,30 @@ class AffinityStage:
         )
         return AffinityTerm(loss, {"affinity": loss.detach(), **logs})
 
-    def _graph_statistics(
-        self, positives: Tensor, threshold: Tensor, query_indices: Tensor, key_indices: Tensor
-    ) -> dict[str, Tensor]:
-        """How the graph fares before the labels correct it; it can starve or flood without a word."""
+    def _mine(self, queries: Tensor, memory: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Pseudo positives of each query among the nodes [queries; memory], and what there is to log of them."""
+        settings = self.config.affinity
+        if settings.mining == "knn":
+            return neighbour_positives(queries, memory, self.config.neighbours), {}
+        if settings.mining == "ranking":
+            return ranking_positives(queries, memory, settings.ranking_top), {}
+        graph = affinity_graph(
+            queries,
+            memory,
+            self.config.neighbours,
+            settings.quantile,
+            steps=settings.diffusion_steps,
+            include_diagonal=self.config.switches.threshold_diagonal,
+            consensus=settings.consensus,
+        )
+        return graph.positives, {"threshold": graph.threshold}
+
+    def _statistics(self, positives: Tensor, query_indices: Tensor, key_indices: Tensor) -> dict[str, Tensor]:
+        """How mining fares before the labels correct it; it can starve or flood without a word."""
         found = positives.sum(dim=1)
         logs = {
             "positives": found.float().mean(),
             "without_positives": (found == 0).float().mean(),
-            "threshold": threshold,
         }
         if self.truth is not None:
             query_truth, key_truth = self.truth[query_indices], self.truth[key_indices]

@@ -22,9 +22,15 @@ def embed(
     was_training = network.training
     network.eval()
     vit = network if isinstance(network, PromptedViT) else network.vit
-    features = []
-    for views in view.centres(images, batch_size):
+    features: list[Tensor] = []
+    for views in view.centres(_in_full_batches(images, batch_size) if vit.is_compiled else images, batch_size):
         features.append(torch.nn.functional.normalize(vit(views).cls.float(), dim=1))
-        on_progress(sum(map(len, features)))
+        on_progress(min(len(images), sum(map(len, features))))
     network.train(was_training)
-    return torch.cat(features)
+    return torch.cat(features)[: len(images)]
+
+
+def _in_full_batches(images: Tensor, batch_size: int) -> Tensor:
+    """With some images again at the end: a compiled network would be compiled anew for a batch of another size."""
+    missing = -len(images) % batch_size
+    return torch.cat([images, images[torch.arange(missing) % len(images)]])

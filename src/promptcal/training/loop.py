@@ -15,7 +15,7 @@ from promptcal.data import BalancedSampler, StreamedView, View
 from promptcal.errors import Interrupted, TrainingError
 from promptcal.training.checkpoints import Checkpoints, load_trained
 from promptcal.training.interrupts import StopRequest
-from promptcal.training.recorder import Recorder, progress_bar
+from promptcal.training.recorder import Reading, Recorder, progress_bar
 from promptcal.training.seeds import derive_seed
 from promptcal.training.selection import Look
 from promptcal.training.stage import Batch, Stage
@@ -37,8 +37,8 @@ class Position:
             self.sums[key] = self.sums[key] + value if key in self.sums else value
             self.counts[key] = self.counts.get(key, 0) + 1
 
-    def means(self) -> dict[str, float]:
-        return {key: float(total) / self.counts[key] for key, total in self.sums.items()}
+    def means(self) -> dict[str, Tensor]:
+        return {key: total / self.counts[key] for key, total in self.sums.items()}
 
     def next_epoch(self) -> None:
         self.epoch, self.step, self.sums, self.counts = self.epoch + 1, 0, {}, {}
@@ -55,7 +55,7 @@ class TrainingData:
     def batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Batch]:
         """A batch for each row of ``order``; its seed decides crops, flips and what the stage draws."""
         for views, indices, seed in zip(self.view.batches(order, seeds), order, seeds, strict=True):
-            twice = indices.repeat(2).to(views.device)
+            twice = indices.repeat(2).to(views.device, non_blocking=True)
             yield Batch(views, self.labels[twice], twice, torch.Generator(views.device).manual_seed(seed))
 
 
@@ -87,7 +87,11 @@ class Loop:
         self.position = Position()
         self.parameters = stage.network.trained_parameters()
         self.optimiser = torch.optim.SGD(
-            self.parameters.values(), lr=optim.lr, momentum=optim.momentum, weight_decay=optim.weight_decay
+            self.parameters.values(),
+            lr=optim.lr,
+            momentum=optim.momentum,
+            weight_decay=optim.weight_decay,
+            fused=data.view.device.type == "cuda",
         )
 
     def run(self) -> None:
@@ -108,18 +112,22 @@ class Loop:
             group["lr"] = cosine_lr(self.optim, position.epoch, self.epochs)
         order = self.data.sampler.epoch(derive_seed(self.seed, self.stage.name, "order", position.epoch))
         seeds = [derive_seed(self.seed, self.stage.name, "step", position.epoch, step) for step in range(len(order))]
+        reading: Reading | None = None
         for batch in self.data.batches(order[position.step :], seeds[position.step :]):
             self._stop_if_asked()
-            self._step(batch, position.epoch + position.step / len(order))
+            self.step(batch, position.epoch + position.step / len(order))
             progress.advance(task)
-            if self.recorder.due():
-                progress.update(task, note=self.recorder.note(position.means()))
+            if reading is None and self.recorder.due():
+                reading = Reading(position.means())
+            if reading is not None and reading.is_there():
+                progress.update(task, note=self.recorder.note(reading.values()))
+                reading = None
         record: dict[str, Any] = {
             "stage": self.stage.name,
             "epoch": position.epoch + 1,
             "epochs": self.epochs,
             "lr": self.optimiser.param_groups[0]["lr"],
-            **position.means(),
+            **Reading(position.means()).values(),
         }
         if not math.isfinite(record["loss"]):
             raise TrainingError(
@@ -132,7 +140,7 @@ class Loop:
         self.recorder.epoch(record, position.epoch * len(order))
         self.save()
 
-    def _step(self, batch: Batch, epochs_done: float) -> None:
+    def step(self, batch: Batch, epochs_done: float) -> None:
         position = self.position
         result = self.stage.step(batch, epochs_done)
         self.optimiser.zero_grad(set_to_none=True)

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -15,7 +16,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from torch import Tensor
 
+from promptcal.device import widest_float
 from promptcal.files import finite
 
 _BAR_LABELS = {"loss": "loss", "cls/positives": "positives"}
@@ -42,6 +45,31 @@ def progress_bar(console: Console) -> Progress:
         TextColumn("left  {task.fields[note]}"),
         console=console,
     )
+
+
+class Reading:
+    """Numbers on their way from the device, so that a step need not wait for them; `values` waits."""
+
+    def __init__(self, numbers: dict[str, Tensor]) -> None:
+        self._names = list(numbers)
+        wide = [value.to(widest_float(value.device)) for value in numbers.values()]
+        stacked = torch.stack(wide) if wide else torch.empty(0)
+        self._arrival = None
+        if stacked.device.type == "cuda":
+            self._host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
+            self._host.copy_(stacked, non_blocking=True)
+            self._arrival = torch.cuda.Event()
+            self._arrival.record(torch.cuda.current_stream(stacked.device))
+        else:
+            self._host = stacked.cpu()
+
+    def is_there(self) -> bool:
+        return self._arrival is None or self._arrival.query()
+
+    def values(self) -> dict[str, float]:
+        if self._arrival is not None:
+            self._arrival.synchronize()
+        return dict(zip(self._names, self._host.tolist(), strict=True))
 
 
 class Recorder:
@@ -77,7 +105,7 @@ class Recorder:
             self._writer.close()
 
     def due(self) -> bool:
-        """Whether the bar may be refreshed: not at every step, for reading a loss waits for the device."""
+        """Whether the bar may be refreshed: not at every step."""
         if time.monotonic() - self._shown_at < self._REFRESH_SECONDS:
             return False
         self._shown_at = time.monotonic()

@@ -37,7 +37,8 @@ class Selector:
     ``labels`` are the training labels (-1 where unlabelled or kept back), ``held_out`` the kept-back ones (-1
     elsewhere). Warm-up (and GCD) competes on the accuracy of the kept-back images; every other stage on the mean
     of that and the silhouette of the images predicted as new. With ``truth`` (selection "oracle") the scored images'
-    own classes are used instead, as the published release does.
+    own classes are used instead, as the published release does. Where ``validation`` (a mask) is given, these images
+    were held out whole, and only they are scored.
     """
 
     def __init__(
@@ -47,23 +48,26 @@ class Selector:
         held_out: np.ndarray,
         config: Config,
         truth: np.ndarray | None = None,
+        validation: np.ndarray | None = None,
     ) -> None:
         self.view = view
         self.config = config
         self.n_known = int(max(labels.max(initial=-1), held_out.max(initial=-1))) + 1
-        chosen = self._choose(labels, held_out)
+        validation = np.ones(len(labels), dtype=bool) if validation is None else validation
+        chosen = self._choose(labels, held_out, validation)
         self.images = torch.from_numpy(chosen)
         self.labels, self.held_out = labels[chosen], held_out[chosen]
+        self.scored = (self.labels < 0) & validation[chosen]
         self.truth = None if truth is None else truth[chosen]
 
-    def _choose(self, labels: np.ndarray, held_out: np.ndarray) -> np.ndarray:
-        """A label of each known class, kept-back images, then any others as far as allowed; always the same ones."""
+    def _choose(self, labels: np.ndarray, held_out: np.ndarray, validation: np.ndarray) -> np.ndarray:
+        """A label of each known class, kept-back labels, then any others as far as allowed; always the same ones."""
         allowed = max(self.config.selection.max_images, 10 * self.config.n_classes)
         order = np.random.default_rng(derive_seed(self.config.seed, "look")).permutation(len(labels))
         labelled = order[labels[order] >= 0]
         one_of_each = labelled[np.unique(labels[labelled], return_index=True)[1]]
         kept_back = order[held_out[order] >= 0][: allowed // 2]
-        by_need = np.concatenate([one_of_each, kept_back, order])
+        by_need = np.concatenate([one_of_each, kept_back, order[validation[order]], order])
         first_mention = np.sort(np.unique(by_need, return_index=True)[1])
         return np.sort(by_need[first_mention][:allowed])
 
@@ -75,9 +79,9 @@ class Selector:
             clusters = self._cluster(features)
         if self.truth is None:
             known = self._kept_back_accuracy(clusters)
-            new = (self.labels < 0) & (clusters >= self.n_known)
+            new = self.scored & (clusters >= self.n_known)
         else:
-            scored = (self.labels < 0) & (self.truth >= 0)
+            scored = self.scored & (self.truth >= 0)
             known_classes = np.arange(self.n_known)
             known = discovery_accuracy(self.truth[scored], clusters[scored], known_classes).known
             new = scored & ~np.isin(self.truth, known_classes)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.config import LossConfig
+from promptcal.config import LossConfig, Tokens, has_term
 from promptcal.data import View
 from promptcal.losses import semi_supervised_terms
 from promptcal.models import Network, PromptedViT, projected_cosine
@@ -30,25 +30,37 @@ class Distillation:
         """Mean squared difference of the L2-normalised class tokens on images drawn by ``seed``."""
         generator = torch.Generator().manual_seed(seed)
         images = torch.randint(len(self.view.store), (self.batch_size,), generator=generator)
-        views = self.view.random(images.to(self.view.store.device), generator)
+        views = self.view.random(images, generator)
         with torch.no_grad():
             target = F.normalize(self.frozen(views).cls.float(), dim=1)
         return F.mse_loss(F.normalize(network.vit(views).cls.float(), dim=1), target)
 
 
 class WarmupStage:
+    """``semicl`` names the tokens with the semi-supervised loss."""
+
     name = "warmup"
 
-    def __init__(self, network: Network, loss: LossConfig, distillation: Distillation | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        loss: LossConfig,
+        distillation: Distillation | None = None,
+        *,
+        semicl: Tokens = "both",
+    ) -> None:
         self.network = network
         self.loss = loss
         self.distillation = distillation
+        self.semicl = semicl
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.loss
         total = torch.zeros((), device=batch.views.device)
         logs: dict[str, Tensor] = {}
         for token, output in self.network(batch.views).items():
+            if not has_term(token, self.semicl):
+                continue
             terms = semi_supervised_terms(
                 projected_cosine(output.z, output.z),
                 batch.labels,

@@ -1,4 +1,4 @@
-"""The seven datasets: their size, their known classes, where they lie below a root, and how to come by them."""
+"""The datasets: their size, their known classes, where they lie below a root, and how to come by them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,22 +16,30 @@ from promptcal.data.benchmarks.cifar import (
 )
 from promptcal.data.benchmarks.class_folder_sets import read_herbarium, read_imagenet100
 from promptcal.data.benchmarks.cub import read_cub, read_cub_archive
+from promptcal.data.benchmarks.embedded_sets import read_mini
 from promptcal.data.benchmarks.reading import Reader
 
 
 @dataclass(frozen=True)
 class Source:
-    """A layout a dataset may have: a folder or file below the root, and who reads it."""
+    """A layout a dataset may have: a folder or file below the root, or of the package itself, and who reads it."""
 
     place: str
     read: Reader
     in_published_order: bool = True
     has_test: bool = True
+    embedded: bool = False
+
+    def is_there(self, root: Path) -> bool:
+        return self.embedded or (root / self.place).exists()
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """``n_images`` are those trained on; ``exact`` says whether that number is published to the digit."""
+    """``n_images`` are those trained on; ``exact`` says whether that number is published to the digit.
+
+    ``preset`` is for one whose benchmarks have no preset of their own name.
+    """
 
     title: str
     n_images: int
@@ -41,6 +49,7 @@ class Dataset:
     remedy: str
     exact: bool = True
     download: Callable[[Path], None] | None = None
+    preset: str | None = None
 
 
 CIFAR10 = Dataset(
@@ -114,4 +123,13 @@ HERBARIUM19 = Dataset(
     "fetch small-train and small-validation of the FGVC6 challenge from "
     "https://www.kaggle.com/c/herbarium-2019-fgvc6 and unpack them there below herbarium_19",
     exact=False,
+)
+MINI = Dataset(
+    "the embedded CIFAR-10 images",
+    1_500,
+    10,
+    lambda: list(range(5)),
+    (Source("cifar10_mini.npz", read_mini, embedded=True),),
+    "install promptcal again",
+    preset="quick",
 )

@@ -20,6 +20,7 @@ from promptcal.data.benchmarks.catalogue import (
     CUB,
     HERBARIUM19,
     IMAGENET100,
+    MINI,
     Dataset,
     Source,
 )
@@ -29,6 +30,7 @@ from promptcal.data.splits import label_half
 from promptcal.errors import DataError, PromptCALWarning
 
 ROOT_VARIABLE = "PROMPTCAL_DATA"
+INDUCTIVE = "-inductive"
 VALIDATION_SHARE = 0.1
 
 
@@ -56,6 +58,9 @@ class Benchmark:
     def truth(self) -> list[str]:
         return [self.class_names[c] for c in self.classes]
 
+    def test_truth(self) -> list[str]:
+        return [] if self.test_classes is None else [self.class_names[c] for c in self.test_classes]
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -69,17 +74,27 @@ class Setup:
 
     @property
     def known(self) -> list[int]:
-        return self.dataset.known() if self.few_known is None else class_lists.few_of_cifar100(self.few_known)
+        if self.few_known is None:
+            return self.dataset.known()
+        return class_lists.few_of_cifar100(self.few_known) if self.dataset is CIFAR100 else list(range(self.few_known))
 
     def source(self, root: Path) -> Source | None:
         """The first of the dataset's layouts that is there and has all that the setup needs."""
         usable = (s for s in self.dataset.sources if s.has_test or not self.inductive)
-        return next((s for s in usable if (root / s.place).exists()), None)
+        return next((s for s in usable if s.is_there(root)), None)
+
+    @property
+    def preset(self) -> str:
+        """The preset with its hyper-parameters, the same for both protocols."""
+        return self.dataset.preset or self.name.removesuffix(INDUCTIVE)
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A benchmark as `promptcal datasets` shows it; ``found`` is None where it is absent."""
+    """A benchmark as `promptcal datasets` shows it; ``found`` is None where it is absent.
+
+    What comes with the package is not looked for.
+    """
 
     setup: Setup
     looked_for: list[Path]
@@ -94,6 +109,7 @@ _DATASETS = {
     "cars": CARS,
     "aircraft": AIRCRAFT,
     "herbarium19": HERBARIUM19,
+    "mini": MINI,
 }
 _SETUPS = {
     s.name: s
@@ -102,7 +118,10 @@ _SETUPS = {
         Setup("cifar100-c50-l10", CIFAR100, share=0.1, few_known=50),
         Setup("cifar100-c25-l50", CIFAR100, share=0.5, few_known=25),
         Setup("cifar100-c10-l50", CIFAR100, share=0.5, few_known=10),
-        *(Setup(f"{name}-inductive", dataset, inductive=True) for name, dataset in _DATASETS.items()),
+        Setup("mini-c50-l10", MINI, share=0.1, few_known=5),
+        Setup("mini-c30-l50", MINI, share=0.5, few_known=3),
+        Setup("mini-c20-l50", MINI, share=0.5, few_known=2),
+        *(Setup(f"{name}{INDUCTIVE}", dataset, inductive=True) for name, dataset in _DATASETS.items()),
     )
 }
 
@@ -127,7 +146,7 @@ def listing(root: str | os.PathLike[str] | None = None) -> list[Listing]:
     rows = []
     for entry in _SETUPS.values():
         source = entry.source(folder)
-        looked_for = [folder / s.place for s in entry.dataset.sources]
+        looked_for = [folder / s.place for s in entry.dataset.sources if not s.embedded]
         rows.append(Listing(entry, looked_for, None if source is None else folder / source.place))
     return rows
 
@@ -152,21 +171,24 @@ def benchmark(name: str, root: str | os.PathLike[str] | None = None, download: b
         train.class_names,
         np.array(entry.known, dtype=np.int64),
         labelled,
-        hold_out_both(labelled) if entry.inductive else None,
+        hold_out_both(labelled, train.classes) if entry.inductive else None,
         None if test is None else test.images,
         None if test is None else test.classes,
     )
 
 
-def hold_out_both(labelled: np.ndarray, share: float = VALIDATION_SHARE) -> np.ndarray:
+def hold_out_both(labelled: np.ndarray, classes: np.ndarray, share: float = VALIDATION_SHARE) -> np.ndarray:
     """Mask of the images held out for selection: ``share`` of the labelled and of the unlabelled ones, rounded down.
 
-    Drawn as the labels are: by position, uniformly over instances, NumPy's legacy generator with seed 0.
+    Drawn as the labels are: by position, uniformly over instances, NumPy's legacy generator with seed 0. Where that
+    would take all labels of a class, its first labelled image is left in training.
     """
     generator = np.random.RandomState(0)
     mask = np.zeros(len(labelled), dtype=bool)
     for group in (np.flatnonzero(labelled), np.flatnonzero(~labelled)):
         mask[group[generator.choice(len(group), replace=False, size=int(share * len(group)))]] = True
+    for lost in np.setdiff1d(classes[labelled], classes[labelled & ~mask]):
+        mask[np.flatnonzero(labelled & (classes == lost))[0]] = False
     return mask
 
 

@@ -1,0 +1,230 @@
+"""Time and memory of a training step, everything included: views from the store, both heads, both tokens, losses,
+affinity graph, optimiser, moving average, memory.
+
+    python benchmarks/step.py                      on a GPU: ViT-B/16, 224 px, 128 images x 2 views, memory 4096
+    python benchmarks/step.py --device cpu         the demo's step against the equations written as loops
+    python benchmarks/step.py --grow               how an affinity step grows with memory, K and batch
+
+On CUDA it also runs 20 steps of each stage with every host synchronisation forbidden, and steps and looks by turns
+with every further compilation forbidden.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from literal import literal_affinity_term
+from measuring import H200_TFLOPS, machine, median_ms, peak_gb, reset_peak, show, slope
+from rich.console import Console
+
+from promptcal.config import Config, load_config
+from promptcal.data import BalancedSampler, ImageStore, View
+from promptcal.device import choose_device, choose_dtype, computing_on
+from promptcal.models import Network, PromptedViT
+from promptcal.training.affinity import AffinityStage
+from promptcal.training.checkpoints import Checkpoints
+from promptcal.training.embedding import embed
+from promptcal.training.interrupts import StopRequest
+from promptcal.training.loop import Loop, TrainingData
+from promptcal.training.recorder import Reading, Recorder
+from promptcal.training.warmup import WarmupStage
+
+PUBLISHED_MS = {"warmup": 519.0, "affinity": 1851.0}  # the published code on an H200, compute only
+
+
+def network_of(config: Config, device: torch.device, compiled: bool) -> Network:
+    torch.manual_seed(0)
+    model = config.model
+    vit = PromptedViT(model.backbone, model.prompts, model.supervised_prompts, pretrained=False)
+    network = Network(vit, hidden=model.head_hidden, bottleneck=model.head_bottleneck, prototypes=model.head_prototypes)
+    network.to(device).vit.compute_in(choose_dtype(config.precision, device))
+    if compiled:
+        network.vit.compile(dynamic=False)
+    return network
+
+
+def data_of(network: Network, batch_size: int, device: torch.device, images: int = 2048) -> TrainingData:
+    """Random images a little larger than the crop, a third of them labelled."""
+    sizes = network.vit.preprocessing
+    side = sizes.image_size * 256 // 224
+    noise = np.random.default_rng(0)
+    store = ImageStore.of([noise.integers(0, 256, (side, side, 3), dtype=np.uint8) for _ in range(images)])
+    labels = torch.from_numpy(np.where(np.arange(images) % 3 == 0, np.arange(images) % 50, -1))
+    view = View(store.placed(device), *sizes, device=device, reuse=True)
+    return TrainingData(view, labels.to(device), BalancedSampler(labels >= 0, batch_size))
+
+
+def stepper(stage: Any, data: TrainingData, config: Config) -> Callable[[], None]:
+    """One step of the training loop per call, as in a fit past its first epochs."""
+    folder = Path(tempfile.mkdtemp())
+    loop = Loop(
+        stage,
+        data,
+        epochs=1,
+        optim=config.optim,
+        seed=0,
+        look=None,
+        look_every=1,
+        checkpoints=Checkpoints(folder),
+        recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
+        stop=StopRequest(lambda: None),
+    )
+    stage.network.train()
+
+    def batches() -> Iterator[Any]:
+        epoch = 0
+        while True:
+            order = data.sampler.epoch(epoch)
+            yield from data.batches(order, [1000 * epoch + i for i in range(len(order))])
+            epoch += 1
+
+    endless = batches()
+
+    def step() -> None:
+        loop.step(next(endless), 10.0)
+        Reading(loop.position.means()).is_there()  # the progress bar's, which asks more rarely
+
+    return step
+
+
+def vit_tflop(network: Network, views: int) -> float:
+    """Of one forward pass: 24 d^2 + 4 T d operations a token and block."""
+    vit = network.vit
+    tokens = vit.backbone.patch_embed.num_patches + vit.backbone.num_prefix_tokens + vit.n_prompts
+    per_token = 24 * vit.dim**2 + 4 * tokens * vit.dim
+    return views * tokens * per_token * len(vit.backbone.blocks) / 1e12
+
+
+def fill_memory(step: Callable[[], None], config: Config) -> None:
+    for _ in range(config.affinity.memory // (2 * config.data.batch_size) + 2):
+        step()
+
+
+def measure(
+    config: Config, device: torch.device, compiled: bool, repeats: int, stages: tuple[str, ...] = ("warmup", "affinity")
+) -> dict[str, tuple[float, float, Any]]:
+    """Time, peak memory, and the stage with its step, by stage."""
+    found = {}
+    for name in stages:
+        reset_peak(device)
+        network = network_of(config, device, compiled)
+        data = data_of(network, config.data.batch_size, device)
+        truth = torch.arange(len(data.labels), device=device) % 100  # the graph's precision and recall are logged too
+        stage = WarmupStage(network, config.loss) if name == "warmup" else AffinityStage(network, config, truth)
+        step = stepper(stage, data, config)
+        begun = time.perf_counter()
+        step()
+        step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        print(f"{name}: first two steps {time.perf_counter() - begun:.1f} s", file=sys.stderr)
+        if name == "affinity":
+            fill_memory(step, config)
+        elapsed = median_ms(step, device, repeats=repeats)
+        found[name] = (elapsed, peak_gb(device), (stage, step, data.view))
+    return found
+
+
+def forbid_waiting(name: str, step: Callable[[], None]) -> None:
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    for _ in range(20):
+        step()
+    torch.cuda.set_sync_debug_mode("default")
+    print(f"{name}: 20 steps without a host synchronisation")
+
+
+def forbid_compiling(name: str, network: Network, step: Callable[[], None], view: View) -> None:
+    """Steps and looks by turns, as between epochs, once each has been compiled."""
+    for images in (600, 900):
+        embed(network, view, torch.arange(images))
+        step()
+        torch._dynamo.config.error_on_recompile = True
+    torch._dynamo.config.error_on_recompile = False
+    print(f"{name}: nothing compiled anew between epochs")
+
+
+def against_floor(config: Config, device: torch.device, compiled: bool, repeats: int) -> None:
+    found = measure(config, device, compiled, repeats)
+    for name, (_, _, (stage, step, view)) in found.items():
+        forbid_waiting(name, step)
+        if compiled:
+            forbid_compiling(name, stage.network, step, view)
+    network = found["warmup"][2][0].network
+    forward = vit_tflop(network, 2 * config.data.batch_size)
+    tflop = {"warmup": 2.13 * forward, "affinity": 3.13 * forward}
+    rows = []
+    for name, (elapsed, peak, _) in found.items():
+        floor = 1000 * tflop[name] / H200_TFLOPS
+        rows.append((name, floor, elapsed, elapsed / floor, PUBLISHED_MS[name], PUBLISHED_MS[name] / elapsed, peak))
+    header = ("step", "floor ms", "measured ms", "x floor", "published code ms", "times faster", "peak GB")
+    show(f"Training step, {config.model.backbone}, {machine(device)}", header, rows)
+
+
+def against_loops(config: Config, device: torch.device, repeats: int) -> None:
+    """The demo's affinity step, and the same step with its affinity terms computed as the equations read."""
+    found = measure(config, device, False, repeats)
+    elapsed, _, (stage, step, _) = found["affinity"]
+    stage._affinity_term = lambda *given: literal_affinity_term(stage, *given)
+    literal = median_ms(step, device, repeats=1, warm_up=0)
+    show(
+        f"The demo's affinity step, {machine(device)}",
+        ("with loops ms", "measured ms", "times faster"),
+        [(literal, elapsed, literal / elapsed)],
+    )
+
+
+def grow(base: Config, device: torch.device, compiled: bool, repeats: int) -> None:
+    """Time and peak memory of an affinity step by size."""
+    sweeps: dict[str, list[int]] = {
+        "affinity.memory": [1024, 2048, 4096, 7936],
+        "affinity.k": [5, 10, 20],
+        "data.batch_size": [32, 64, 128],
+    }
+    rows = []
+    for key, sizes in sweeps.items():
+        times, peaks = [], []
+        for size in sizes:
+            section, name = key.split(".")
+            part = getattr(base, section).model_copy(update={name: size})
+            found = measure(base.model_copy(update={section: part}), device, compiled, repeats, ("affinity",))
+            times.append(found["affinity"][0])
+            peaks.append(found["affinity"][1])
+        rows.append((key, sizes, [round(t, 1) for t in times], slope(sizes, times), [round(p, 1) for p in peaks]))
+    show(f"Affinity step by size, {machine(device)}", ("size", "values", "ms", "log-log slope", "peak GB"), rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto", choices=["auto", "fp32", "bf16"])
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--repeats", type=int, default=50)
+    parser.add_argument("--grow", action="store_true")
+    given = parser.parse_args()
+    device = choose_device(given.device)
+    on_gpu = device.type == "cuda"
+    preset = ["model.backbone=vit_base_patch16_224.dino", "affinity.k=5"] if on_gpu else []
+    config = load_config(
+        preset=None if on_gpu else "quick",
+        values={"n_classes": 200 if on_gpu else 10, "precision": given.precision},
+        overrides=preset,
+    )
+    compiled = on_gpu and not given.no_compile
+    with computing_on(device, choose_dtype(config.precision, device)):
+        if given.grow:
+            grow(config, device, compiled, max(5, given.repeats // 5))
+        elif on_gpu:
+            against_floor(config, device, compiled, given.repeats)
+        else:
+            against_loops(config, device, min(given.repeats, 10))
+
+
+if __name__ == "__main__":
+    main()

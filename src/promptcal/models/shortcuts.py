@@ -1,0 +1,81 @@
+"""Two parts of timm's ViT computed with less work and the same result.
+
+Patches are embedded by a matrix product instead of a strided convolution, which GPUs are slow at. The last block
+computes only the tokens that are read out: of 202 (class token, prompts, patches) three, though keys and values
+are still those of all. Any part of another kind than timm's plain one, or with a hook on it, is called as it is.
+"""
+
+from typing import Any
+
+from timm.layers import PatchEmbed
+from timm.layers.format import Format
+from timm.models.vision_transformer import Attention, Block
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def embed_patches(patch_embed: Any, images: Tensor) -> Tensor:
+    """``patch_embed(images)``: n x patches x dim."""
+    if not _is_plain(patch_embed, images):
+        return patch_embed(images)
+    weight, (high, wide) = patch_embed.proj.weight, patch_embed.patch_size
+    n, channels, height, width = images.shape
+    rows, columns = height // high, width // wide
+    pieces = images.reshape(n, channels, rows, high, columns, wide).permute(0, 2, 4, 1, 3, 5)
+    pixels = pieces.reshape(n, rows * columns, channels * high * wide)
+    return patch_embed.norm(F.linear(pixels, weight.flatten(1), patch_embed.proj.bias))
+
+
+def _is_plain(patch_embed: Any, images: Tensor) -> bool:
+    proj = getattr(patch_embed, "proj", None)
+    return (
+        type(patch_embed) is PatchEmbed
+        and type(proj) is nn.Conv2d
+        and tuple(proj.kernel_size) == tuple(proj.stride) == tuple(patch_embed.patch_size)
+        and tuple(proj.padding) == (0, 0)
+        and tuple(proj.dilation) == (1, 1)
+        and proj.groups == 1
+        and _is_unwatched(patch_embed, proj)
+        and patch_embed.flatten
+        and patch_embed.output_fmt == Format.NCHW
+        and tuple(patch_embed.img_size or ()) == tuple(images.shape[2:])
+        and all(side % patch == 0 for side, patch in zip(images.shape[2:], patch_embed.patch_size, strict=True))
+    )
+
+
+def can_read_out(block: Any) -> bool:
+    return (
+        type(block) is Block
+        and type(block.attn) is Attention
+        and type(block.attn.qkv) is nn.Linear
+        and getattr(block.attn, "gate", None) is None
+        and _is_unwatched(block, block.attn, block.attn.qkv)
+    )
+
+
+def _is_unwatched(*modules: nn.Module) -> bool:
+    """Whether no hook waits for these to be called."""
+    return not any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in modules)
+
+
+def read_out(block: Block, tokens: Tensor, read: int) -> Tensor:
+    """The first ``read`` tokens of ``block(tokens)``."""
+    attention = _attend(block.attn, block.norm1(tokens), read)
+    kept = tokens[:, :read] + block.drop_path1(block.ls1(attention))
+    return kept + block.drop_path2(block.ls2(block.mlp(block.norm2(kept))))
+
+
+def _attend(attn: Attention, tokens: Tensor, read: int) -> Tensor:
+    """What the first ``read`` tokens gather from all."""
+    n, count, _ = tokens.shape
+    heads, wide = attn.num_heads, attn.head_dim
+    inner = heads * wide
+    weight, bias = attn.qkv.weight, attn.qkv.bias
+    query = F.linear(tokens[:, :read], weight[:inner], None if bias is None else bias[:inner])
+    both = F.linear(tokens, weight[inner:], None if bias is None else bias[inner:])
+    query = attn.q_norm(query.reshape(n, read, heads, wide).transpose(1, 2))
+    key, value = both.reshape(n, count, 2, heads, wide).permute(2, 0, 3, 1, 4).unbind(0)
+    dropout = attn.attn_drop.p if attn.training else 0.0
+    gathered = F.scaled_dot_product_attention(query, attn.k_norm(key), value, dropout_p=dropout)
+    gathered = attn.norm(gathered.transpose(1, 2).reshape(n, read, inner))
+    return attn.proj_drop(attn.proj(gathered))

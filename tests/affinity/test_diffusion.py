@@ -1,0 +1,97 @@
+"""The fast ways to the affinity graph against its dense definition, which test_graph.py holds against loops."""
+
+import itertools
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from promptcal.affinity import affinity_graph, consensus_graph, diffuse, nearest_neighbours, neighbour_graph
+from promptcal.affinity import graph as graph_module
+from promptcal.affinity.diffusion import diffused_rows, halves_diffusion, sparse_diffusion
+from promptcal.affinity.graph import (
+    GraphSettings,
+    dense_affinity_graph,
+    sampled_affinity_graph,
+    sparse_affinity_graph,
+    way_for,
+)
+
+
+def nodes(n, classes, dim=24, spread=0.6, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, dim, generator=generator)
+    chosen = torch.randint(classes, (n,), generator=generator)
+    return F.normalize(centres[chosen] + spread * torch.randn(n, dim, generator=generator), dim=1)
+
+
+SIZES = [(200, 6, 7), (200, 2, 60), (60, 1, 3), (40, 5, 39), (5, 1, 10), (2, 1, 1)]
+
+
+@pytest.mark.parametrize(("n", "classes", "k"), SIZES)
+@pytest.mark.parametrize(("steps", "consensus"), list(itertools.product((0, 1, 2), (True, False))))
+def test_sparse_products_and_single_rows_are_those_of_the_dense_graph(n, classes, k, steps, consensus):
+    embeddings = nodes(n, classes)
+    dense = diffuse((consensus_graph if consensus else neighbour_graph)(embeddings, k), steps)
+    neighbours = nearest_neighbours(embeddings, k)
+    sparse = torch.from_numpy(sparse_diffusion(neighbours, steps, consensus).toarray())
+    torch.testing.assert_close(sparse, dense, rtol=1e-5, atol=1e-7)
+    wanted = torch.randperm(n, generator=torch.Generator().manual_seed(1))[: max(2, n // 3)]
+    rows = diffused_rows(neighbours, wanted, steps, consensus)
+    torch.testing.assert_close(rows, dense[wanted], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "classes", "k"), SIZES)
+def test_two_halves_keep_the_precision_of_float32(n, classes, k):
+    embeddings = nodes(n, classes)
+    dense = diffuse(consensus_graph(embeddings.double(), k).double(), 1)
+    halves = halves_diffusion(nearest_neighbours(embeddings, k))
+    halves.diagonal().add_(1.0)
+    torch.testing.assert_close(halves.double(), dense, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "consensus", "steps"), list(itertools.product((True, False), (True, False), (0, 1, 2)))
+)
+def test_the_fast_graph_decides_as_the_dense_one(diagonal, consensus, steps):
+    embeddings = nodes(300, 8)
+    dense = dense_affinity_graph(embeddings, 40, GraphSettings(6, 0.7, steps, diagonal, consensus))
+    options = {"steps": steps, "include_diagonal": diagonal, "consensus": consensus}
+    fast = affinity_graph(embeddings[:40], embeddings[40:], 6, 0.7, **options)
+    assert fast.exact
+    torch.testing.assert_close(fast.threshold, dense.threshold, rtol=1e-5, atol=0.0)
+    assert dense.positives.any() or (steps == 0 and not consensus)  # whose entries are all the same
+    graph = (consensus_graph if consensus else neighbour_graph)(embeddings, 6)
+    beside = (diffuse(graph, steps)[:40] / dense.threshold - 1).abs() < 1e-5  # rounding may decide these either way
+    assert torch.equal(fast.positives | beside, dense.positives | beside)
+
+
+@pytest.mark.parametrize(("classes", "spread"), [(100, 0.6), (20, 1.0)])
+def test_beyond_8192_nodes_the_threshold_of_sampled_rows_is_within_a_percent(classes, spread):
+    embeddings = nodes(9000, classes, dim=16, spread=spread)
+    found = sampled_affinity_graph(embeddings, 128, GraphSettings(7, 0.8))
+    exact = sparse_affinity_graph(embeddings, 128, GraphSettings(7, 0.8))
+    assert (found.exact, exact.exact) == (False, True)
+    assert float(found.threshold) == pytest.approx(float(exact.threshold), rel=0.01)
+    differing = (found.positives != exact.positives).sum() / exact.positives.sum()
+    assert differing < 0.02
+
+
+def test_the_way_is_chosen_by_device_nodes_and_neighbours():
+    cpu, cuda, mps = (torch.device(name) for name in ("cpu", "cuda", "mps"))
+    few, many = GraphSettings(10, 0.5), GraphSettings(512, 0.5)
+    assert [way_for(n, few, cpu) for n in (4352, 20256)] == ["sparse", "sparse"]
+    assert [way_for(n, GraphSettings(2000, 0.5), cpu) for n in (4352, 20256)] == ["dense", "sampled"]
+    assert [way_for(n, many, cuda) for n in (4352, 8192, 8193)] == ["halves", "halves", "sampled"]
+    assert way_for(4352, few._replace(steps=2), cuda) == way_for(4352, few._replace(consensus=False), cuda) == "dense"
+    assert [way_for(n, few, mps) for n in (8192, 8193)] == ["dense", "sampled"]
+
+
+@pytest.mark.parametrize("limit", [8192, 10])
+def test_identical_images_and_a_memory_of_one_are_no_trouble(monkeypatch, limit):
+    monkeypatch.setattr(graph_module, "EXACT_UP_TO", limit)
+    same = F.normalize(torch.ones(30, 8), dim=1)
+    for memory in (same[8:], same[8:9]):
+        graph = affinity_graph(same[:8], memory, 5, 0.5)
+        assert torch.isfinite(graph.threshold)
+        assert graph.positives.shape == (8, 8 + len(memory))

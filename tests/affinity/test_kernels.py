@@ -1,0 +1,80 @@
+"""The passes over affinities: in PyTorch, and as Triton kernels in Triton's own interpreter, against NumPy."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from promptcal.affinity.kernels import join_scaled, quantile_above_mean, split_scaled
+
+SPLIT = 2048.0
+
+
+def value_sets():
+    generator = torch.Generator().manual_seed(0)
+    skewed = torch.rand(1500, generator=generator) ** 4
+    with_zeros = torch.where(torch.rand(1500, generator=generator) < 0.5, 0.0, skewed)
+    return {
+        "skewed": skewed,
+        "half zeros": with_zeros,
+        "few distinct": (with_zeros * 4).round() / 4,
+        "tiny and huge": skewed * 10.0 ** torch.randint(-30, 30, (1500,), generator=generator),
+        "all equal": torch.ones(300),
+        "all zero": torch.zeros(300),
+        "one": torch.tensor([0.25]),
+        "for several programs": torch.rand(40_000, generator=generator) ** 2,  # of 16,384 entries each
+    }
+
+
+def by_numpy(values, quantile):
+    entries = values.numpy()
+    total = entries.astype(np.float64).sum()
+    mean = np.float32(total / max(1, np.count_nonzero(entries)))
+    above = entries[entries > mean]
+    return float(np.quantile(above.astype(np.float64), quantile)) if len(above) else float(mean)
+
+
+@pytest.mark.parametrize("name", value_sets())
+@pytest.mark.parametrize("quantile", [0.0, 0.37, 0.5, 0.8, 1.0])
+def test_quantile_above_the_mean_of_the_nonzero(name, quantile):
+    values = value_sets()[name]
+    assert float(quantile_above_mean(values, quantile)) == pytest.approx(by_numpy(values, quantile), rel=1e-6)
+
+
+def test_splitting_and_joining_keep_22_bits():
+    generator = torch.Generator().manual_seed(0)
+    matrix, scale = (torch.rand(*shape, generator=generator) for shape in ((31, 31), (31,)))
+    high, low = split_scaled(matrix * 1000, scale, SPLIT)
+    assert high.dtype == low.dtype == torch.float16
+    expected = (matrix.double() * 1000) * scale.double().unsqueeze(1)
+    torch.testing.assert_close(high.double() + low.double() / SPLIT, expected, rtol=2**-21, atol=1e-9)
+    joined = join_scaled(matrix.clone(), matrix.clone(), scale, SPLIT)
+    outer = scale.double().unsqueeze(1) * scale.double()
+    torch.testing.assert_close(joined.double(), matrix.double() * (1 + 1 / SPLIT) * outer, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not there")
+def test_the_triton_kernels_do_the_same_in_tritons_interpreter():
+    """In a process of its own, since Triton decides at import whether to interpret."""
+    script = f"""
+import sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+from promptcal.affinity import kernels
+from test_kernels import *
+assert kernels._use_triton(torch.zeros(1))
+for values in value_sets().values():
+    for quantile in (0.0, 0.37, 1.0):
+        found = float(kernels.quantile_above_mean(values, quantile))
+        assert abs(found - by_numpy(values, quantile)) <= 1e-6 * abs(found), (values, quantile, found)
+test_splitting_and_joining_keep_22_bits()
+print("the same")
+"""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "the same", done.stderr[-2000:]

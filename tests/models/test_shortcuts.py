@@ -1,0 +1,85 @@
+"""The shortcuts against timm's own modules: outputs and gradients."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from promptcal.models import PromptedViT
+from promptcal.models.shortcuts import can_read_out, embed_patches, read_out
+
+
+@pytest.mark.parametrize("options", [{}, {"patch_size": 4}, {"img_size": (16, 24)}, {"pre_norm": True}])
+def test_patches_by_a_product_are_those_of_the_convolution(tiny_vit, images, options):
+    vit = tiny_vit(**options)
+    views = images(vit)
+    torch.testing.assert_close(embed_patches(vit.patch_embed, views), vit.patch_embed(views), rtol=1e-5, atol=1e-5)
+
+
+def test_patches_of_a_size_only_timm_knows_what_to_do_with_are_left_to_timm(tiny_vit):
+    vit = tiny_vit(dynamic_img_size=True, dynamic_img_pad=True)
+    views = torch.randn(2, 3, 20, 18)
+    assert torch.equal(embed_patches(vit.patch_embed, views), vit.patch_embed(views))
+
+
+@pytest.mark.parametrize("options", [{}, {"init_values": 0.1}, {"qk_norm": True}, {"qkv_bias": False}])
+@pytest.mark.parametrize("read", [1, 3, 9])
+def test_tokens_read_out_and_their_gradients_are_those_of_the_whole_block(tiny_vit, options, read):
+    block = tiny_vit(**options).blocks[-1]
+    generator = torch.Generator().manual_seed(2)
+    tokens = torch.randn(2, 9, 32, generator=generator, requires_grad=True)
+    weights = torch.randn(2, read, 32, generator=generator)
+    assert can_read_out(block)
+    found, gradients = [], []
+    for output in (block(tokens)[:, :read], read_out(block, tokens, read)):
+        found.append(output)
+        gradients.append(torch.autograd.grad((output * weights).sum(), [tokens, *block.parameters()]))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    for whole, short in zip(*gradients, strict=True):
+        torch.testing.assert_close(short, whole, rtol=1e-3, atol=1e-4 * float(whole.abs().max()) + 1e-5)
+
+
+@pytest.mark.parametrize("name", ["eva02_tiny_patch14_224", "vit_small_patch16_rope_224"])
+def test_blocks_of_another_kind_are_called_as_they_are(tiny_timm, name):
+    assert not can_read_out(tiny_timm(name).blocks[-1])
+
+
+def test_parts_that_were_changed_or_are_watched_are_called_as_they_are(tiny_vit, images):
+    class Adapted(torch.nn.Linear):
+        pass
+
+    changed = tiny_vit().blocks[-1]
+    changed.attn.qkv.__class__ = Adapted
+    assert not can_read_out(changed)
+
+    watched, calls = tiny_vit(), []
+    watched.blocks[-1].attn.register_forward_hook(lambda *given: calls.append(1))
+    assert not can_read_out(watched.blocks[-1])
+    PromptedViT(watched, 3, 2)(images(watched))
+    assert calls == [1]
+
+    overlapping = tiny_vit().patch_embed
+    overlapping.proj.stride = (4, 4)
+    views = torch.randn(2, 3, 16, 16)
+    assert torch.equal(embed_patches(overlapping, views), overlapping(views))
+
+
+def test_what_is_read_out_of_the_network_is_the_beginning_of_all_its_tokens(tiny_vit, images):
+    vit = tiny_vit(reg_tokens=2)
+    model = PromptedViT(vit, 4, 2)
+    views = images(vit)
+    tokens, everything = model(views), model.forward_tokens(views)
+    torch.testing.assert_close(tokens.cls, everything[:, 0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(tokens.prompt, everything[:, 3:5].mean(dim=1), rtol=1e-4, atol=1e-5)
+
+
+def test_bf16_is_near_float32_and_leaves_the_parameters_alone(tiny_vit, images):
+    model = PromptedViT(tiny_vit(), 3, 2)
+    views = images(model.backbone)
+    exact = model(views).cls.detach()
+    model.compute_in(torch.bfloat16)
+    rough = model(views).cls.detach()
+    assert not torch.equal(rough, exact)
+    assert float(F.cosine_similarity(rough.float(), exact).min()) > 0.999
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    with pytest.raises(ValueError, match="float32 or bfloat16"):
+        model.compute_in(torch.float16)
