@@ -315,12 +315,15 @@ def presets() -> list[str]:
     return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
 
 
-def method_preset(name: Any) -> dict[str, Any]:
-    """What a method sets differently from PromptCAL; nothing for a name that validation will refuse."""
-    if name not in get_args(MethodName):
-        return {}
-    file = resources.files("promptcal") / "presets" / "methods" / f"{name}.yaml"
-    return _parse_yaml(file.read_text("utf-8"), f"the preset of {name}")
+def method_preset(name: Any, preset: str | None = None) -> dict[str, Any]:
+    """What a method sets differently from PromptCAL, on top of a preset; nothing for a name validation will refuse."""
+    found: dict[str, Any] = {}
+    folder = resources.files("promptcal") / "presets" / "methods"
+    if name in get_args(MethodName):
+        for file in (folder / f"{name}.yaml", folder / str(preset) / f"{name}.yaml"):
+            if file.is_file():
+                _merge(found, _parse_yaml(file.read_text("utf-8"), f"the preset of {name}"))
+    return found
 
 
 def load_config(
@@ -355,7 +358,7 @@ def load_config(
         layers.append(_parse_yaml(text, str(path)))
     layers += [values or {}, *map(_parse_override, overrides)]
     chosen = [layer["method"] for layer in [merged, *layers] if "method" in layer]
-    _merge(merged, method_preset(chosen[-1]) if chosen else {})
+    _merge(merged, method_preset(chosen[-1], preset) if chosen else {})
     for layer in layers:
         _add_layer(merged, layer)
     if merged.get("n_classes") == "auto":

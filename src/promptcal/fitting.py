@@ -331,6 +331,9 @@ class Fit:
 
     def _train(self, stop: StopRequest, resume: bool) -> None:
         """The method's stages, each from the best weights of the one before."""
+        stages = self._stages()
+        if not stages:
+            return
         state = self.checkpoints.load_last() if resume else None
         self.recorder = Recorder(self.directory.path, self.console, tensorboard=self.config.tensorboard)
         self.recorder.rewind(state["records"] if state else 0)  # forget what came after the last checkpoint
@@ -342,7 +345,6 @@ class Fit:
             self._sampler(labels),
         )
         selector = self._selector(labels, held_out)
-        stages = self._stages()
         self._compile_if_worth_it(sum(self.method.epochs().values()) * data.sampler.steps_per_epoch)
         for place, name in enumerate(stages):
             if state is not None and state["stage"] != name:
@@ -676,8 +678,11 @@ def results_table(results: dict[str, Any]) -> Table:
         for step, title in steps.items()
         if "accuracy" in results.get(step, {})
     ]
-    if "scores" in results and results["scores"]["last"] != results["scores"]["selected"]:
-        rows.append((f"{method.title}, last epoch", results["scores"]["last"]))
+    scores = results.get("scores", {"selected": None, "last": None})
+    if scores["selected"] not in (None, *(accuracy for _, accuracy in rows)):
+        rows.append((f"{method.title}, untrained", scores["selected"]))
+    if scores["last"] != scores["selected"]:
+        rows.append((f"{method.title}, last epoch", scores["last"]))
     scored, columns = "unlabelled", {"All": "all", "Known": "known", "New": "new"}
     if results.get("protocol") == "inductive":
         scored, columns = "test", {**columns, "Known*": "separate_known", "New*": "separate_new"}
