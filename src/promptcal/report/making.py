@@ -74,7 +74,16 @@ class Material:
         return made
 
     def attention(self) -> AttentionMaps:
-        return attention_maps(self.run, Examples.read(self.run.directory.examples_file))
+        """The stored maps, which need no weights, or made now and stored if they are complete."""
+        directory = self.run.directory
+        examples = Examples.read(directory.examples_file)
+        stored = examples and AttentionMaps.read(directory.attention_file, examples, directory.model_file)
+        if stored:
+            return stored
+        made = attention_maps(self.run, examples)
+        if made.steps and not made.missing:
+            made.write(directory.attention_file)
+        return made
 
 
 def make_report(run: Run, output: Path | None, console: Console) -> Report:
@@ -98,8 +107,9 @@ def make_report(run: Run, output: Path | None, console: Console) -> Report:
         root=run.info.get("root"),
         version=__version__,
     )
-    html = render(data, [] if thumbnails is None else thumbnails.sheets, overlay_sheet(maps))
-    files.write_text(path, html)
+    sheets, overlays = [] if thumbnails is None else thumbnails.sheets, overlay_sheet(maps)
+    data["bytes"] = len(render(data, sheets, overlays).encode("utf-8"))  # which the page itself states
+    files.write_text(path, render(data, sheets, overlays))
     return Report(path, path.stat().st_size, len(found.assignments), len(found.shown))
 
 
