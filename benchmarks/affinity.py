@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from promptcal.affinity import affinity_graph, sample_negatives
-from promptcal.affinity.graph import dense_affinity_graph
-from promptcal.device import choose_device, float32_products
+from promptcal.affinity.graph import GraphSettings, dense_affinity_graph
+from promptcal.device import choose_device, computing_on
 
 QUERIES, DIM = 256, 768
 
@@ -60,8 +60,8 @@ def claims(device: torch.device, repeats: int) -> None:
             elapsed = median_device_ms(work, device, repeats=repeats)
             peak = peak_gb(device)
             graph = affinity_graph(nodes[:QUERIES], nodes[QUERIES:], k, quantile)
-            with float32_products(device, torch.float32):
-                dense = lambda nodes=nodes, k=k, q=quantile: dense_affinity_graph(nodes, QUERIES, k, q, 1, True, True)  # noqa: E731
+            with computing_on(device, torch.float32):
+                dense = lambda nodes=nodes, k=k, q=quantile: dense_affinity_graph(nodes, QUERIES, GraphSettings(k, q))  # noqa: E731
                 exact = dense()
                 literal = 2 * median_ms(dense, device, repeats=3, warm_up=1)
             error = abs(float(graph.threshold / exact.threshold) - 1)
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--grow", action="store_true")
     given = parser.parse_args()
     device = choose_device(given.device)
-    with float32_products(device, torch.bfloat16):
+    with computing_on(device, torch.bfloat16):
         (grow if given.grow else claims)(device, given.repeats)
 
 

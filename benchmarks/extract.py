@@ -4,7 +4,8 @@
     python benchmarks/extract.py --grow     how extraction and a look grow with the number of images
 
 A look is what selection does between epochs: embeddings of 10,000 images, k-means with 10 starts into 100
-clusters, accuracy and silhouette. Random images have no clusters; its k-means therefore takes long.
+clusters, accuracy (with the truth, so that clusters are matched) and silhouette. Random images have no clusters; its
+k-means therefore takes long.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from step import network_of, vit_tflop
 
 from promptcal.config import Config, load_config
 from promptcal.data import ImageStore, View
-from promptcal.device import choose_device, choose_dtype, float32_products
+from promptcal.device import choose_device, choose_dtype, computing_on
 from promptcal.models import Network
 from promptcal.training.embedding import embed
 from promptcal.training.selection import Selector
@@ -37,7 +38,7 @@ def look_of(network: Network, view: View, images: int, config: Config) -> Select
     labelled = (truth < KNOWN) & (np.arange(images) % 2 == 0)
     kept_back = labelled & (np.arange(images) % 20 == 0)
     labels = np.where(labelled & ~kept_back, truth, -1)
-    return Selector(view, labels, np.where(kept_back, truth, -1), config)
+    return Selector(view, labels, np.where(kept_back, truth, -1), config, truth)
 
 
 def main() -> None:
@@ -54,7 +55,7 @@ def main() -> None:
         values={"n_classes": CLASSES, "precision": given.precision},
         overrides=[f"model.backbone={given.backbone}", f"selection.max_images={4 * given.images}"],
     )
-    with float32_products(device, choose_dtype(config.precision, device)):
+    with computing_on(device, choose_dtype(config.precision, device)):
         network = network_of(config, device, device.type == "cuda" and not given.no_compile)
         sizes = [given.images // 4, given.images, 4 * given.images] if given.grow else [given.images]
         rows = []

@@ -31,6 +31,11 @@ def points_of(n: int, dim: int, classes: int, device: torch.device) -> tuple[Ten
     return points.to(device), torch.where(labelled, truth, -1).numpy()
 
 
+def warm_up(device: torch.device) -> None:
+    points, labels = points_of(8000, 768, 100, device)
+    SemiSupervisedKMeans(100, n_init=5, random_state=0).fit(points, labels)
+
+
 def floor_s(n: int, dim: int, clusters: int, starts: int, iterations: int) -> float:
     """Two matrix products an iteration and start: distances, and sums of clusters."""
     return 2 * 2 * n * dim * clusters * starts * iterations / (FP32_TFLOPS * 1e12)
@@ -38,8 +43,7 @@ def floor_s(n: int, dim: int, clusters: int, starts: int, iterations: int) -> fl
 
 def on_gpu(device: torch.device) -> None:
     rows = []
-    warm, _ = points_of(1000, 768, 10, device)
-    SemiSupervisedKMeans(10, n_init=5, random_state=0).fit(warm)
+    warm_up(device)
     for n, clusters in ((6_000, 200), (127_000, 100)):
         points, labels = points_of(n, 768, clusters, device)
         reset_peak(device)
@@ -86,7 +90,8 @@ def on_cpu(starts: int, iterations: int) -> None:
 
 
 def grow(device: torch.device) -> None:
-    sweeps = {"points": [(n, 100) for n in (8_000, 32_000, 128_000)], "clusters": [(16_000, c) for c in (50, 200, 800)]}
+    warm_up(device)
+    sweeps = {"points": [(n, 100) for n in (8_000, 32_000, 128_000)], "clusters": [(64_000, c) for c in (50, 200, 800)]}
     rows = []
     for name, sizes in sweeps.items():
         times, peaks = [], []

@@ -1,9 +1,25 @@
 import pytest
 import torch
 
-from promptcal.device import COMPILE_FROM_STEPS, choose_compile, choose_dtype, float32_products
+from promptcal import device as device_module
+from promptcal.device import COMPILE_FROM_STEPS, can_run_triton, choose_compile, choose_dtype, computing_on
 
-CPU, MPS = torch.device("cpu"), torch.device("mps")
+CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """``a_gpu(capability)``: a machine that says it has one of that generation, with Triton and a compiler."""
+
+    def pretend(capability, *, triton=True, compiler="/usr/bin/cc"):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(device_module, "find_spec", lambda name: object() if triton else None)
+        monkeypatch.setattr(device_module.shutil, "which", lambda name: compiler)
+        monkeypatch.delenv("CC", raising=False)
+        can_run_triton.cache_clear()
+
+    yield pretend
+    can_run_triton.cache_clear()
 
 
 @pytest.mark.parametrize("device", [CPU, MPS])
@@ -14,38 +30,53 @@ def test_without_a_gpu_made_for_bf16_networks_compute_in_float32_unless_told(dev
 
 
 @pytest.mark.parametrize(("capability", "dtype"), [((7, 5), torch.float32), ((8, 0), torch.bfloat16)])
-def test_a_gpu_decides_by_its_generation(monkeypatch, capability, dtype):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert choose_dtype("auto", torch.device("cuda")) == dtype
+def test_a_gpu_decides_by_its_generation(a_gpu, capability, dtype):
+    a_gpu(capability)
+    assert choose_dtype("auto", CUDA) == dtype
 
 
-def test_compiling_is_for_gpus_and_long_runs_unless_told():
-    cuda = torch.device("cuda")
+def test_compiling_is_for_gpus_and_long_runs_unless_told(a_gpu):
+    a_gpu((9, 0))
+    assert choose_compile("auto", CUDA, COMPILE_FROM_STEPS)
+    assert not choose_compile("auto", CUDA, COMPILE_FROM_STEPS - 1)
     assert not choose_compile("auto", CPU, 10**6)
-    assert not choose_compile("auto", cuda, COMPILE_FROM_STEPS - 1)
     assert choose_compile("always", CPU, 1)
-    assert not choose_compile("never", cuda, 10**6)
+    assert not choose_compile("never", CUDA, 10**6)
 
 
-@pytest.mark.skipif(__import__("importlib.util").util.find_spec("triton") is None, reason="Triton is not there")
-def test_a_long_run_on_a_gpu_is_compiled():
-    assert choose_compile("auto", torch.device("cuda"), COMPILE_FROM_STEPS)
+@pytest.mark.parametrize("lacking", [{"triton": False}, {"compiler": None}, {"capability": (6, 1)}])
+def test_a_gpu_without_what_triton_needs_does_without_it(a_gpu, lacking):
+    a_gpu(**{"capability": (8, 0), **lacking})
+    assert not can_run_triton(CUDA)
+    assert not choose_compile("auto", CUDA, 10**6)
 
 
-def test_products_are_as_before_afterwards_even_after_an_error():
-    torch.set_float32_matmul_precision("medium")
-    seen = []
+def test_on_a_cpu_the_callers_settings_are_left_alone():
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # after which the older interface may not even be read
+    try:
+        with computing_on(CPU, torch.bfloat16):
+            assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "none"
+
+
+@pytest.mark.parametrize(("dtype", "setting"), [(torch.bfloat16, "tf32"), (torch.float32, "ieee")])
+def test_products_are_as_before_afterwards_even_after_an_error(monkeypatch, dtype, setting):
+    class OnNothing:
+        def __init__(self, device):
+            assert device == CUDA
+
+        __enter__ = __exit__ = lambda self, *given: None
+
+    monkeypatch.setattr(torch.cuda, "device", OnNothing)
+    matmul, seen = torch.backends.cuda.matmul, []
+    before = matmul.fp32_precision
 
     def fail():
-        with float32_products(torch.device("cuda"), torch.bfloat16):
-            seen.append(torch.get_float32_matmul_precision())
-            with float32_products(CPU, torch.float32):
-                seen.append(torch.get_float32_matmul_precision())
+        with computing_on(CUDA, dtype):
+            seen.append(matmul.fp32_precision)
             raise ZeroDivisionError
 
-    try:
-        with pytest.raises(ZeroDivisionError):
-            fail()
-        assert [*seen, torch.get_float32_matmul_precision()] == ["high", "highest", "medium"]
-    finally:
-        torch.set_float32_matmul_precision("highest")
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert [*seen, matmul.fp32_precision] == [setting, before]

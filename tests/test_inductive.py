@@ -136,15 +136,16 @@ def test_too_few_test_images_are_refused(small_set, quick_settings, validation, 
 
 
 def test_mini_inductive_needs_no_download(promptcal, tmp_path, quick_settings):
-    settings = [*quick_settings, *SHORT, "data.batch_size=338", "selection.by=validation", "selection.max_images=200"]
-    arguments = ["benchmark", "mini-inductive", "--root", tmp_path, "--output", tmp_path / "run", "-q", "--no-report"]
+    settings = [*quick_settings, *SHORT, "data.batch_size=500", "selection.by=validation", "selection.max_images=200"]
+    arguments = ["benchmark", "mini-inductive", "--root", tmp_path, "--output", tmp_path / "run", "--quiet"]
+    arguments += ["--method", "promptcal-warmup", "--no-report"]
     code, out, err = promptcal(*arguments, *(part for s in settings for part in ("--set", s)))
     assert code == 0, err
     found = json.loads((tmp_path / "run" / "results.json").read_text())
     assert found["protocol"] == "inductive"
     header = next(line for line in out.splitlines() if "accuracy on the test images, %" in line)
     assert [cell.strip() for cell in header.strip("┃").split("┃")][1:] == ["All", "Known", "New", "Known*", "New*"]
-    shown = next(line for line in out.splitlines() if "affinity learning" in line)
+    shown = next(line for line in out.splitlines() if "warm-up" in line)
     parts = ("all", "known", "new", "separate_known", "separate_new")
     expected = [f"{100 * found['scores']['selected'][part]:.1f}" for part in parts]
     assert [cell.strip() for cell in shown.strip("│").split("│")][1:] == expected

@@ -1,7 +1,10 @@
 """Which device to compute on, how precisely, and whether compiled."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 
 import torch
@@ -28,6 +31,7 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+_HAS_FP32_PRECISION = hasattr(torch.backends.cuda.matmul, "fp32_precision")  # since PyTorch 2.9
 COMPILE_FROM_STEPS = 2000  # compiling takes half a minute on an H200 and saves 30 ms a step there
 
 
@@ -42,16 +46,31 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
 def choose_compile(setting: str, device: torch.device, steps: int) -> bool:
     """Whether to compile the network; "auto" does on CUDA if there are enough steps for it to pay."""
     if setting == "auto":
-        return device.type == "cuda" and steps >= COMPILE_FROM_STEPS and find_spec("triton") is not None
+        return steps >= COMPILE_FROM_STEPS and can_run_triton(device)
     return setting == "always"
 
 
+@cache
+def can_run_triton(device: torch.device) -> bool:
+    """Whether Triton's kernels run there: it needs a GPU of compute capability 7 and a C compiler for its launcher."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return False
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    return compiler is not None and torch.cuda.get_device_capability(device) >= (7, 0)
+
+
 @contextmanager
-def float32_products(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Beside bf16 networks let a GPU do float32 matrix products in TF32; beside float32 ones in full."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if device.type == "cuda" and dtype == torch.bfloat16 else "highest")
-    try:
+def computing_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Make a CUDA device the current one and set its float32 matrix products: TF32 beside a bf16 network, else full."""
+    if device.type != "cuda":
         yield
+        return
+    matmul = torch.backends.cuda.matmul
+    setting, fast, full = ("fp32_precision", "tf32", "ieee") if _HAS_FP32_PRECISION else ("allow_tf32", True, False)
+    before = getattr(matmul, setting)
+    setattr(matmul, setting, fast if dtype == torch.bfloat16 else full)
+    try:
+        with torch.cuda.device(device):
+            yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        setattr(matmul, setting, before)

@@ -26,7 +26,7 @@ from promptcal.data.labels import class_numbers
 from promptcal.data.splits import hold_out
 from promptcal.data.store import HOST_SHARE, decode, free_host_memory, stored_size
 from promptcal.data.stream import inspect
-from promptcal.device import choose_compile, choose_device, choose_dtype, float32_products
+from promptcal.device import choose_compile, choose_device, choose_dtype, computing_on
 from promptcal.errors import ConfigError, DataError, Interrupted, LabelError, PromptCALWarning, RunError
 from promptcal.methods import METHODS, Surroundings, method_of
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
@@ -37,6 +37,7 @@ from promptcal.report.class_count import write_class_count
 from promptcal.report.sheets import write_sheets
 from promptcal.report.thumbnails import chosen_images, make_thumbnails
 from promptcal.run import Assignments, RunDirectory, build_network, category_names, stored_side
+from promptcal.training.affinity import AffinityStage
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.interrupts import StopRequest
@@ -156,7 +157,7 @@ class Fit:
 
     def run(self, *, resume: bool, skip_unreadable: bool) -> None:
         self.started = time.monotonic()
-        with float32_products(self.device, choose_dtype(self.config.precision, self.device)):
+        with computing_on(self.device, choose_dtype(self.config.precision, self.device)):
             self._run(resume, skip_unreadable)
 
     def _run(self, resume: bool, skip_unreadable: bool) -> None:
@@ -329,7 +330,9 @@ class Fit:
             vit.compile(dynamic=False)
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         how = ", compiled (the first steps take half a minute)" if compiled else ""
-        self.console.print(f"Training on {name} in {str(vit.dtype).removeprefix('torch.')}{how}", highlight=False)
+        self.console.print(
+            f"Training on {name} in {str(vit.compute_dtype).removeprefix('torch.')}{how}", highlight=False
+        )
 
     def _sampler(self, labels: np.ndarray) -> BalancedSampler:
         inductive = self.problem.inductive
@@ -356,7 +359,7 @@ class Fit:
             _warn(f"{len(faults)} images in {settings.distillation} cannot be read and are not distilled on")
         # the student's trunk is as it came here even in a resumed run, whose weights are put in place later
         frozen = PromptedViT(copy.deepcopy(self.network.vit.backbone), prompts=0, train_blocks=0)
-        frozen.compute_in(self.network.vit.dtype)
+        frozen.compute_in(self.network.vit.compute_dtype)
         sizes = self.network.vit.preprocessing
         return Distillation(
             frozen,
@@ -416,6 +419,8 @@ class Fit:
         )
         if state is not None:
             loop.restore(state)
+        if isinstance(stage, AffinityStage) and stage.about:
+            self.console.print(stage.about, highlight=False)
         loop.run()
         self.results[stage.name] = {
             "best_epoch": loop.position.best_epoch,
@@ -492,13 +497,15 @@ class Fit:
             random_state=derive_seed(self.config.seed, "kmeans"),
         )
         with progress_bar(self.console) as bar:
-            task = bar.add_task("clustering", total=settings.n_init, note="")
+            known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
+            starts = settings.n_init if known < self.config.n_classes else 1  # nothing is random then
+            task = bar.add_task("clustering", total=starts, note="")
             return kmeans.fit(features, labels, on_progress=lambda done: bar.update(task, completed=done))
 
     def _score_frozen(self) -> None:
         """The backbone as it came: what any of this is worth is the gain over this."""
         plain = PromptedViT(self.network.vit.backbone, prompts=0, train_blocks=self.config.model.train_blocks)
-        plain.compute_in(self.network.vit.dtype)
+        plain.compute_in(self.network.vit.compute_dtype)
         if self.problem.inductive is not None:  # the test images have no labels to give to k-means
             self._record("kmeans", self._score_test(plain, "frozen test features"))
             return

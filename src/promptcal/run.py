@@ -22,7 +22,7 @@ from promptcal._version import __version__
 from promptcal.config import Config, validate
 from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
-from promptcal.device import choose_device, choose_dtype
+from promptcal.device import choose_device, choose_dtype, computing_on
 from promptcal.errors import ConfigError, RunError, WeightsError
 from promptcal.methods import method_of
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork, load_weights
@@ -196,7 +196,8 @@ def embed_in_parts(
             store, kept, _ = decode(part, resize, skip_unreadable=skip_unreadable)
             view = View(store.placed(device), *vit.preprocessing, resize=resize, device=device, reuse=True)
             positions += [first + i for i in kept]
-            features.append(embed(vit, view, torch.arange(len(store))))
+            with computing_on(device, vit.compute_dtype):
+                features.append(embed(vit, view, torch.arange(len(store))))
             bar.advance(task, len(part))
     return positions, torch.cat(features)
 

@@ -9,7 +9,13 @@ from torch.nn import functional as F
 from promptcal.affinity import affinity_graph, consensus_graph, diffuse, nearest_neighbours, neighbour_graph
 from promptcal.affinity import graph as graph_module
 from promptcal.affinity.diffusion import diffused_rows, halves_diffusion, sparse_diffusion
-from promptcal.affinity.graph import dense_affinity_graph
+from promptcal.affinity.graph import (
+    GraphSettings,
+    dense_affinity_graph,
+    sampled_affinity_graph,
+    sparse_affinity_graph,
+    way_for,
+)
 
 
 def nodes(n, classes, dim=24, spread=0.6, seed=0):
@@ -19,7 +25,7 @@ def nodes(n, classes, dim=24, spread=0.6, seed=0):
     return F.normalize(centres[chosen] + spread * torch.randn(n, dim, generator=generator), dim=1)
 
 
-SIZES = [(200, 6, 7), (60, 1, 3), (40, 5, 39), (5, 1, 10), (2, 1, 1)]
+SIZES = [(200, 6, 7), (200, 2, 60), (60, 1, 3), (40, 5, 39), (5, 1, 10), (2, 1, 1)]
 
 
 @pytest.mark.parametrize(("n", "classes", "k"), SIZES)
@@ -49,7 +55,7 @@ def test_two_halves_keep_the_precision_of_float32(n, classes, k):
 )
 def test_the_fast_graph_decides_as_the_dense_one(diagonal, consensus, steps):
     embeddings = nodes(300, 8)
-    dense = dense_affinity_graph(embeddings, 40, 6, 0.7, steps, diagonal, consensus)
+    dense = dense_affinity_graph(embeddings, 40, GraphSettings(6, 0.7, steps, diagonal, consensus))
     options = {"steps": steps, "include_diagonal": diagonal, "consensus": consensus}
     fast = affinity_graph(embeddings[:40], embeddings[40:], 6, 0.7, **options)
     assert fast.exact
@@ -63,12 +69,22 @@ def test_the_fast_graph_decides_as_the_dense_one(diagonal, consensus, steps):
 @pytest.mark.parametrize(("classes", "spread"), [(100, 0.6), (20, 1.0)])
 def test_beyond_8192_nodes_the_threshold_of_sampled_rows_is_within_a_percent(classes, spread):
     embeddings = nodes(9000, classes, dim=16, spread=spread)
-    found = affinity_graph(embeddings[:128], embeddings[128:], 7, 0.8)
-    exact = graph_module._sparse_affinity_graph(embeddings, 128, 7, 0.8, 1, True, True)
-    assert not found.exact
+    found = sampled_affinity_graph(embeddings, 128, GraphSettings(7, 0.8))
+    exact = sparse_affinity_graph(embeddings, 128, GraphSettings(7, 0.8))
+    assert (found.exact, exact.exact) == (False, True)
     assert float(found.threshold) == pytest.approx(float(exact.threshold), rel=0.01)
     differing = (found.positives != exact.positives).sum() / exact.positives.sum()
     assert differing < 0.02
+
+
+def test_the_way_is_chosen_by_device_nodes_and_neighbours():
+    cpu, cuda, mps = (torch.device(name) for name in ("cpu", "cuda", "mps"))
+    few, many = GraphSettings(10, 0.5), GraphSettings(512, 0.5)
+    assert [way_for(n, few, cpu) for n in (4352, 20256)] == ["sparse", "sparse"]
+    assert [way_for(n, GraphSettings(2000, 0.5), cpu) for n in (4352, 20256)] == ["dense", "sampled"]
+    assert [way_for(n, many, cuda) for n in (4352, 8192, 8193)] == ["halves", "halves", "sampled"]
+    assert way_for(4352, few._replace(steps=2), cuda) == way_for(4352, few._replace(consensus=False), cuda) == "dense"
+    assert [way_for(n, few, mps) for n in (8192, 8193)] == ["dense", "sampled"]
 
 
 @pytest.mark.parametrize("limit", [8192, 10])

@@ -26,6 +26,7 @@ def value_sets():
         "all equal": torch.ones(300),
         "all zero": torch.zeros(300),
         "one": torch.tensor([0.25]),
+        "for several programs": torch.rand(40_000, generator=generator) ** 2,  # of 16,384 entries each
     }
 
 

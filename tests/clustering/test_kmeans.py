@@ -180,3 +180,19 @@ def test_nan_is_refused():
 def test_follows_scikit_learns_parameter_protocol():
     original = SemiSupervisedKMeans(4, n_init=7)
     assert clone(original).get_params() == original.get_params()
+
+
+def test_a_common_offset_makes_no_difference():
+    points, truth = blobs()
+    y = np.where((truth < 2) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+    here = SemiSupervisedKMeans(6, n_init=5, random_state=0).fit(points, y)
+    there = SemiSupervisedKMeans(6, n_init=5, random_state=0).fit(points + np.float32(1000), y)
+    assert np.array_equal(here.labels_, there.labels_)
+    assert there.inertia_ == pytest.approx(here.inertia_, rel=1e-3)
+    np.testing.assert_allclose(there.cluster_centers_ - 1000, here.cluster_centers_, atol=1e-2)
+    assert np.array_equal(there.predict(points + np.float32(1000)), here.predict(points))
+
+
+def test_at_least_one_start_is_needed():
+    with pytest.raises(ValueError, match="n_init must be at least 1"):
+        SemiSupervisedKMeans(2, n_init=0).fit(np.eye(4))

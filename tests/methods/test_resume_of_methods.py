@@ -36,7 +36,7 @@ def test_stopped_and_resumed_equals_uninterrupted(monkeypatch, tmp_path, small_s
         "overrides": (*quick_settings, f"{method}.epochs=2", "tensorboard=no"),
     }  # fmt: skip
     fit(**arguments, output=tmp_path / "whole")
-    step = Loop._step
+    step = Loop.step
     done = 0
 
     def step_then_interrupt(self, *args):
@@ -46,7 +46,7 @@ def test_stopped_and_resumed_equals_uninterrupted(monkeypatch, tmp_path, small_s
         if done == stop_at:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Loop, "_step", step_then_interrupt)
+    monkeypatch.setattr(Loop, "step", step_then_interrupt)
     with pytest.raises(Interrupted, match="--resume"):
         fit(**arguments, output=tmp_path / "run")
     fit(**arguments, output=tmp_path / "run", resume=True)

@@ -43,6 +43,26 @@ def test_blocks_of_another_kind_are_called_as_they_are(tiny_timm, name):
     assert not can_read_out(tiny_timm(name).blocks[-1])
 
 
+def test_parts_that_were_changed_or_are_watched_are_called_as_they_are(tiny_vit, images):
+    class Adapted(torch.nn.Linear):
+        pass
+
+    changed = tiny_vit().blocks[-1]
+    changed.attn.qkv.__class__ = Adapted
+    assert not can_read_out(changed)
+
+    watched, calls = tiny_vit(), []
+    watched.blocks[-1].attn.register_forward_hook(lambda *given: calls.append(1))
+    assert not can_read_out(watched.blocks[-1])
+    PromptedViT(watched, 3, 2)(images(watched))
+    assert calls == [1]
+
+    overlapping = tiny_vit().patch_embed
+    overlapping.proj.stride = (4, 4)
+    views = torch.randn(2, 3, 16, 16)
+    assert torch.equal(embed_patches(overlapping, views), overlapping(views))
+
+
 def test_what_is_read_out_of_the_network_is_the_beginning_of_all_its_tokens(tiny_vit, images):
     vit = tiny_vit(reg_tokens=2)
     model = PromptedViT(vit, 4, 2)

@@ -56,7 +56,7 @@ def csv_lines(path):
 def test_mean_deviation_and_difference(three_seeds):
     made = make_table("semiag-ablation", where=three_seeds, run=False)
     line = csv_lines(made.csv)["(5) PromptCAL", "CUB-200"]
-    assert (line["seeds"], line["status"], line["seconds"]) == ("0 1 2", "finished", "200")
+    assert (line["seeds"], line["n_seeds"], line["status"], line["seconds"]) == ("0 1 2", "3", "finished", "200")
     assert float(line["all_selected_mean"]) == pytest.approx(np.mean([60, 62, 67]))
     assert float(line["all_selected_std"]) == pytest.approx(np.std([60, 62, 67], ddof=1))
     assert float(line["all_last_mean"]) == pytest.approx(np.mean([50, 60, 61]))

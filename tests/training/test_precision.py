@@ -13,9 +13,11 @@ import torch
 
 from promptcal import fit
 from promptcal.config import load_config
-from promptcal.data import embedded_set
+from promptcal.data import ImageStore, View, embedded_set
 from promptcal.models import Network, PromptedViT
 from promptcal.training.affinity import AffinityStage
+from promptcal.training.embedding import embed
+from promptcal.training.recorder import Reading
 from promptcal.training.stage import Batch
 from promptcal.training.warmup import WarmupStage
 
@@ -76,6 +78,33 @@ def test_a_bf16_step_agrees_with_the_float32_step(name, compiled):
     assert float(gradients[1].norm() / gradients[0].norm()) == pytest.approx(1.0, abs=0.02)
 
 
+def test_a_compiled_network_embeds_a_last_batch_that_is_not_full(tmp_path):
+    """Padded and cut again, so that no batch of another size is compiled: counted by the compiler's backend."""
+    network = embedded_network(depth=1)
+    batches = set()
+
+    def backend(graph, inputs):
+        batches.update(len(i) for i in inputs if isinstance(i, torch.Tensor) and i.shape[1:] == (3, 32, 32))
+        return graph.forward
+
+    data = embedded_set("train")
+    store = ImageStore.of(list(data.images[:70]))
+    view = View(store, *network.vit.preprocessing)
+    expected = embed(network, view, torch.arange(70), batch_size=32)
+    network.vit.compile(dynamic=False, backend=backend)
+    found = embed(network, view, torch.arange(70), batch_size=32)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert batches == {32}
+
+
+def test_readings_are_the_numbers_in_order():
+    numbers = {"loss": torch.tensor(1.5), "positives": torch.tensor(3), "threshold": torch.tensor(0.25)}
+    reading = Reading(numbers)
+    assert reading.is_there()
+    assert reading.values() == {"loss": 1.5, "positives": 3.0, "threshold": 0.25}
+    assert Reading({}).values() == {}
+
+
 def test_training_curves_in_bf16_are_those_in_float32_within_the_noise_of_seeds(tmp_path, small_set, quick_settings):
     images, _, labels = small_set
     curves = {}
@@ -98,5 +127,6 @@ def test_training_curves_in_bf16_are_those_in_float32_within_the_noise_of_seeds(
     noise = curves["fp32"].std(axis=0, ddof=1)
     difference = np.abs(curves["bf16"] - curves["fp32"]).mean(axis=0)
     assert curves["fp32"].shape == (3, 4)
+    assert (difference > 0).all()  # or bf16 was not used at all
     assert (difference < noise).all(), (difference, noise)
     assert (difference < 0.01 * curves["fp32"].mean(axis=0)).all()

@@ -68,7 +68,7 @@ STEPS = 3 * 2 * 2  # 48 images in batches of 16, two epochs in each of two stage
 
 @pytest.mark.parametrize("stop_at", [1, 3, 5, 6, 7, 12])
 def test_stopped_between_any_two_steps_and_resumed(monkeypatch, tmp_path, arguments, uninterrupted, stop_at):
-    step = Loop._step
+    step = Loop.step
     done = 0
 
     def step_then_interrupt(self, *args):
@@ -78,7 +78,7 @@ def test_stopped_between_any_two_steps_and_resumed(monkeypatch, tmp_path, argume
         if done == stop_at:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Loop, "_step", step_then_interrupt)
+    monkeypatch.setattr(Loop, "step", step_then_interrupt)
     with pytest.raises(Interrupted, match="--resume") as stopped:
         fit(**arguments, output=tmp_path / "run")
     assert stopped.value.exit_code == 130
@@ -126,7 +126,7 @@ def test_resume_refuses_other_settings_or_images(monkeypatch, tmp_path, argument
         signal.raise_signal(signal.SIGINT)
         self.position.step += 1
 
-    monkeypatch.setattr(Loop, "_step", interrupt)
+    monkeypatch.setattr(Loop, "step", interrupt)
     with pytest.raises(Interrupted):
         fit(**arguments, output=tmp_path / "run")
     with pytest.raises(RunError, match="unfinished run.*--resume"):

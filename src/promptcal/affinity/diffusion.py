@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from promptcal.affinity import kernels
 
+_PAIRS_UP_TO = 48  # members of a neighbourhood, of which all pairs are listed; a product is cheaper beyond
 SPLIT = 2048.0  # the second half's scale: what 11 bits of the first leave over, brought back into range
 
 
@@ -36,7 +37,10 @@ def in_degrees(neighbourhoods: Tensor) -> Tensor:
 
 def consensus_counts(neighbourhoods: Tensor) -> Tensor:
     """C, dense: in how many neighbourhoods both nodes lie; the diagonal is 0."""
-    n = len(neighbourhoods)
+    n, width = neighbourhoods.shape
+    if width > _PAIRS_UP_TO:
+        members = torch.zeros(n, n, dtype=torch.float16, device=neighbourhoods.device).scatter_(1, neighbourhoods, 1.0)
+        return _wide_product(members.T, members).fill_diagonal_(0.0)
     pairs = (neighbourhoods.unsqueeze(2) * n + neighbourhoods.unsqueeze(1)).flatten()
     counts = torch.zeros(n * n, device=pairs.device)
     counts.index_add_(0, pairs, torch.ones(len(pairs), device=pairs.device))
@@ -87,7 +91,7 @@ def diffused_rows(neighbours: Tensor, rows: Tensor, steps: int, consensus: bool)
     From the left, row by row: e Q_t = ((e G) Q_(t-1)) G^T + e, and e Q_0 = e G. Here a row stands as a column.
     """
     operators = _Operators(neighbours, consensus)
-    start = F.one_hot(rows, len(neighbours)).T.to(torch.float32).contiguous()
+    start = torch.zeros(len(neighbours), len(rows), device=rows.device).scatter_(0, rows.unsqueeze(0), 1.0)
     left = [start]
     for _ in range(steps + 1):
         left.append(operators.transposed_graph(left[-1]))

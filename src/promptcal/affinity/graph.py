@@ -1,6 +1,6 @@
 """The affinity graph of SemiAG, step by step: neighbours, consensus (Eq. 4), diffusion (Eq. 5), threshold."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,6 +62,17 @@ def affinity_threshold(diffused: Tensor, quantile: float, include_diagonal: bool
     return quantile_above_mean(diffused, quantile)
 
 
+class GraphSettings(NamedTuple):
+    """What the graph is made by: neighbours, threshold quantile, diffusion steps, the diagonal in the threshold or
+    not, and consensus or the plain neighbour graph in its place."""
+
+    k: int
+    quantile: float
+    steps: int = 1
+    include_diagonal: bool = True
+    consensus: bool = True
+
+
 class AffinityGraph(NamedTuple):
     """What SemiAG found: pseudo positives (query x node) and the threshold that made them.
 
@@ -73,8 +84,19 @@ class AffinityGraph(NamedTuple):
     exact: bool = True
 
 
-EXACT_UP_TO = 8192  # nodes
+EXACT_UP_TO = 8192  # nodes, where a matrix of all pairs is made
 SAMPLED_ROWS = 4096  # beyond that many nodes the threshold is taken from as many rows
+
+
+def way_for(n: int, settings: GraphSettings, device: torch.device) -> Literal["sparse", "halves", "dense", "sampled"]:
+    """The fastest way to the graph of ``n`` nodes: three exact ones, and for many nodes one of sampled rows."""
+    if device.type == "cpu" and 16 * settings.k < n:  # with more neighbours than that, rows are hardly sparse
+        return "sparse"
+    if n > EXACT_UP_TO:
+        return "sampled"
+    if device.type == "cuda" and settings.consensus and settings.steps == 1 and n > 1:
+        return "halves"
+    return "dense"
 
 
 def affinity_graph(
@@ -92,56 +114,57 @@ def affinity_graph(
     Without ``consensus`` the plain neighbour graph takes the place of the consensus graph. `dense_affinity_graph`
     says what is computed; this does it in the fastest way for the device and the number of nodes.
     """
+    settings = GraphSettings(k, quantile, steps, include_diagonal, consensus)
     nodes = torch.cat([queries, memory])
-    n = len(nodes)
-    if n > EXACT_UP_TO:
-        return _sampled_affinity_graph(nodes, len(queries), k, quantile, steps, include_diagonal, consensus)
-    if nodes.device.type == "cpu":
-        return _sparse_affinity_graph(nodes, len(queries), k, quantile, steps, include_diagonal, consensus)
-    if nodes.device.type == "cuda" and consensus and steps == 1 and n > 1:
-        diffused = halves_diffusion(nearest_neighbours(nodes, k))
-        diffused.diagonal().add_(1.0)
-        return _thresholded(diffused, len(queries), quantile, include_diagonal)
-    return dense_affinity_graph(nodes, len(queries), k, quantile, steps, include_diagonal, consensus)
+    make = _WAYS[way_for(len(nodes), settings, nodes.device)]
+    return make(nodes, len(queries), settings)
 
 
-def dense_affinity_graph(
-    nodes: Tensor, n_queries: int, k: int, quantile: float, steps: int, include_diagonal: bool, consensus: bool
-) -> AffinityGraph:
+def dense_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
     """The definition, step by step."""
-    graph = consensus_graph(nodes, k) if consensus else neighbour_graph(nodes, k)
-    return _thresholded(diffuse(graph, steps), n_queries, quantile, include_diagonal)
+    graph = (consensus_graph if settings.consensus else neighbour_graph)(nodes, settings.k)
+    return _thresholded(diffuse(graph, settings.steps), n_queries, settings)
 
 
-def _thresholded(diffused: Tensor, n_queries: int, quantile: float, include_diagonal: bool) -> AffinityGraph:
-    threshold = affinity_threshold(diffused, quantile, include_diagonal)
+def halves_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
+    diffused = halves_diffusion(nearest_neighbours(nodes, settings.k))
+    diffused.diagonal().add_(1.0)
+    return _thresholded(diffused, n_queries, settings)
+
+
+def _thresholded(diffused: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
+    threshold = affinity_threshold(diffused, settings.quantile, settings.include_diagonal)
     return AffinityGraph(diffused[:n_queries] > threshold, threshold)
 
 
-def _sparse_affinity_graph(
-    nodes: Tensor, n_queries: int, k: int, quantile: float, steps: int, include_diagonal: bool, consensus: bool
-) -> AffinityGraph:
-    diffused = sparse_diffusion(nearest_neighbours(nodes, k), steps, consensus)
+def sparse_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
+    diffused = sparse_diffusion(nearest_neighbours(nodes, settings.k), settings.steps, settings.consensus)
     rows = torch.from_numpy(diffused[:n_queries].toarray())
-    if not include_diagonal:
+    if not settings.include_diagonal:
         diffused.setdiag(0.0)
-    threshold = quantile_above_mean(torch.from_numpy(diffused.data), quantile)
+    threshold = quantile_above_mean(torch.from_numpy(diffused.data), settings.quantile)
     return AffinityGraph(rows > threshold, threshold)
 
 
-def _sampled_affinity_graph(
-    nodes: Tensor, n_queries: int, k: int, quantile: float, steps: int, include_diagonal: bool, consensus: bool
-) -> AffinityGraph:
+def sampled_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
     """Of the diffused affinities only the queries' rows, and evenly spaced ones for the threshold."""
-    neighbours = nearest_neighbours(nodes, k)
+    neighbours = nearest_neighbours(nodes, settings.k)
     spaced = torch.linspace(0, len(nodes) - 1, SAMPLED_ROWS, device=nodes.device).round().long()
     wanted = torch.cat([torch.arange(n_queries, device=nodes.device), spaced])
-    rows = diffused_rows(neighbours, wanted, steps, consensus).clamp_(min=0.0)
+    rows = diffused_rows(neighbours, wanted, settings.steps, settings.consensus).clamp_(min=0.0)
     sample = rows[n_queries:]
-    if not include_diagonal:
+    if not settings.include_diagonal:
         sample = sample.scatter(1, spaced.unsqueeze(1), 0.0)
-    threshold = quantile_above_mean(sample, quantile)
+    threshold = quantile_above_mean(sample, settings.quantile)
     return AffinityGraph(rows[:n_queries] > threshold, threshold, exact=False)
+
+
+_WAYS = {
+    "dense": dense_affinity_graph,
+    "halves": halves_affinity_graph,
+    "sparse": sparse_affinity_graph,
+    "sampled": sampled_affinity_graph,
+}
 
 
 def pseudo_positives(

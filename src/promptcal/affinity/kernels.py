@@ -9,6 +9,8 @@ import os
 import torch
 from torch import Tensor
 
+from promptcal.device import can_run_triton, widest_float
+
 try:
     import triton
 
@@ -20,7 +22,7 @@ _BLOCK, _ROUNDS = 2048, 8  # entries a program holds at a time, and how many tim
 
 
 def _use_triton(values: Tensor) -> bool:
-    return triton is not None and (values.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")
+    return can_run_triton(values.device) or (triton is not None and os.environ.get("TRITON_INTERPRET") == "1")
 
 
 def _grid(n: int, rounds: int) -> tuple[int]:
@@ -58,7 +60,7 @@ def quantile_above_mean(values: Tensor, quantile: float) -> Tensor:
     >>> quantile_above_mean(torch.tensor([0.0, 1.0, 2.0, 5.0, 9.0, 7.0]), 0.5)  # of 5, 9 and 7
     tensor(7.)
     """
-    values = values.flatten()
+    values = values.flatten().float()
     if _use_triton(values):
         return _quantile_by_counting(values, quantile)
     return _quantile_by_sorting(values, quantile)
@@ -66,7 +68,7 @@ def quantile_above_mean(values: Tensor, quantile: float) -> Tensor:
 
 def _quantile_by_sorting(values: Tensor, quantile: float) -> Tensor:
     """By sorting, which on a CPU is only done to the entries above the mean."""
-    double = torch.float32 if values.device.type == "mps" else torch.float64
+    double = widest_float(values.device)
     nonzero = torch.count_nonzero(values).clamp(min=1)
     mean = (values.sum(dtype=double) / nonzero).to(values.dtype)
     if values.device.type == "cpu":

@@ -2,7 +2,8 @@
 
 Distances are matrix products, and starts run side by side as one batch of centres [starts, clusters, dim]; a start
 that has converged leaves the batch. On a GPU a batch holds as many starts as its memory takes, on a CPU one, whose
-distances then stay in its cache. Products are in full float32 whatever the caller's setting.
+distances then stay in its cache. Products are in full float32 whatever the caller's setting, and points are taken
+from their mean, so that a common offset costs no precision.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,10 +14,10 @@ import torch
 from sklearn.base import BaseEstimator, ClusterMixin
 from torch import Tensor
 
-from promptcal.device import float32_products, widest_float
+from promptcal.device import computing_on, widest_float
 
-# of the largest temporary, points x starts x clusters
-_MAX_ELEMENTS_ON_GPU = 1_500_000_000
+_MAX_ELEMENTS_ON_GPU = 1_500_000_000  # of the largest temporary, points x starts x clusters
+_BYTES_BY_ELEMENT = 12  # three temporaries of that size in float32
 _MAX_DRAWN_FROM = 50_000_000  # points x starts, when starting centres are drawn
 
 
@@ -179,16 +180,20 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         self, X: Any, y: Any = None, *, on_progress: Callable[[int], None] = lambda done: None
     ) -> "SemiSupervisedKMeans":
         """Cluster ``X``; ``on_progress`` is told how many starts are done."""
+        if self.n_init < 1:
+            raise ValueError(f"n_init must be at least 1, not {self.n_init}")
         points = _as_points(X)
+        offset = points.mean(dim=0)
+        points = points - offset
         fixed, self.classes_ = self._fixed_clusters(points, y)
         generator = torch.Generator()
         if self.random_state is None:
             generator.seed()
         else:
             generator.manual_seed(self.random_state)
-        with float32_products(points.device, torch.float32):
+        with computing_on(points.device, torch.float32):
             best = self._best_start(points, fixed, generator, on_progress)
-        self.cluster_centers_ = best.centres.cpu().numpy()
+        self.cluster_centers_ = (best.centres + offset).cpu().numpy()
         self.labels_ = best.labels.cpu().numpy()
         self.inertia_ = best.inertia
         self.n_iter_ = best.n_iter
@@ -202,7 +207,9 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         """The nearest cluster of each point."""
         points = _as_points(X)
         centres = torch.as_tensor(self.cluster_centers_, device=points.device)
-        return _squared_distances(points, centres).argmin(dim=1).cpu().numpy()
+        offset = centres.mean(dim=0)
+        with computing_on(points.device, torch.float32):
+            return _squared_distances(points - offset, centres - offset).argmin(dim=1).cpu().numpy()
 
     def _fixed_clusters(self, points: Tensor, y: Any) -> tuple[Tensor, np.ndarray]:
         if y is None:
@@ -249,7 +256,10 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
     def _starts_at_once(self, points: Tensor) -> int:
         if points.device.type == "cpu":
             return 1
-        return max(1, _MAX_ELEMENTS_ON_GPU // (len(points) * self.n_clusters))
+        room = _MAX_ELEMENTS_ON_GPU
+        if points.device.type == "cuda":
+            room = min(room, torch.cuda.mem_get_info(points.device)[0] // (2 * _BYTES_BY_ELEMENT))
+        return max(1, room // (len(points) * self.n_clusters))
 
 
 def _parts(total: int, size: int) -> Iterator[int]:

@@ -1,5 +1,6 @@
 """Views of stored images: random crop and flip to train on, the centre crop to look at."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -22,6 +23,22 @@ class Normalise:
 
     def in_place(self, values: Tensor) -> Tensor:
         return values.mul_(self.scale).add_(self.shift)
+
+
+class _PinnedRoom:
+    """Page-locked memory for n crops on their way to a GPU; filled again only when the last ones have left it."""
+
+    def __init__(self, n: int, size: int) -> None:
+        self.pixels = torch.empty(n, 3, size, size, dtype=torch.uint8, pin_memory=True)
+        self.left = torch.cuda.Event()
+
+    def send(self, crops: Iterator[Tensor], device: torch.device) -> Tensor:
+        self.left.synchronize()
+        for place, crop in zip(self.pixels, crops, strict=True):
+            place.copy_(crop)
+        sent = self.pixels.to(device, non_blocking=True)
+        self.left.record(torch.cuda.current_stream(device))
+        return sent
 
 
 class View:
@@ -53,6 +70,7 @@ class View:
         if self._enlarging is None and smallest < size:
             raise ValueError(f"crops of {size} pixels cannot be cut from a stored image of {smallest}")
         self._rooms: dict[int, Tensor] = {}
+        self._pinned: dict[int, deque[_PinnedRoom]] = {}
 
     def _matrices(self, resize: int | None) -> tuple[Tensor, Tensor] | None:
         """How a store of equal small images is enlarged: the matrices down and across, or None if it is not."""
@@ -98,16 +116,13 @@ class View:
 
     def _crops(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
         if self._enlarging is not None:
-            return self.normalise(self._enlarged(index, top, left, flip).to(self.device))
+            return self.normalise(self._enlarged(index, top, left, flip).to(self.device, non_blocking=True))
         if self.store.device.type != "cpu":
             return self.normalise(self.store.crop(index, top, left, self.size, flip))
         crops = self.store.each_crop(index, top, left, self.size, flip)
         if self.device.type == "cpu":
             return self._normalised_one_by_one(crops, len(index))
-        stacked = self._room(len(index), torch.uint8)
-        for place, crop in zip(stacked, crops, strict=True):
-            place.copy_(crop)
-        return self.normalise(stacked.to(self.device))
+        return self.normalise(self._staged(crops, len(index)))
 
     def _enlarged(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
         assert self._enlarging is not None
@@ -126,12 +141,19 @@ class View:
             self.normalise.in_place(place.copy_(crop))
         return views
 
+    def _staged(self, crops: Iterator[Tensor], n: int) -> Tensor:
+        """Crops from host memory on the device. Of two pinned rooms one is filled while the other is still copied."""
+        if self.device.type != "cuda":
+            return torch.stack(list(crops)).to(self.device)
+        rooms = self._pinned.setdefault(n, deque(_PinnedRoom(n, self.size) for _ in range(2)))
+        rooms.rotate()
+        return rooms[0].send(crops, self.device)
+
     def _room(self, n: int, dtype: torch.dtype) -> Tensor:
-        """Host memory for n crops: the last call's if it may be reused, pinned if they go on to a GPU."""
+        """Host memory for n crops: the last call's if it may be reused."""
         if self.reuse and n in self._rooms:
             return self._rooms[n]
-        pinned = self.device.type == "cuda"
-        room = torch.empty(n, 3, self.size, self.size, dtype=dtype, pin_memory=pinned)
+        room = torch.empty(n, 3, self.size, self.size, dtype=dtype)
         if self.reuse:
             self._rooms[n] = room
         return room

@@ -32,17 +32,24 @@ def match_clusters(y_true: np.ndarray, y_pred: np.ndarray) -> dict[Any, Any]:
     """The one-to-one map cluster -> class that gets the most points right (Hungarian algorithm)."""
     classes, class_ids = np.unique(y_true, return_inverse=True)
     clusters, cluster_ids = np.unique(y_pred, return_inverse=True)
-    overlap = np.zeros((len(clusters), len(classes)), dtype=np.int64)
-    np.add.at(overlap, (cluster_ids, class_ids), 1)
-    rows, columns = linear_sum_assignment(overlap, maximize=True)
+    rows, columns = _best_pairs(cluster_ids, class_ids, len(clusters), len(classes))
     return {clusters[r]: classes[c] for r, c in zip(rows, columns, strict=True)}
 
 
+def _best_pairs(
+    cluster_ids: np.ndarray, class_ids: np.ndarray, n_clusters: int, n_classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    overlap = np.bincount(cluster_ids * n_classes + class_ids, minlength=n_clusters * n_classes)
+    return linear_sum_assignment(overlap.reshape(n_clusters, n_classes), maximize=True)
+
+
 def _hits(y_true: np.ndarray, y_pred: np.ndarray) -> np.ndarray:
-    mapping = match_clusters(y_true, y_pred)
-    return np.fromiter(
-        (p in mapping and mapping[p] == t for t, p in zip(y_true, y_pred, strict=True)), bool, len(y_true)
-    )
+    classes, class_ids = np.unique(y_true, return_inverse=True)
+    clusters, cluster_ids = np.unique(y_pred, return_inverse=True)
+    rows, columns = _best_pairs(cluster_ids, class_ids, len(clusters), len(classes))
+    matched = np.full(len(clusters), -1)
+    matched[rows] = columns
+    return matched[cluster_ids] == class_ids
 
 
 def _mean(hits: np.ndarray) -> float:

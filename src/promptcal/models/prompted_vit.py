@@ -55,7 +55,7 @@ class PromptedViT(nn.Module):
         self.n_supervised = supervised if prompts else 0
         self.prompt_pooling = prompt_pooling
         self.dim: int = backbone.embed_dim
-        self.dtype = torch.float32
+        self.compute_dtype = torch.float32
         self.preprocessing = preprocessing(backbone)
         self.prompts = nn.Parameter(torch.empty(depth, prompts, self.dim)) if prompts else None
         if self.prompts is not None:
@@ -72,7 +72,7 @@ class PromptedViT(nn.Module):
         """Do matrix products in float32 or bfloat16; parameters, norms and sums stay in float32."""
         if dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(f"a network computes in float32 or bfloat16, not {dtype}")
-        self.dtype = dtype
+        self.compute_dtype = dtype
 
     @property
     def is_compiled(self) -> bool:
@@ -80,7 +80,7 @@ class PromptedViT(nn.Module):
         return self._compiled_call_impl is not None
 
     def arithmetic(self, device: torch.device) -> torch.autocast:
-        return torch.autocast(device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.compute_dtype == torch.bfloat16)
 
     def forward(self, images: Tensor) -> Tokens:
         first = self.backbone.num_prefix_tokens

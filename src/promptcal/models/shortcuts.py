@@ -2,7 +2,7 @@
 
 Patches are embedded by a matrix product instead of a strided convolution, which GPUs are slow at. The last block
 computes only the tokens that are read out: of 202 (class token, prompts, patches) three, though keys and values
-are still those of all. Any part of another kind than timm's plain one is called as it is.
+are still those of all. Any part of another kind than timm's plain one, or with a hook on it, is called as it is.
 """
 
 from typing import Any
@@ -27,9 +27,15 @@ def embed_patches(patch_embed: Any, images: Tensor) -> Tensor:
 
 
 def _is_plain(patch_embed: Any, images: Tensor) -> bool:
+    proj = getattr(patch_embed, "proj", None)
     return (
         type(patch_embed) is PatchEmbed
-        and isinstance(patch_embed.proj, nn.Conv2d)
+        and type(proj) is nn.Conv2d
+        and tuple(proj.kernel_size) == tuple(proj.stride) == tuple(patch_embed.patch_size)
+        and tuple(proj.padding) == (0, 0)
+        and tuple(proj.dilation) == (1, 1)
+        and proj.groups == 1
+        and _is_unwatched(patch_embed, proj)
         and patch_embed.flatten
         and patch_embed.output_fmt == Format.NCHW
         and tuple(patch_embed.img_size or ()) == tuple(images.shape[2:])
@@ -38,7 +44,18 @@ def _is_plain(patch_embed: Any, images: Tensor) -> bool:
 
 
 def can_read_out(block: Any) -> bool:
-    return type(block) is Block and type(block.attn) is Attention and getattr(block.attn, "gate", None) is None
+    return (
+        type(block) is Block
+        and type(block.attn) is Attention
+        and type(block.attn.qkv) is nn.Linear
+        and getattr(block.attn, "gate", None) is None
+        and _is_unwatched(block, block.attn, block.attn.qkv)
+    )
+
+
+def _is_unwatched(*modules: nn.Module) -> bool:
+    """Whether no hook waits for these to be called."""
+    return not any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in modules)
 
 
 def read_out(block: Block, tokens: Tensor, read: int) -> Tensor:

@@ -39,11 +39,12 @@ def write_class_count(folder: Path, count: ClassCount) -> None:
 def class_count_figure(count: ClassCount) -> "Figure":
     """Accuracy, silhouette and inertia (for its elbow) over the number of classes."""
     from matplotlib.figure import Figure  # here, for it would slow every command down
+    from matplotlib.ticker import ScalarFormatter
 
     figure = Figure(figsize=(6, 7), layout="constrained")
     numbers = [trial.n_classes for trial in count.trials]
     curves = {
-        "accuracy of the labelled images": [trial.accuracy for trial in count.trials],
+        "labelled accuracy": [trial.accuracy for trial in count.trials],
         "silhouette": [trial.silhouette for trial in count.trials],
         "inertia": [trial.inertia for trial in count.trials],
     }
@@ -51,6 +52,7 @@ def class_count_figure(count: ClassCount) -> "Figure":
         axes.plot(numbers, values, marker="o", markersize=3)
         axes.axvline(count.n_classes, color="tab:orange", label=f"{count.n_classes} classes")
         axes.set(ylabel=name, xscale="log")
+        axes.xaxis.set_major_formatter(ScalarFormatter())
         axes.grid(alpha=0.3)
     axes.set_xlabel("number of classes")
     figure.axes[0].legend()

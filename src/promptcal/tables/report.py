@@ -162,6 +162,7 @@ def _described(summary: Summary, c: CellSummary) -> dict[str, str]:
         "stage": c.cell.stage,
         "settings": " ".join([*summary.settings, *row.overrides]),
         "seeds": " ".join(map(str, c.outcomes)),
+        "n_seeds": str(len(c.outcomes)),
         "status": c.status,
         "seconds": _exact(c.seconds),
     }

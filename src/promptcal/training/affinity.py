@@ -13,6 +13,7 @@ from promptcal.affinity import (
     ranking_positives,
     sample_negatives,
 )
+from promptcal.affinity.graph import SAMPLED_ROWS, GraphSettings, way_for
 from promptcal.config import Config, has_term
 from promptcal.losses import SemiSupervisedTerms, contrastive_loss, semi_supervised_terms
 from promptcal.models import Network, Teacher, TokenOutput, projected_cosine
@@ -44,6 +45,20 @@ class AffinityStage:
             if has_term(token, config.affinity.cal)
         }
         self._to_push: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+
+    @property
+    def about(self) -> str:
+        """How exact the affinity graph is, for the user to know."""
+        settings = self.config.affinity
+        if settings.mining != "graph" or not self.memories:
+            return ""
+        nodes = 2 * self.config.data.batch_size + settings.memory
+        graph = GraphSettings(
+            self.config.neighbours, settings.quantile, settings.diffusion_steps, consensus=settings.consensus
+        )
+        way = way_for(nodes, graph, next(self.network.parameters()).device)
+        rows = f"{SAMPLED_ROWS:,} sampled rows" if way == "sampled" else "all rows (exact)"
+        return f"Affinity graph of {nodes:,} nodes, its threshold from {rows}"
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss

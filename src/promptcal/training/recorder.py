@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from torch import Tensor
 
+from promptcal.device import widest_float
 from promptcal.files import finite
 
 _BAR_LABELS = {"loss": "loss", "cls/positives": "positives"}
@@ -51,13 +52,14 @@ class Reading:
 
     def __init__(self, numbers: dict[str, Tensor]) -> None:
         self._names = list(numbers)
-        stacked = torch.stack([value.double() if value.device.type != "mps" else value for value in numbers.values()])
+        wide = [value.to(widest_float(value.device)) for value in numbers.values()]
+        stacked = torch.stack(wide) if wide else torch.empty(0)
         self._arrival = None
         if stacked.device.type == "cuda":
             self._host = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
             self._host.copy_(stacked, non_blocking=True)
             self._arrival = torch.cuda.Event()
-            self._arrival.record()
+            self._arrival.record(torch.cuda.current_stream(stacked.device))
         else:
             self._host = stacked.cpu()
 

@@ -30,7 +30,7 @@ class Distillation:
         """Mean squared difference of the L2-normalised class tokens on images drawn by ``seed``."""
         generator = torch.Generator().manual_seed(seed)
         images = torch.randint(len(self.view.store), (self.batch_size,), generator=generator)
-        views = self.view.random(images.to(self.view.store.device), generator)
+        views = self.view.random(images, generator)
         with torch.no_grad():
             target = F.normalize(self.frozen(views).cls.float(), dim=1)
         return F.mse_loss(F.normalize(network.vit(views).cls.float(), dim=1), target)

@@ -1,0 +1,120 @@
+"""What only a GPU can show: same results as on the CPU, nothing in a step that waits. Skipped where there is none."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from promptcal.affinity import affinity_graph
+from promptcal.affinity.graph import GraphSettings, dense_affinity_graph, sampled_affinity_graph, way_for
+from promptcal.affinity.kernels import quantile_above_mean
+from promptcal.clustering import SemiSupervisedKMeans
+from promptcal.config import load_config
+from promptcal.data import ImageStore, View, embedded_set
+from promptcal.device import computing_on
+from promptcal.models import Network, PromptedViT
+from promptcal.training.affinity import AffinityStage
+from promptcal.training.recorder import Reading
+from promptcal.training.stage import Batch
+from promptcal.training.warmup import WarmupStage
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def full_float32():
+    with computing_on(CUDA, torch.float32):
+        yield
+
+
+def nodes(n, classes, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, 24, generator=generator)
+    spread = torch.randn(n, 24, generator=generator)
+    return F.normalize(centres[torch.randint(classes, (n,), generator=generator)] + 0.6 * spread, dim=1)
+
+
+@pytest.mark.parametrize(("n", "classes", "k"), [(600, 8, 6), (600, 2, 100), (40, 2, 39), (4, 1, 3)])
+@pytest.mark.parametrize("diagonal", [True, False])
+def test_the_graph_is_the_dense_one(n, classes, k, diagonal):
+    embeddings = nodes(n, classes)
+    settings = GraphSettings(k, 0.7, include_diagonal=diagonal)
+    assert way_for(n, settings, CUDA) == "halves"
+    expected = dense_affinity_graph(embeddings, n // 4, settings)
+    on_gpu = embeddings.to(CUDA)
+    found = affinity_graph(on_gpu[: n // 4], on_gpu[n // 4 :], k, 0.7, include_diagonal=diagonal)
+    torch.testing.assert_close(found.threshold.cpu(), expected.threshold, rtol=1e-4, atol=1e-7)
+    assert (found.positives.cpu() == expected.positives).float().mean() > 0.999
+
+
+def test_rows_sampled_on_a_gpu_are_those_sampled_on_a_cpu():
+    embeddings = nodes(5000, 30)
+    expected = sampled_affinity_graph(embeddings, 64, GraphSettings(7, 0.8))
+    found = sampled_affinity_graph(embeddings.to(CUDA), 64, GraphSettings(7, 0.8))
+    torch.testing.assert_close(found.threshold.cpu(), expected.threshold, rtol=1e-3, atol=0.0)
+
+
+@pytest.mark.parametrize("n", [1, 300, 16_385, 3_000_000])
+def test_quantiles_by_kernels_are_those_by_sorting(n):
+    values = torch.rand(n, generator=torch.Generator().manual_seed(n)) ** 4
+    for quantile in (0.0, 0.5, 0.83, 1.0):
+        found = quantile_above_mean(values.to(CUDA), quantile)
+        assert float(found) == pytest.approx(float(quantile_above_mean(values, quantile)), rel=1e-5)
+
+
+def test_k_means_is_as_good_as_on_a_cpu():
+    points = nodes(800, 12)
+    y = np.where(np.arange(800) % 5 == 0, np.arange(800) % 3, -1)
+    cpu, gpu = (SemiSupervisedKMeans(12, n_init=20, random_state=0).fit(points.to(d), y) for d in ("cpu", CUDA))
+    assert gpu.inertia_ == pytest.approx(cpu.inertia_, rel=0.02)
+    assert np.array_equal(gpu.labels_[y >= 0], y[y >= 0])
+
+
+def test_crops_from_host_memory_are_those_from_the_gpu():
+    store = ImageStore.of([image.repeat(2, axis=0).repeat(2, axis=1) for image in embedded_set("train").images[:64]])
+    sizes = (32, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+    views = (View(store.to(CUDA), *sizes), View(store, *sizes, device=CUDA, reuse=True))
+    for seed in range(5):  # more batches than there are pinned rooms
+        chosen = torch.randint(64, (16,), generator=torch.Generator().manual_seed(seed))
+        crops = [view.random(chosen, torch.Generator().manual_seed(seed)) for view in views]
+        torch.testing.assert_close(crops[0], crops[1])
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["warmup", "affinity"])
+def test_nothing_in_a_step_waits_for_the_device(name, precision):
+    torch.manual_seed(0)
+    vit = PromptedViT("vit_tiny_patch4_32.promptcal")
+    network = Network(vit, hidden=64, bottleneck=32, prototypes=256).to(CUDA)
+    vit.compute_in(precision)
+    config = load_config(values={"n_classes": 10}, overrides=["affinity.memory=256", "affinity.k=5"])
+    data = embedded_set("train")
+    view = View(ImageStore.of(list(data.images)).to(CUDA), *vit.preprocessing)
+    labels = torch.from_numpy(np.where(data.labels < 5, data.labels, -1)).to(CUDA)
+    stage = WarmupStage(network, config.loss)
+    if name == "affinity":
+        stage = AffinityStage(network, config, torch.from_numpy(data.labels).to(CUDA))
+    optimiser = torch.optim.SGD(network.trained_parameters().values(), lr=0.01, momentum=0.9, fused=True)
+
+    def step(seed):
+        chosen = torch.randint(len(labels), (32,), generator=torch.Generator().manual_seed(seed))
+        twice = chosen.repeat(2).to(CUDA, non_blocking=True)
+        views = view.random(chosen.repeat(2), torch.Generator().manual_seed(seed))
+        batch = Batch(views, labels[twice], twice, torch.Generator(CUDA).manual_seed(seed))
+        result = stage.step(batch, 10.0)
+        optimiser.zero_grad(set_to_none=True)
+        result.loss.backward()
+        optimiser.step()
+        stage.after_update()
+        return Reading({"loss": result.loss.detach(), **result.logs})
+
+    for seed in range(6):
+        step(seed)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        readings = [step(seed) for seed in range(6, 26)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(np.isfinite(reading.values()["loss"]) for reading in readings)
