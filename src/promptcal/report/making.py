@@ -1,5 +1,6 @@
 """From a finished run directory to its report: gather what the run left, make what is missing, write the page."""
 
+import hashlib
 import json
 import warnings
 from dataclasses import dataclass
@@ -103,7 +104,8 @@ def make_report(run: Run, output: Path | None, console: Console) -> Report:
         coordinates=material.coordinates(),
         tiles=None if thumbnails is None else thumbnails.layout(),
         attention=example_record(maps),
-        fingerprint=f"{run.info.get('fingerprint', '')}:{run.config.seed}:{run.config.method}",
+        # decisions the browser keeps are for these very clusters
+        fingerprint=hashlib.sha256(run.directory.assignments_file.read_bytes()).hexdigest(),
         root=run.info.get("root"),
         version=__version__,
     )
