@@ -127,6 +127,7 @@ class RunDirectory:
         self.truth_file = self.path / "truth.csv"
         self.metrics_file = self.path / "metrics.jsonl"
         self.map_file = self.path / "map.npz"
+        self.attention_file = self.path / "attention.npz"
         self.report_file = self.path / "report.html"
         self.figures_folder = self.path / "figures"
 

@@ -97,19 +97,31 @@ def test_the_summary_counts_what_there_is(page, data):
     assert [row[0] for row in rows][-1] == "PromptCAL stage 2, affinity learning"
     assert rows[-1][1] == f"{100 * data['accuracy'][-1]['all']:.1f}"
     assert len(all_of(page, ".size-row")) == 4
+    facts = one(page, ".facts").text.split("\n")
+    assert facts[facts.index("This file") + 1] == f"{data['bytes'] / 1e6:.1f} MB"
 
 
 @pytest.mark.parametrize(
     ("tab", "selector", "at_least"),
     [
-        ("clusters", ".card", 4), ("map", "canvas#map", 1), ("confusion", "#confusion td", 16),
+        ("clusters", ".card", 4), ("map", "canvas#map-canvas", 1), ("confusion", "#confusion-matrix td", 16),
         ("training", ".chart svg .line", 4), ("neighbours", ".neighbour-row .thumb", 36),
-        ("attention", "#attention .picture", 48), ("cluster-2", "#gallery .thumb", 3),
+        ("attention", "#attention-grid .picture", 48), ("cluster-2", "#gallery .thumb", 3),
     ],
 )  # fmt: skip
 def test_every_part_opens(page, tab, selector, at_least):
     go(page, tab)
     until(lambda: len(all_of(page, selector)) >= at_least)
+
+
+@pytest.mark.parametrize("tab", ["map", "confusion", "neighbours", "attention"])
+def test_a_part_opened_by_its_address_begins_at_its_top(page, hostile_report, tab):
+    page.get("about:blank")
+    page.get(f"{hostile_report.path.as_uri()}#{tab}")
+    one(page, "section")
+    time.sleep(0.1)
+    assert page.execute_script("return window.scrollY") == 0
+    assert page.execute_script("return document.getElementById(location.hash.slice(1))") is None  # nothing to jump to
 
 
 def test_pictures_are_decoded_when_they_come_near(page):
@@ -252,8 +264,8 @@ def test_images_marked_wrong_have_no_label(page, data):
 
 def test_the_lasso_lists_the_points_inside(page, data):
     go(page, "map")
-    canvas = one(page, "#map")
-    until(lambda: page.execute_script("return document.getElementById('map').dataset.pictures") == "false")
+    canvas = one(page, "#map-canvas")
+    until(lambda: page.execute_script("return document.getElementById('map-canvas').dataset.pictures") == "false")
     box = page.execute_script("const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", canvas)
     one(page, "#lasso").click()
     # the right half of the map, drawn from the centre of the canvas
@@ -274,7 +286,7 @@ def test_the_lasso_lists_the_points_inside(page, data):
 
 def test_the_map_zooms_into_pictures_and_shows_what_is_under_the_pointer(page, data):
     go(page, "map")
-    canvas = one(page, "#map")
+    canvas = one(page, "#map-canvas")
     before = page.execute_script("return arguments[0].toDataURL()", canvas)
     box = page.execute_script("const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", canvas)
     place = unpacked(data["map"]).reshape(-1, 2)[5]
@@ -309,7 +321,7 @@ def test_text_stays_text(page, data):
     go(page, "confusion")
     rows = [
         page.execute_script("return arguments[0].textContent", h)
-        for h in until(lambda: all_of(page, "#confusion tbody th"))
+        for h in until(lambda: all_of(page, "#confusion-matrix tbody th"))
     ]
     assert sorted(rows) == sorted(CLASSES)
     for tab in ("overview", "map", "neighbours", "attention", "cluster-0"):

@@ -68,6 +68,21 @@ class AttentionMaps:
     def none(cls, why: str) -> "AttentionMaps":
         return cls(None, [], np.empty((0, 0, 0, 0)), why)
 
+    def write(self, path: Path) -> None:
+        def save(temporary: Path) -> None:
+            with temporary.open("wb") as file:
+                np.savez_compressed(file, steps=np.array(self.steps), maps=self.maps)
+
+        files.write_with(path, save)
+
+    @classmethod
+    def read(cls, path: Path, examples: Examples, made_after: Path) -> "AttentionMaps | None":
+        """The stored maps of these examples, unless the weights are younger."""
+        if not path.is_file() or path.stat().st_mtime < made_after.stat().st_mtime:
+            return None
+        with np.load(path) as stored:
+            return cls(examples, stored["steps"].tolist(), stored["maps"])
+
 
 def choose_examples(assignments: "Assignments", n: int = EXAMPLES) -> np.ndarray:
     """Unlabelled images that are typical of their category, over as many categories as may be."""
@@ -120,7 +135,7 @@ def attention_maps(run: "Run", examples: Examples | None) -> AttentionMaps:
         if len(trained) > 1:  # back from the stages before to the end
             network.load_state_dict(run.stored_weights())
         add(trained[-1][1], network.vit)
-    return AttentionMaps(examples, steps, np.stack(maps, axis=1), missing)
+    return AttentionMaps(examples, steps, np.stack(maps, axis=1), missing) if maps else AttentionMaps.none(missing)
 
 
 def _backbone_as_loaded(run: "Run") -> PromptedViT:

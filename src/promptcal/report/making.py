@@ -1,5 +1,6 @@
 """From a finished run directory to its report: gather what the run left, make what is missing, write the page."""
 
+import hashlib
 import json
 import warnings
 from dataclasses import dataclass
@@ -74,7 +75,16 @@ class Material:
         return made
 
     def attention(self) -> AttentionMaps:
-        return attention_maps(self.run, Examples.read(self.run.directory.examples_file))
+        """The stored maps, which need no weights, or made now and stored if they are complete."""
+        directory = self.run.directory
+        examples = Examples.read(directory.examples_file)
+        stored = examples and AttentionMaps.read(directory.attention_file, examples, directory.model_file)
+        if stored:
+            return stored
+        made = attention_maps(self.run, examples)
+        if made.steps and not made.missing:
+            made.write(directory.attention_file)
+        return made
 
 
 def make_report(run: Run, output: Path | None, console: Console) -> Report:
@@ -94,12 +104,14 @@ def make_report(run: Run, output: Path | None, console: Console) -> Report:
         coordinates=material.coordinates(),
         tiles=None if thumbnails is None else thumbnails.layout(),
         attention=example_record(maps),
-        fingerprint=f"{run.info.get('fingerprint', '')}:{run.config.seed}:{run.config.method}",
+        # decisions the browser keeps are for these very clusters
+        fingerprint=hashlib.sha256(run.directory.assignments_file.read_bytes()).hexdigest(),
         root=run.info.get("root"),
         version=__version__,
     )
-    html = render(data, [] if thumbnails is None else thumbnails.sheets, overlay_sheet(maps))
-    files.write_text(path, html)
+    sheets, overlays = [] if thumbnails is None else thumbnails.sheets, overlay_sheet(maps)
+    data["bytes"] = len(render(data, sheets, overlays).encode("utf-8"))  # which the page itself states
+    files.write_text(path, render(data, sheets, overlays))
     return Report(path, path.stat().st_size, len(found.assignments), len(found.shown))
 
 

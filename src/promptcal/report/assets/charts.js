@@ -37,7 +37,7 @@ function overviewView() {
       h("div", {}, accuracyTable(),
         h("div", { class: "panel" }, h("h2", {}, "How it was made"),
           h("dl", { class: "facts" },
-            [["Method", s.method], ["Backbone", s.backbone], ["Time", duration(s.seconds)], ["Images", data.root || "given as arrays"], ["promptcal", data.version]]
+            [["Method", s.method], ["Backbone", s.backbone], ["Time", duration(s.seconds)], ["Images", data.root || "given as arrays"], ["promptcal", data.version], ["This file", `${(data.bytes / 1e6).toFixed(1)} MB`]]
               .flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
           h("details", {}, h("summary", {}, "Every setting"),
             h("dl", { class: "facts settings" }, data.settings.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])))))),
@@ -116,7 +116,7 @@ function confusionView() {
 
   function asTable() {
     const side = (k, known) => (k === known - 1 ? " last-known" : "");
-    return h("table", { class: "confusion", id: "confusion" },
+    return h("table", { class: "confusion", id: "confusion-matrix" },
       h("thead", {}, h("tr", {}, h("th", {}),
         c.clusters.map((cluster, j) => h("th", { class: `column${side(j, c.knownClusters)}`, title: decisions.nameOf(cluster) }, h("span", {}, decisions.nameOf(cluster)))))),
       h("tbody", {}, c.classes.map((name, i) => h("tr", { class: side(i, c.knownClasses).trim() },
@@ -132,7 +132,7 @@ function confusionView() {
 
   function asCanvas() {
     const pixel = Math.max(2, Math.floor(760 / Math.max(rows, columns)));
-    const canvas = h("canvas", { class: "confusion-canvas", id: "confusion", width: columns * pixel, height: rows * pixel });
+    const canvas = h("canvas", { class: "confusion-canvas", id: "confusion-matrix", width: columns * pixel, height: rows * pixel });
     const context = canvas.getContext("2d");
     for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
       if (!c.counts[i][j]) continue;
@@ -174,7 +174,7 @@ function confusionView() {
 function neighboursView() {
   let only = -1;
   let wrongFirst = false;
-  const sheet = h("div", { class: "neighbour-rows", id: "neighbours" });
+  const sheet = h("div", { class: "neighbour-rows", id: "neighbour-sheet" });
   const hits = (image) => neighboursOf(image).filter((other) => agreement(image, other) === "right").length;
 
   function queries() {
@@ -225,7 +225,7 @@ function attentionView() {
     element.style.backgroundPosition = `${(100 * j) / (across - 1)}% ${shown.length > 1 ? (100 * i) / (shown.length - 1) : 0}%`;
     return element;
   };
-  const grid = h("div", { class: "attention", id: "attention" }, shown.map((image, i) =>
+  const grid = h("div", { class: "attention", id: "attention-grid" }, shown.map((image, i) =>
     h("div", { class: "attention-row" },
       h("button", { type: "button", class: "thumb", title: images.paths[image], onclick: () => viewer.open(image, shown) }, cell(i, 0),
         h("span", { class: "caption" }, truthOf(image) ?? decisions.nameOf(images.cluster[image]))),

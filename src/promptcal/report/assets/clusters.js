@@ -83,7 +83,7 @@ function clustersView() {
   const told = h("p", { class: "quiet", id: "cluster-count", "aria-live": "polite" });
   const refill = () => {
     const rows = listed();
-    told.textContent = `${plural(rows.length, "cluster")}. Pictures go from the most typical to the most doubtful.`;
+    told.textContent = `${plural(rows.length, "cluster")}. Pictures go from the most typical to the most doubtful${data.summary.labelled ? "; a dot: labelled" : ""}.`;
     growing(cards, rows, card, 30);
   };
   const filters = h("div", { class: "segments", role: "group", "aria-label": "Filter" },

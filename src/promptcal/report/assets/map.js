@@ -1,6 +1,6 @@
 // The map: every shown image as a point; zoom, pan, hover, lasso. Near enough, points become pictures.
 function mapView() {
-  const canvas = h("canvas", { id: "map", tabIndex: 0, "aria-label": "Map of the images; drag to move, wheel to zoom" });
+  const canvas = h("canvas", { id: "map-canvas", tabIndex: 0, "aria-label": "Map of the images; drag to move, wheel to zoom" });
   const tip = h("div", { class: "tip", hidden: true });
   const legend = h("div", { class: "legend", id: "legend" });
   const selection = h("div", { id: "selection" });

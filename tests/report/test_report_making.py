@@ -13,7 +13,7 @@ from hostile import CLASSES, HOSTILE_FILES, page_data, unpacked
 from PIL import Image
 
 from promptcal import make_report
-from promptcal.errors import PromptCALWarning
+from promptcal.errors import PromptCALWarning, WeightsError
 from promptcal.models.attention import class_attention
 from promptcal.report.attention import EXAMPLES, Examples, attention_maps, choose_examples, overlays
 from promptcal.report.data import curves, graph_curves
@@ -68,6 +68,7 @@ def test_the_data_is_that_of_the_run(hostile_run, hostile_report):
         == json.loads((hostile_run.path / "results.json").read_text())["scores"]["selected"]["all"]
     )
     assert hostile_report.n_bytes == hostile_report.path.stat().st_size < 2_000_000
+    assert data["bytes"] == pytest.approx(hostile_report.n_bytes, abs=30)
 
 
 def test_thumbnails_show_the_images_they_stand_for(hostile_run):
@@ -99,6 +100,28 @@ def test_attention_is_of_the_backbone_and_of_each_stage(hostile_run, small_set):
     for step in (0, 1):
         assert np.abs(maps.maps[:, step] - end).max() > 1e-6
     assert overlays(maps, 40).shape == (EXAMPLES, 4, 40, 40, 3)
+
+
+def test_attention_maps_are_kept_and_then_need_no_weights(copy, monkeypatch):
+    make_report(run=copy, progress=False)
+    made = page_data(copy / "report.html")["attention"]
+    assert made["steps"] == ["as loaded", "after stage 1", "after stage 2"]
+    shutil.rmtree(copy / "checkpoints")
+    make_report(run=copy, progress=False)
+    assert page_data(copy / "report.html")["attention"] == made
+    (copy / "attention.npz").unlink()
+    make_report(run=copy, progress=False)
+    without = page_data(copy / "report.html")["attention"]
+    assert without["steps"] == ["as loaded", "after stage 2"]
+    assert "after stage 1 is gone" in without["missing"]
+    assert not (copy / "attention.npz").exists()  # a gap is not kept
+
+    def no_weights(*args, **kwargs):
+        raise WeightsError("no hub here")
+
+    monkeypatch.setattr("promptcal.report.attention._backbone_as_loaded", no_weights)
+    make_report(run=copy, progress=False)
+    assert page_data(copy / "report.html")["attention"]["steps"] == ["after stage 2"]
 
 
 def test_examples_are_typical_unlabelled_images_of_all_categories(hostile_run):
