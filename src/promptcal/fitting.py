@@ -191,6 +191,7 @@ class Fit:
             self.test = self._read_test(self.problem.inductive, skip_unreadable)
         if self.problem.can_be_scored and not self._goes_on:
             self._score_frozen()
+        self.held_out = self._held_out()
         cuda = [self.device] if self.device.type == "cuda" else []
         with StopRequest(self._say_stopping).listening() as stop, torch.random.fork_rng(devices=cuda):
             torch.manual_seed(derive_seed(self.config.seed, "backbone"))  # for those that drop out; nothing else asks
@@ -337,14 +338,13 @@ class Fit:
         state = self.checkpoints.load_last() if resume else None
         self.recorder = Recorder(self.directory.path, self.console, tensorboard=self.config.tensorboard)
         self.recorder.rewind(state["records"] if state else 0)  # forget what came after the last checkpoint
-        self.held_out = held_out = self._held_out()
-        labels = np.where(held_out >= 0, -1, self.problem.labels)
+        labels = np.where(self.held_out >= 0, -1, self.problem.labels)
         data = TrainingData(
             self.view,
             torch.from_numpy(labels).to(self.device),
             self._sampler(labels),
         )
-        selector = self._selector(labels, held_out)
+        selector = self._selector(labels, self.held_out)
         self._compile_if_worth_it(sum(self.method.epochs().values()) * data.sampler.steps_per_epoch)
         for place, name in enumerate(stages):
             if state is not None and state["stage"] != name:
@@ -415,7 +415,7 @@ class Fit:
             derive_seed(self.config.seed, "validation"),
             None if self.earlier is None else self.earlier.not_learned_from(self.problem.images.names),
         )
-        if not mask.any():
+        if not mask.any() and self._stages():
             _warn("no label can be spared to select an epoch by, so the last one is kept")
         return np.where(mask, self.problem.labels, -1)
 

@@ -60,7 +60,11 @@ def test_presets_say_how_to_run_them_and_what_to_expect(name):
     header = text[: text.index("\nn_classes")]
     assert f"promptcal benchmark {name} --root" in header
     assert TABLE[name][-1] in header
-    assert "time      not measured yet" in header
+    steps = int(re.search(r"(\d+) steps an epoch", header)[1])
+    settings = yaml.safe_load(text)
+    minutes = steps * settings["warmup"]["epochs"] * 0.0519 / 60
+    said, unit = re.search(r"time      ([\d.]+) (hours|minutes) \+", header).groups()
+    assert float(said) * (60 if unit == "hours" else 1) == pytest.approx(minutes, rel=0.05)
 
 
 def test_datasets_lists_every_benchmark_and_where_it_was_looked_for(promptcal, tmp_path):
