@@ -43,7 +43,8 @@ def read_csv(path):
 
 
 def quick(settings, *more):
-    return [part for setting in (*settings, *more) for part in ("--set", setting)]
+    """Settings for a fit of seconds; its report has tests of its own."""
+    return ["--no-report", *(part for setting in (*settings, *more) for part in ("--set", setting))]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """promptcal: sort images into the categories you know and the ones you do not know yet.
 
-Generalized category discovery by PromptCAL (CVPR 2023). The verbs are `fit`, `predict`, `evaluate`, `check`,
+Generalized category discovery by PromptCAL (CVPR 2023). The verbs are `fit`, `predict`, `evaluate`, `export`, `check`,
 `estimate_classes`, `datasets`, `benchmark`, `table` and `demo`; `PromptCAL` is the same as a scikit-learn estimator.
 """
 
@@ -16,7 +16,9 @@ from promptcal.errors import (
 )
 from promptcal.estimator import PromptCAL
 from promptcal.run import Assignments, Run
-from promptcal.verbs import benchmark, check, datasets, demo, estimate_classes, evaluate, fit, predict, table
+from promptcal.verbs import benchmark, check, datasets, demo, estimate_classes, evaluate, export, fit, predict, table
+from promptcal.verbs import figure as make_figure
+from promptcal.verbs import report as make_report
 
 __all__ = [
     "Assignments",
@@ -36,7 +38,10 @@ __all__ = [
     "demo",
     "estimate_classes",
     "evaluate",
+    "export",
     "fit",
+    "make_figure",
+    "make_report",
     "predict",
     "table",
 ]

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -20,9 +21,11 @@ from promptcal.config import MethodName, presets
 from promptcal.data.benchmarks import default_root
 from promptcal.data.check import MAX_DISTANCE
 from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
+from promptcal.export import FORMS
 from promptcal.fitting import results_table
 from promptcal.report.check import check_report
 from promptcal.report.class_count import class_count_table
+from promptcal.report.figures import FIGURES
 from promptcal.run import Assignments, Run
 from promptcal.tables.jobs import Job, State
 from promptcal.tables.making import TableListing, TableReport
@@ -77,6 +80,7 @@ Root = Annotated[
     ),
 ]
 SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Do not make report.html at the end.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 
 
@@ -133,14 +137,25 @@ def fit(
     device: Device = None,
     precision: Precision = None,
     compile: Compile = None,
+    start_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Finished run to go on from with new labels: its settings, weights, labels, and the numbers and names "
+            "of its categories are kept; what moved is in changes.csv.",
+        ),
+    ] = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
     skip_unreadable: SkipUnreadable = False,
+    no_report: NoReport = False,
     quiet: Quiet = False,
 ) -> None:
     """Learn the categories of a folder of images and write a run directory.
 
     Example: promptcal fit photos --labels labels.csv --n-classes 20 --output run
+
+    With some of the found categories named: promptcal fit photos --labels more.csv --from run --output run-2
     """
     run = verbs.fit(
         images=images,
@@ -158,12 +173,13 @@ def fit(
         device=device,
         precision=precision,
         compile=compile,
+        start_from=start_from,
         resume=resume,
         overwrite=overwrite,
         skip_unreadable=skip_unreadable,
         progress=not quiet,
     )
-    _show(run)
+    _show(run, report=not no_report, progress=not quiet)
 
 
 @app.command()
@@ -171,11 +187,20 @@ def predict(
     run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
     images: Annotated[list[Path], typer.Argument(help="Folder, quoted pattern, or image files.")],
     output: Annotated[Path | None, typer.Option(help="CSV file to write; default: to the terminal.")] = None,
+    none_below: Annotated[
+        float | None,
+        typer.Option(
+            help="Cosine with the nearest category's centre below which an image is of none; default: that which 95 % "
+            "of the labelled images kept back in the fit reach.",
+            show_default=False,
+        ),
+    ] = None,
+    accept_all: Annotated[bool, typer.Option("--accept-all", help="Call no image none of the categories.")] = False,
     device: Device = None,
     skip_unreadable: SkipUnreadable = False,
     quiet: Quiet = False,
 ) -> None:
-    """Put new images into the categories of a finished run, with a confidence.
+    """Put new images into the categories of a finished run, with a confidence, or say that they are of none.
 
     Example: promptcal predict run new-photos --output predictions.csv
     """
@@ -184,6 +209,8 @@ def predict(
         run=run,
         images=chosen,
         output=output,
+        none_below=none_below,
+        accept_all=accept_all,
         device=device,
         skip_unreadable=skip_unreadable,
         progress=not quiet,
@@ -212,6 +239,24 @@ def evaluate(
         values = (getattr(accuracy, prefix + part) for part in ("all", "known", "new"))
         table.add_row(label, *("-" if math.isnan(value) else f"{100 * value:.1f}" for value in values))
     console.print(table)
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
+    to: Annotated[
+        str, typer.Option(help=f"Form: {'; '.join(f'{name}, {form.what}' for name, form in FORMS.items())}.")
+    ],
+    output: Annotated[Path, typer.Option(help="File or folder to write; must not exist yet.")],
+    copy: Annotated[bool, typer.Option("--copy", help="Copy images instead of linking to them.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Take the found categories away in the form another program reads. Originals are never moved or changed.
+
+    Example: promptcal export run --to folders --output sorted
+    """
+    written = verbs.export(run=run, to=to, output=output, copy=copy, progress=not quiet)
+    console.print(f"Written to {written}", markup=False, highlight=False)
 
 
 @app.command()
@@ -270,6 +315,44 @@ def estimate_classes(
 
 
 @app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
+    output: Annotated[
+        Path | None, typer.Option(help="HTML file to write.", show_default="report.html in the run directory")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run's report: clusters, map, confusion, curves, neighbours and attention in one HTML file.
+
+    It opens from disk, loads nothing from anywhere, and lets you name clusters and take labels.csv away.
+
+    Example: promptcal report run
+    """
+    made = verbs.report(run=run, output=output, progress=not quiet)
+    shown = "all" if made.n_shown == made.n_images else f"{made.n_shown:,}"
+    told = f"{made.n_bytes / 1e6:.1f} MB, {shown} of {made.n_images:,} images shown"
+    console.print(f"Written to {made.path} ({told})", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def figure(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(FIGURES)}.")],
+    run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="PNG, SVG or PDF file to write.", show_default="figures/NAME.png in the run directory"),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write one of the report's figures as a file for a paper.
+
+    Example: promptcal figure tsne run --output map.svg
+    """
+    path = verbs.figure(name=name, run=run, output=output, progress=not quiet)
+    console.print(f"Written to {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
 def check(
     images: Images,
     labels: Labels = None,
@@ -316,6 +399,7 @@ def demo(
     overrides: Overrides = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    no_report: NoReport = False,
     quiet: Quiet = False,
 ) -> None:
     """The whole method on images and a backbone that come with the package: minutes on a CPU, no network."""
@@ -331,18 +415,30 @@ def demo(
         overwrite=overwrite,
         progress=not quiet,
     )
-    _show(run)
+    _show(run, report=not no_report, progress=not quiet)
 
 
-def _show(run: Run) -> None:
+def _show(run: Run, *, report: bool, progress: bool) -> None:
     """The end of a fit: what was found, how well if that can be told, and where it lies."""
     found = verbs.results(run)
     console.print(_categories(run.assignments(), "unlabelled images"))
     table = results_table(found)
     if table.row_count:
         console.print(table)
+    if "changes" in found:
+        changes = found["changes"]
+        console.print(
+            f"{changes['moved']} of {changes['images']} images moved to another category since {changes['from']}, "
+            f"{changes['added']} are new.",
+            markup=False,
+            highlight=False,
+        )
+    if report:
+        verbs.report(run=run, progress=progress)
     console.print(f"Took {found['seconds']:.0f} s. In {run.path}:", markup=False, highlight=False)
+    page = [(run.directory.report_file, "all of it to look at, in a browser")] if report else []
     for file, what in (
+        *page,
         (run.directory.assignments_file, "the category of each image"),
         (run.directory.sheets_folder / "overview.png", "a picture of each category"),
     ):
@@ -352,10 +448,12 @@ def _show(run: Run) -> None:
 def _categories(assignments: Assignments, what: str) -> Table:
     table = Table("category", "kind")
     table.add_column(what, justify="right")
-    counts = Counter(assignments.clusters[~assignments.labelled].tolist())
+    accepted = np.ones(len(assignments), dtype=bool) if assignments.accepted is None else assignments.accepted
+    counts = Counter(assignments.clusters[~assignments.labelled & accepted].tolist())
     for cluster, name in enumerate(assignments.names):
-        kind = "known" if cluster < assignments.n_known else "new"
-        table.add_row(escape(name), kind, str(counts[cluster]))
+        table.add_row(escape(name), assignments.kind(cluster), str(counts[cluster]))
+    if not accepted.all():
+        table.add_row("(none of these)", "", str(int((~accepted).sum())))
     return table
 
 
@@ -400,6 +498,7 @@ def benchmark(
     resume: Resume = False,
     overwrite: Overwrite = False,
     skip_unreadable: SkipUnreadable = False,
+    no_report: NoReport = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit a benchmark of the paper with its preset, and score it on its unlabelled training images.
@@ -425,7 +524,7 @@ def benchmark(
         skip_unreadable=skip_unreadable,
         progress=not quiet,
     )
-    _show(run)
+    _show(run, report=not no_report, progress=not quiet)
 
 
 class SeveralValues(TyperCommand):

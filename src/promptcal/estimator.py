@@ -19,9 +19,9 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
     """Category discovery with `fit(images, labels)`, `predict`, `transform`, `labels_`, `save` and `load`.
 
     Images are a folder, a list of files or a uint8 array N x H x W x 3; labels are as `promptcal.fit` takes
-    them (-1 = unlabelled). Clusters 0..n-1 are the known classes (`classes_`), the rest are new ones;
-    `names_` names them all. `method` chooses another method than PromptCAL, as `promptcal.fit` does. The run
-    directory is a temporary one unless `output` is given.
+    them (-1 = unlabelled). Clusters 0..n-1 are the known classes (`classes_`), the rest are new ones (but a run that
+    went on from another keeps the numbers that one had); `names_` names them all. `method` chooses another method than
+    PromptCAL, as `promptcal.fit` does. The run directory is a temporary one unless `output` is given.
     """
 
     def __init__(

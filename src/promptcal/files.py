@@ -30,6 +30,10 @@ def write_text(path: Path, text: str) -> None:
     write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    write_with(path, lambda temporary: temporary.write_bytes(data))
+
+
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     write_text(path, csv_text(header, rows))
 

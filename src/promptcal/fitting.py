@@ -17,9 +17,11 @@ from rich.table import Table
 from torch import Tensor
 
 from promptcal import files
+from promptcal.calibration import Calibration, calibrate_run
 from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config
+from promptcal.continuing import Earlier
 from promptcal.data import BalancedSampler, ImageSet, ImageStore, StreamedImages, StreamedView, View
 from promptcal.data.cache import decode_to_file
 from promptcal.data.labels import class_numbers
@@ -28,13 +30,29 @@ from promptcal.data.store import HOST_SHARE, decode, free_host_memory, stored_si
 from promptcal.data.stream import inspect
 from promptcal.device import choose_compile, choose_device, choose_dtype, computing_on
 from promptcal.errors import ConfigError, DataError, Interrupted, LabelError, PromptCALWarning, RunError
+from promptcal.export.tables import write_parquet_if_possible
 from promptcal.methods import METHODS, Surroundings, method_of
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork
-from promptcal.partition import Partition, centre_shares, classifier_shares
+from promptcal.partition import (
+    Partition,
+    centre_shares,
+    choices,
+    classifier_logits,
+    classifier_shares,
+)
+from promptcal.report.attention import Examples, choose_examples
 from promptcal.report.class_count import write_class_count
 from promptcal.report.sheets import write_sheets
-from promptcal.run import Assignments, RunDirectory, build_network, category_names, stored_side
+from promptcal.report.thumbnails import chosen_images, make_thumbnails
+from promptcal.run import (
+    Assignments,
+    RunDirectory,
+    build_network,
+    category_names,
+    stored_side,
+    training_temperature,
+)
 from promptcal.training.affinity import AffinityStage
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
@@ -132,7 +150,7 @@ class UnseenImages(NamedTuple):
 
 
 class Fit:
-    """One fit in its run directory. `run` is any method from top to bottom."""
+    """One fit in its run directory. `run` is any method from top to bottom, or from where an ``earlier`` run ended."""
 
     def __init__(
         self,
@@ -141,8 +159,10 @@ class Fit:
         directory: RunDirectory,
         console: Console,
         class_count: ClassCount | None = None,
+        earlier: Earlier | None = None,
     ) -> None:
         self.problem = problem
+        self.earlier = earlier
         self.config = config
         self.directory = directory
         self.console = console
@@ -169,7 +189,7 @@ class Fit:
         self.all_images = torch.arange(len(store))
         if self.problem.inductive is not None:
             self.test = self._read_test(self.problem.inductive, skip_unreadable)
-        if self.problem.can_be_scored:
+        if self.problem.can_be_scored and not self._goes_on:
             self._score_frozen()
         cuda = [self.device] if self.device.type == "cuda" else []
         with StopRequest(self._say_stopping).listening() as stop, torch.random.fork_rng(devices=cuda):
@@ -181,8 +201,16 @@ class Fit:
 
     def _build(self) -> None:
         self.method = method_of(self.config)
-        self.network = build_network(self.config, len(self.problem.classes), pretrained=True).to(self.device)
+        network = build_network(self.config, len(self.problem.classes), pretrained=not self._goes_on)
+        if self.earlier is not None and self._goes_on:
+            self.earlier.load_into(network)
+        self.network = network.to(self.device)
         self.network.vit.compute_in(choose_dtype(self.config.precision, self.device))
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether training starts from an earlier run's weights."""
+        return self.earlier is not None and self.earlier.gives_weights_to(self.config)
 
     def _do_without_training(self) -> None:
         _warn("no image is labelled, so nothing can be learned: this is plain k-means on the backbone's features")
@@ -257,12 +285,14 @@ class Fit:
         if self.skipped:
             rows = [(name, reason, position) for (name, reason), position in zip(self.skipped, self.gaps, strict=True)]
             files.write_csv(self.directory.skipped_file, ["path", "reason", "position"], rows)
-        self.directory.write_info({"status": "running", **self._description(), "fingerprint": fingerprint})
+        started = {} if self.earlier is None else {"started_from": str(self.earlier.path.absolute())}
+        self.directory.write_info({"status": "running", **self._description(), **started, "fingerprint": fingerprint})
 
     def _description(self) -> dict[str, Any]:
         root = self.problem.images.root
         return {
             "root": None if root is None else str(root.absolute()),
+            "folder": self.problem.images.folder(),
             "n_images": len(self.problem.images),
             "n_labelled": int((self.problem.labels >= 0).sum()),
             "known_classes": self.problem.classes,
@@ -279,6 +309,8 @@ class Fit:
         digest.update(self.problem.labels.tobytes())
         if self.problem.inductive is not None:
             digest.update(self.problem.inductive.validation.tobytes())
+        if self.earlier is not None:
+            digest.update(self.earlier.digest)
         return digest.hexdigest()
 
     def _check_same_run(self, fingerprint: str) -> None:
@@ -305,7 +337,7 @@ class Fit:
         state = self.checkpoints.load_last() if resume else None
         self.recorder = Recorder(self.directory.path, self.console, tensorboard=self.config.tensorboard)
         self.recorder.rewind(state["records"] if state else 0)  # forget what came after the last checkpoint
-        held_out = self._held_out()
+        self.held_out = held_out = self._held_out()
         labels = np.where(held_out >= 0, -1, self.problem.labels)
         data = TrainingData(
             self.view,
@@ -340,8 +372,9 @@ class Fit:
         return BalancedSampler(torch.from_numpy(labels >= 0), self.config.data.batch_size, drawn)
 
     def _stages(self) -> list[str]:
-        """The stages that train for at least an epoch, in order."""
-        return [name for name, epochs in self.method.epochs().items() if epochs]
+        """The stages that train for at least an epoch, in order; from an earlier run's weights only the last one."""
+        epochs = list(self.method.epochs().items())
+        return [name for name, n in (epochs[-1:] if self._goes_on else epochs) if n]
 
     def _surroundings(self) -> Surroundings:
         truth = self.problem.truth_numbers()
@@ -380,6 +413,7 @@ class Fit:
             self.problem.labels,
             self.config.data.validation_fraction,
             derive_seed(self.config.seed, "validation"),
+            None if self.earlier is None else self.earlier.not_learned_from(self.problem.images.names),
         )
         if not mask.any():
             _warn("no label can be spared to select an epoch by, so the last one is kept")
@@ -447,14 +481,22 @@ class Fit:
         partition = self._assign(features)
         if self.problem.can_be_scored:
             self._score_end(partition, stages, last_epoch)
+        self.calibration = self._calibrate(features, partition)
         partition = partition.new_by_size(len(self.problem.classes))
+        names = category_names(self.problem.classes, self.config.n_classes)
+        if self.earlier is not None:
+            problem = self.problem
+            partition, names = self.earlier.renumbered(partition, problem.classes, problem.labels, problem.images.names)
+        chosen = choices(self._shares(features, partition), torch.from_numpy(partition.clusters))
         assignments = Assignments(
             self.problem.images.names,
-            partition.clusters,
-            self._confidence(features, partition),
-            category_names(self.problem.classes, self.config.n_classes),
-            len(self.problem.classes),
+            chosen.clusters,
+            chosen.confidence,
+            names,
+            [name in self.problem.classes for name in names],
             self.problem.labels >= 0,
+            chosen.second,
+            chosen.second_confidence,
         )
         self._write(store, features, partition, assignments)
 
@@ -467,15 +509,30 @@ class Fit:
         partition = Partition(kmeans.labels_, torch.from_numpy(kmeans.cluster_centers_))
         return (partition if self.method.uses_labels_to_cluster else partition.named_by(labels)).keeping(labels)
 
-    def _confidence(self, features: Tensor, partition: Partition) -> np.ndarray:
-        """The share of each image's cluster among all."""
+    def _shares(self, features: Tensor, partition: Partition) -> Tensor:
+        """The share of each cluster in each image."""
         if isinstance(self.network, ClassifierNetwork):
             assert partition.columns is not None
-            shares = classifier_shares(features, self.network, partition.columns)
-        else:
-            shares = centre_shares(features, partition.centres, self.config.loss.affinity_temperature)
-        clusters = torch.from_numpy(partition.clusters).to(shares.device)
-        return shares.gather(1, clusters.unsqueeze(1)).squeeze(1).cpu().numpy()
+            return classifier_shares(features, self.network, partition.columns, self.calibration.temperature)
+        return centre_shares(features, partition.centres, self.calibration.temperature)
+
+    def _calibrate(self, features: Tensor, partition: Partition) -> Calibration:
+        logits = None
+        if isinstance(self.network, ClassifierNetwork):
+            assert partition.columns is not None
+            logits = classifier_logits(features, self.network, partition.columns)
+        found = calibrate_run(
+            features,
+            partition,
+            self.problem.labels,
+            self.held_out,
+            logits=logits,
+            labels_in_centres=self.method.uses_labels_to_cluster,
+            temperature=training_temperature(self.config, self.network),
+        )
+        if found.threshold is None and self.problem.classes:
+            _warn("no label can be spared to calibrate by, so confidences are as they are, and predict accepts all")
+        return found
 
     def _embed(self, network: TrainedNetwork | PromptedViT, what: str) -> Tensor:
         return self._embed_with(network, self.view, self.all_images, what)
@@ -567,13 +624,38 @@ class Fit:
         files.write_safetensors(directory.centres_file, {"centres": partition.centres, **columns})
         files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features.cpu().numpy()))
         files.write_text(directory.assignments_file, assignments.to_csv())
+        write_parquet_if_possible(directory.assignments_parquet_file, assignments.table())
+        self.calibration.write(directory.calibration_file)
+        held_out = [name for name, label in zip(assignments.paths, self.held_out, strict=True) if label >= 0]
+        files.write_json(directory.held_out_file, held_out)
+        if self.earlier is not None:
+            changes = self.earlier.changes(assignments)
+            changes.write(directory.changes_file, directory.changes_summary_file)
+            self.results["changes"] = changes.summary()
         write_sheets(directory.sheets_folder, store, assignments)
+        self._keep_for_reports(store, assignments)
         protocol = "transductive" if self.problem.inductive is None else "inductive"
         self.results |= {"method": self.config.method, "protocol": protocol}
         self.results["seconds"] = round(time.monotonic() - self.started, 1)
         files.write_json(directory.results_file, self.results)
         info = directory.info()
+        if self.earlier is not None:
+            info["former_names"] = self.earlier.former_names(assignments.names)
         directory.write_info({**info, "status": "finished", "categories": assignments.names})
+
+    def _keep_for_reports(self, store: ImageStore | StreamedImages, assignments: Assignments) -> None:
+        """Small pictures, a few examples as the network sees them, and the truth: a report needs no image folder."""
+        shown = chosen_images(assignments)
+        with progress_bar(self.console) as bar:
+            task = bar.add_task("thumbnails", total=len(shown), note="")
+            thumbnails = make_thumbnails(store, shown, on_progress=lambda done: bar.update(task, completed=done))
+        thumbnails.write(self.directory.thumbnails_folder)
+        chosen = choose_examples(assignments)
+        if len(chosen):
+            views = next(iter(self.view.centres(torch.from_numpy(chosen), len(chosen))))
+            Examples.seen(views, chosen, self.view.normalise).write(self.directory.examples_file)
+        if self.problem.truth is not None:
+            self.directory.write_truth(self.problem.images.names, self.problem.truth)
 
 
 def score_unlabelled(clusters: np.ndarray, problem: Problem) -> DiscoveryAccuracy:

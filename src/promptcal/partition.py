@@ -1,6 +1,7 @@
 """Images divided into clusters, known classes first: by k-means, or by a network's own classifier."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -58,19 +59,54 @@ class Partition:
         return replace(self, clusters=np.where(labels >= 0, labels, self.clusters))
 
 
+def centre_cosines(features: Tensor, centres: Tensor) -> Tensor:
+    """Of each image with each centre (images x clusters)."""
+    return features @ torch.nn.functional.normalize(centres.to(features.device), dim=1).T
+
+
 def centre_shares(features: Tensor, centres: Tensor, temperature: float) -> Tensor:
     """Softmax over cosines with the centres (images x clusters)."""
-    unit = torch.nn.functional.normalize(centres.to(features.device), dim=1)
-    return torch.softmax(features @ unit.T / temperature, dim=1)
+    return torch.softmax(centre_cosines(features, centres) / temperature, dim=1)
 
 
 @torch.no_grad()
-def classifier_shares(features: Tensor, network: ClassifierNetwork, columns: Tensor) -> Tensor:
+def classifier_logits(features: Tensor, network: ClassifierNetwork, columns: Tensor) -> Tensor:
+    """The classifier's outputs (images x clusters)."""
+    return network.classify(features)[:, columns.to(features.device)]
+
+
+def classifier_shares(
+    features: Tensor, network: ClassifierNetwork, columns: Tensor, temperature: float = 1.0
+) -> Tensor:
     """Softmax of the classifier's outputs (images x clusters)."""
-    return torch.softmax(network.classify(features)[:, columns.to(features.device)], dim=1)
+    return torch.softmax(classifier_logits(features, network, columns) / temperature, dim=1)
 
 
 def nearest_centres(features: Tensor, centres: Tensor) -> Tensor:
     """The cluster whose centre is nearest to each embedding."""
     centres = centres.to(features.device)
     return (features @ centres.T - centres.square().sum(dim=1) / 2).argmax(dim=1)
+
+
+class Choices(NamedTuple):
+    """The cluster of each image with its share, and the likeliest other cluster (-1 without one) with its own."""
+
+    clusters: np.ndarray
+    confidence: np.ndarray
+    second: np.ndarray
+    second_confidence: np.ndarray
+
+
+def choices(shares: Tensor, clusters: Tensor) -> Choices:
+    clusters = clusters.to(shares.device).unsqueeze(1)
+    confidence = shares.gather(1, clusters)
+    others = shares.scatter(1, clusters, -1.0)
+    second_confidence, second = others.max(dim=1)
+    alone = second_confidence < 0
+    found = (
+        clusters.squeeze(1),
+        confidence.squeeze(1),
+        second.masked_fill(alone, -1),
+        second_confidence.masked_fill(alone, 0.0),
+    )
+    return Choices(*(column.cpu().numpy() for column in found))

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import math
 import shutil
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,14 +21,15 @@ from torch import Tensor
 
 from promptcal import files
 from promptcal._version import __version__
+from promptcal.calibration import Calibration
 from promptcal.config import Config, validate
 from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
 from promptcal.device import choose_device, choose_dtype, computing_on
-from promptcal.errors import ConfigError, RunError, WeightsError
+from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
 from promptcal.methods import method_of
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork, load_weights
-from promptcal.partition import centre_shares, classifier_shares, nearest_centres
+from promptcal.partition import centre_cosines, choices, classifier_logits, nearest_centres
 from promptcal.training.embedding import embed
 from promptcal.training.recorder import progress_bar
 from promptcal.training.seeds import derive_seed
@@ -37,14 +40,23 @@ _IMAGES_AT_ONCE = 2048  # decoded together when new images are embedded
 
 @dataclass(frozen=True)
 class Assignments:
-    """Which category each image was put into, with the softmax share of that category as confidence."""
+    """Which category each image was put into, with the softmax share of that category as confidence.
+
+    ``known`` says of each category whether it is a class with labels. ``second`` is the likeliest other category of
+    each image (-1 where there is none, or where an older run did not record it). Of new images, ``similarity`` is
+    the cosine with the nearest centre, and ``accepted`` whether it is near enough to be of any of the categories.
+    """
 
     paths: list[str]
     clusters: np.ndarray
     confidence: np.ndarray
     names: list[str]
-    n_known: int
+    known: list[bool]
     labelled: np.ndarray
+    second: np.ndarray
+    second_confidence: np.ndarray
+    similarity: np.ndarray | None = None
+    accepted: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -54,17 +66,39 @@ class Assignments:
         """The category's name of each image."""
         return [self.names[c] for c in self.clusters]
 
+    def kind(self, cluster: int) -> str:
+        """known or new."""
+        return "known" if self.known[cluster] else "new"
+
+    def table(self) -> dict[str, list[Any]]:
+        """By column; None where there is no second choice."""
+        has_second = self.second >= 0
+        table = {
+            "path": self.paths,
+            "cluster": self.clusters.tolist(),
+            "name": self.categories,
+            "kind": [self.kind(c) for c in self.clusters],
+            "confidence": self.confidence.tolist(),
+            "labelled": self.labelled.tolist(),
+            "second": [self.names[c] if there else None for c, there in zip(self.second, has_second, strict=True)],
+            "second_confidence": [
+                c if there else None for c, there in zip(self.second_confidence.tolist(), has_second, strict=True)
+            ],
+        }
+        if self.similarity is not None and self.accepted is not None:
+            table["similarity"] = self.similarity.tolist()
+            table["decision"] = ["accepted" if accepted else "none" for accepted in self.accepted]
+        return table
+
     def to_csv(self) -> str:
-        rows = zip(
-            self.paths,
-            self.clusters.tolist(),
-            self.categories,
-            ["known" if c < self.n_known else "new" for c in self.clusters],
-            [f"{c:.4f}" for c in self.confidence],
-            ["yes" if labelled else "no" for labelled in self.labelled],
-            strict=True,
-        )
-        return files.csv_text(["path", "cluster", "name", "kind", "confidence", "labelled"], rows)
+        table = self.table()
+        return files.csv_text(list(table), zip(*(map(_cell, column) for column in table.values()), strict=True))
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4f}" if isinstance(value, float) else "" if value is None else value
 
 
 class RunDirectory:
@@ -77,12 +111,25 @@ class RunDirectory:
         self.model_file = self.path / "model.safetensors"
         self.centres_file = self.path / "centres.safetensors"
         self.assignments_file = self.path / "assignments.csv"
+        self.calibration_file = self.path / "calibration.json"
+        self.held_out_file = self.path / "held_out.json"
+        self.changes_file = self.path / "changes.csv"
+        self.changes_summary_file = self.path / "changes.json"
+        self.assignments_parquet_file = self.path / "assignments.parquet"
         self.embeddings_file = self.path / "embeddings.npy"
         self.results_file = self.path / "results.json"
         self.evaluation_file = self.path / "evaluation.json"
         self.skipped_file = self.path / "skipped.csv"
         self.checkpoints_folder = self.path / "checkpoints"
         self.sheets_folder = self.path / "sheets"
+        self.thumbnails_folder = self.path / "thumbnails"
+        self.examples_file = self.path / "thumbnails" / "examples.npz"
+        self.truth_file = self.path / "truth.csv"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.map_file = self.path / "map.npz"
+        self.attention_file = self.path / "attention.npz"
+        self.report_file = self.path / "report.html"
+        self.figures_folder = self.path / "figures"
 
     def exists(self) -> bool:
         return self.info_file.is_file()
@@ -109,6 +156,10 @@ class RunDirectory:
             return validate(yaml.safe_load(self.config_file.read_text(encoding="utf-8")))
         except (OSError, yaml.YAMLError, TypeError, ValueError) as error:
             raise RunError(f"{self.config_file} cannot be read ({error}); fit again with --overwrite") from error
+
+    def write_truth(self, names: Sequence[str], truth: Sequence[str | None]) -> None:
+        told = [(name, label) for name, label in zip(names, truth, strict=True) if label is not None]
+        files.write_csv(self.truth_file, ["path", "label"], told)
 
     def check_free(self, *, resume: bool, overwrite: bool) -> None:
         """Refuse an output that would destroy something, before anything is computed."""
@@ -190,6 +241,11 @@ def embed_in_parts(
     return positions, torch.cat(features)
 
 
+def training_temperature(config: Config, network: TrainedNetwork) -> float:
+    """At which a run's scores become shares before anything is calibrated; a classifier's outputs have their own."""
+    return 1.0 if isinstance(network, ClassifierNetwork) else config.loss.affinity_temperature
+
+
 def category_names(classes: Sequence[str], n_clusters: int) -> list[str]:
     """Known classes by name, then new-1, new-2, ... (never a name that a known class has)."""
     fresh = (name for i in range(1, 2 * n_clusters + 1) if (name := f"new-{i}") not in classes)
@@ -208,6 +264,7 @@ class Run:
         self.device = choose_device(device or self.config.device)
         self.names: list[str] = self.info["categories"]
         self.n_known: int = len(self.info["known_classes"])
+        self.known: list[bool] = [name in set(self.info["known_classes"]) for name in self.names]
 
     @cached_property
     def centres(self) -> Tensor:
@@ -222,7 +279,7 @@ class Run:
     def network(self) -> TrainedNetwork:
         network = build_network(self.config, self.n_known, pretrained=False)
         try:
-            network.load_state_dict(self._read(self.directory.model_file))
+            network.load_state_dict(self.stored_weights())
         except RuntimeError as error:
             raise WeightsError(f"{self.directory.model_file} does not fit its config; fit again") from error
         network.vit.compute_in(choose_dtype(self.config.precision, self.device))
@@ -231,6 +288,17 @@ class Run:
     @property
     def path(self) -> Path:
         return self.directory.path
+
+    def stored_weights(self) -> dict[str, Tensor]:
+        return self._read(self.directory.model_file)
+
+    def truth(self) -> list[str | None] | None:
+        """The true class of each image in the order of the assignments, where it was given."""
+        if not self.directory.truth_file.is_file():
+            return None
+        with self.directory.truth_file.open(newline="", encoding="utf-8") as file:
+            told = {row["path"]: row["label"] for row in csv.DictReader(file)}
+        return [told.get(path) for path in self.assignments().paths]
 
     def embed(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> tuple[list[str], Tensor]:
         """Names and L2-normalised embeddings of new images."""
@@ -241,18 +309,64 @@ class Run:
         )
         return [image_set.names[i] for i in kept], features
 
-    def predict(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> Assignments:
-        """The category of each new image."""
+    @cached_property
+    def calibration(self) -> Calibration:
+        """As measured at the end of the fit; runs of older versions have none."""
+        if not self.directory.calibration_file.exists():
+            return Calibration(training_temperature(self.config, self.network))
+        return Calibration.read(self.directory.calibration_file)
+
+    def predict(
+        self,
+        images: Any,
+        *,
+        none_below: float | None = None,
+        accept_all: bool = False,
+        skip_unreadable: bool = False,
+        progress: bool = True,
+    ) -> Assignments:
+        """The category of each new image, and whether it is near enough to any to be accepted."""
+        threshold = self._threshold(none_below, accept_all)
         paths, features = self.embed(images, skip_unreadable=skip_unreadable, progress=progress)
+        scores, clusters, similarity = self.scores(features)
+        chosen = choices(torch.softmax(scores / self.calibration.temperature, dim=1), clusters)
+        return Assignments(
+            paths,
+            chosen.clusters,
+            chosen.confidence,
+            self.names,
+            self.known,
+            np.zeros(len(paths), dtype=bool),
+            chosen.second,
+            chosen.second_confidence,
+            similarity.cpu().numpy(),
+            (similarity >= threshold).cpu().numpy(),
+        )
+
+    def scores(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores (images x clusters), the cluster, and the cosine with the nearest centre, of embeddings."""
+        cosines = centre_cosines(features, self.centres)
+        similarity = cosines.max(dim=1).values
         if isinstance(self.network, ClassifierNetwork):
-            shares = classifier_shares(features, self.network, self.columns)
-            clusters = shares.argmax(dim=1)
-        else:
-            shares = centre_shares(features, self.centres, self.config.loss.affinity_temperature)
-            clusters = nearest_centres(features, self.centres)
-        confidence = shares.gather(1, clusters.unsqueeze(1)).squeeze(1)
-        labelled = np.zeros(len(paths), dtype=bool)
-        return Assignments(paths, clusters.cpu().numpy(), confidence.cpu().numpy(), self.names, self.n_known, labelled)
+            scores = classifier_logits(features, self.network, self.columns)
+            return scores, scores.argmax(dim=1), similarity
+        return cosines, nearest_centres(features, self.centres), similarity
+
+    def _threshold(self, none_below: float | None, accept_all: bool) -> float:
+        if none_below is not None and accept_all:
+            raise ConfigError("--none-below sets a threshold and --accept-all has none; give only one of them")
+        if none_below is not None:
+            if not -1 <= none_below <= 1:
+                raise ConfigError(f"--none-below is a cosine, -1 to 1, not {none_below}")
+            return none_below
+        if not accept_all and self.calibration.threshold is None:
+            warnings.warn(
+                f"{self.path} has no threshold for images of none of its categories, so all are accepted; "
+                "give one as --none-below",
+                PromptCALWarning,
+                stacklevel=3,
+            )
+        return -math.inf if accept_all or self.calibration.threshold is None else self.calibration.threshold
 
     def assignments(self) -> Assignments:
         """What the fit assigned to its own images."""
@@ -261,14 +375,23 @@ class Run:
                 rows = list(csv.DictReader(file))
         except OSError as error:
             raise RunError(f"{self.directory.assignments_file} cannot be read ({error}); fit again") from error
+        number = {name: i for i, name in enumerate(self.names)}
         return Assignments(
             [row["path"] for row in rows],
             np.array([int(row["cluster"]) for row in rows]),
             np.array([float(row["confidence"]) for row in rows]),
             self.names,
-            self.n_known,
+            self.known,
             np.array([row["labelled"] == "yes" for row in rows]),
+            np.array([number.get(row.get("second", ""), -1) for row in rows]),
+            np.array([float(row.get("second_confidence") or 0) for row in rows]),
         )
+
+    def held_out(self) -> list[str]:
+        """Names of the images whose labels were kept back from training; older versions did not write them down."""
+        if not self.directory.held_out_file.exists():
+            return []
+        return json.loads(self.directory.held_out_file.read_text(encoding="utf-8"))
 
     def given_images(self) -> tuple[ImageSet, list[int]]:
         """The names of all images the fit was given, and the positions among them of those it assigned."""
@@ -282,6 +405,22 @@ class Run:
         root = self.info.get("root")
         assigned = [i for i in range(len(names)) if i not in set(skipped)]
         return ImageSet(names, _no_image, None if root is None else Path(root)), assigned
+
+    def image_files(self) -> list[Path]:
+        """The file of each image, in the order of the assignments."""
+        names = self.assignments().paths
+        folder = self.info.get("folder", self.info.get("root"))
+        if folder is None:
+            raise DataError(
+                f"the images of {self.path} did not come from files (but from an array, a dataset or an archive), so "
+                "there are none to link or copy; export to csv, or save them as files and fit those"
+            )
+        images = [Path(folder) / name for name in names]
+        missing = [image for image in images if not image.is_file()]
+        if missing:
+            more = f" and {len(missing) - 1} more images are" if len(missing) > 1 else " is"
+            raise DataError(f"{missing[0]}{more} no longer there; put the images back where the fit found them")
+        return images
 
     @staticmethod
     def _read(path: Path) -> dict[str, Tensor]:

@@ -13,13 +13,17 @@ from rich.console import Console
 from promptcal import files
 from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config, load_config, method_preset
+from promptcal.continuing import Earlier
 from promptcal.counting import ClassCounter, count_in_backbone, count_in_run
 from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
+from promptcal.export import export_run
 from promptcal.fitting import Fit, Inductive, Problem
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.report.class_count import write_class_count
+from promptcal.report.figures import write_figure
+from promptcal.report.making import Material, Report, make_report
 from promptcal.run import Assignments, Run, RunDirectory
 from promptcal.tables.definition import check_epoch, check_scale
 from promptcal.tables.jobs import Circumstances, Job, State
@@ -47,6 +51,7 @@ def fit(
     device: str | None = None,
     precision: str | None = None,
     compile: bool | None = None,
+    start_from: str | PathLike[str] | None = None,
     resume: bool = False,
     overwrite: bool = False,
     skip_unreadable: bool = False,
@@ -74,6 +79,9 @@ def fit(
         device: auto, cpu, cuda, mps.
         precision: auto, fp32, bf16.
         compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
+        start_from: A finished run to go on from with new labels: its settings, its labels where there are no new
+            ones, and its weights, of which only the last stage is trained further. Its categories keep their numbers
+            and names; what moved is written to ``changes.csv``.
         resume: Go on with the unfinished run in ``output``; images, labels and settings must be the same.
         overwrite: Discard the run in ``output``, if there is one.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
@@ -81,11 +89,14 @@ def fit(
         progress: Show progress.
     """
     directory = RunDirectory(output)
+    earlier = _earlier(start_from, directory, resume, config, preset)
+    base = config if earlier is None else earlier.settings(method)
     directory.check_free(resume=resume, overwrite=overwrite)
     image_set = ImageSet.of(images)
+    given = read_labels(labels, image_set)
     problem = Problem.of(
         image_set,
-        read_labels(labels, image_set),
+        given if earlier is None else earlier.with_its_labels(given, image_set.names),
         None if truth is None else read_labels(truth, image_set),
         inductive,
     )
@@ -104,10 +115,26 @@ def fit(
         "precision": precision,
         "compile": None if compile is None else "always" if compile else "never",
     }
-    resolved = _resolve(config, preset, overrides, named, {"backbone": backbone, "weights": weights}, counter)
+    resolved = _resolve(base, preset, overrides, named, {"backbone": backbone, "weights": weights}, counter)
+    if earlier is not None:
+        earlier.check(resolved, directory.path)
     problem.check(resolved.n_classes)
-    Fit(problem, resolved, directory, console, counter.count).run(resume=resume, skip_unreadable=skip_unreadable)
+    fitting = Fit(problem, resolved, directory, console, counter.count, earlier)
+    fitting.run(resume=resume, skip_unreadable=skip_unreadable)
     return Run(output, device)
+
+
+def _earlier(
+    start_from: str | PathLike[str] | None, directory: RunDirectory, resume: bool, config: Any, preset: str | None
+) -> Earlier | None:
+    if start_from is None:
+        start = directory.info().get("started_from") if resume else None
+        if start is not None:
+            raise RunError(f"the run in {directory.path} goes on from {start}; add --from {start} to resume it")
+        return None
+    if config is not None or preset is not None:
+        raise ConfigError(f"--from takes its settings from {start_from}; change single ones with --set")
+    return Earlier(start_from)
 
 
 def _resolve(
@@ -139,16 +166,21 @@ def predict(
     run: str | PathLike[str] | Run,
     images: Any,
     output: str | PathLike[str] | None = None,
+    none_below: float | None = None,
+    accept_all: bool = False,
     device: str | None = None,
     skip_unreadable: bool = False,
     progress: bool = True,
 ) -> Assignments:
-    """Put new images into the categories of a finished run; ``output`` also writes them as CSV.
+    """Put new images into the categories of a finished run, or into none; ``output`` also writes them as CSV.
 
     Args:
         run: A run directory.
         images: As `fit` takes them, or one image file.
         output: CSV file to write.
+        none_below: Images are of none of the categories if their cosine with the nearest centre is below this; by
+            default the run's own threshold, which 95 % of the labelled images it was measured on reach.
+        accept_all: Have no threshold.
         device: auto, cpu, cuda, mps; by default the run's.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
         progress: Show progress.
@@ -156,7 +188,9 @@ def predict(
     loaded = run if isinstance(run, Run) else Run(run, device)
     if output is not None and not Path(output).parent.is_dir():
         raise RunError(f"the folder of the output {output} does not exist; make it first")
-    assignments = loaded.predict(images, skip_unreadable=skip_unreadable, progress=progress)
+    assignments = loaded.predict(
+        images, none_below=none_below, accept_all=accept_all, skip_unreadable=skip_unreadable, progress=progress
+    )
     if output is not None:
         files.write_text(Path(output), assignments.to_csv())
     return assignments
@@ -182,8 +216,31 @@ def evaluate(*, run: str | PathLike[str] | Run, truth: Any) -> DiscoveryAccuracy
         assignments.clusters[scored],
         loaded.info["known_classes"],
     )
+    loaded.directory.write_truth(assignments.paths, true_classes)
     files.write_json(loaded.directory.evaluation_file, {"n_scored": len(scored), **asdict(accuracy)})
     return accuracy
+
+
+def export(
+    *,
+    run: str | PathLike[str] | Run,
+    to: str,
+    output: str | PathLike[str],
+    copy: bool = False,
+    progress: bool = True,
+) -> Path:
+    """Write what a finished run found in the form another program reads; returns the output.
+
+    Args:
+        run: A run directory.
+        to: folders, csv, coco, huggingface, fiftyone-json, embeddings or onnx.
+        output: The file or folder to write; must not exist yet.
+        copy: Copy images instead of linking to them.
+        progress: Show progress.
+    """
+    loaded = run if isinstance(run, Run) else Run(run, "cpu")
+    export_run(loaded, to, Path(output), copy=copy, console=Console(stderr=True, quiet=not progress))
+    return Path(output)
 
 
 def estimate_classes(
@@ -245,6 +302,40 @@ def estimate_classes(
     if output is not None:
         write_class_count(Path(output), count)
     return count
+
+
+def report(
+    *, run: str | PathLike[str] | Run, output: str | PathLike[str] | None = None, progress: bool = True
+) -> Report:
+    """Write a finished run's report: one HTML file that opens from disk, without a server or a network.
+
+    Args:
+        run: A run directory.
+        output: HTML file to write; by default `report.html` in the run directory.
+        progress: Show progress.
+    """
+    loaded = run if isinstance(run, Run) else Run(run, "cpu")
+    return make_report(loaded, None if output is None else Path(output), Console(stderr=True, quiet=not progress))
+
+
+def figure(
+    *,
+    name: str,
+    run: str | PathLike[str] | Run,
+    output: str | PathLike[str] | None = None,
+    progress: bool = True,
+) -> Path:
+    """Write one of the report's figures for a paper, and say where.
+
+    Args:
+        name: tsne, confusion, attention, neighbours or curves.
+        run: A run directory.
+        output: PNG, SVG or PDF file to write; by default `figures/NAME.png` in the run directory.
+        progress: Show progress.
+    """
+    loaded = run if isinstance(run, Run) else Run(run, "cpu")
+    material = Material.of(loaded, Console(stderr=True, quiet=not progress))
+    return write_figure(name, material, None if output is None else Path(output))
 
 
 def check(

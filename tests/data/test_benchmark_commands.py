@@ -97,7 +97,8 @@ def test_benchmark_runs_the_method_on_a_tree_in_the_official_layout(promptcal, t
     cub_tree(tmp_path, ids, {i: (i - 1) % 200 + 1 for i in ids}, dict.fromkeys(ids, True), picture)
     one_step_a_stage = ["data.batch_size=201", "warmup.epochs=1", "affinity.epochs=1", "selection.by=last"]
     settings = [*quick_settings, *one_step_a_stage, "model.image_size=16", "clustering.n_init=1", "tensorboard=false"]
-    arguments = ["benchmark", "cub", "--root", tmp_path, "--output", tmp_path / "run", "--seed", "3", "--quiet"]
+    arguments = ["benchmark", "cub", "--root", tmp_path, "--output", tmp_path / "run", "--seed", "3", "-q"]
+    arguments += ["--no-report"]
     code, out, err = promptcal(*arguments, *(part for s in settings for part in ("--set", s)))
     assert code == 0, err
     assert "CUB_200_2011 has 400 training images, not the published 5,994" in err

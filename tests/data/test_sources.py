@@ -130,6 +130,7 @@ def test_fit_and_predict_take_class_folders_and_patterns(tmp_path, small_set, qu
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(folder / f"{i:03d}.png")
     arguments = ["promptcal", "fit", f"{tmp_path}/photos", "--output", f"{tmp_path}/run", "--n-classes", "4", "-q"]
+    arguments += ["--no-report"]
     settings = (*quick_settings, "warmup.epochs=1", "affinity.epochs=1")
     arguments += [part for setting in settings for part in ("--set", setting)]
     monkeypatch.setattr(sys, "argv", arguments)

@@ -99,7 +99,7 @@ def wait_for_records(run_folder, n, process):
 
 def start(arguments, output):
     command = [sys.executable, "-m", "promptcal", "fit", str(arguments["images"]), "--output", str(output)]
-    command += ["--labels", str(arguments["labels"]), "--n-classes", "4", "--seed", "3", "--quiet"]
+    command += ["--labels", str(arguments["labels"]), "--n-classes", "4", "--seed", "3", "--quiet", "--no-report"]
     for setting in arguments["overrides"]:
         command += ["--set", setting]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

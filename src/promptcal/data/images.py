@@ -137,6 +137,14 @@ class ImageSet:
             None if own is None else OwnLabels([own.values[i] for i in indices], own.origin),
         )
 
+    def folder(self) -> str | None:
+        """Where the images' names lead to their files from, as an absolute path; None where they are no such files."""
+        tell = getattr(self._open, "path", None)
+        start = (self.root or Path()).absolute()
+        if tell is None or any(tell(i) is None or tell(i).absolute() != start / n for i, n in enumerate(self.names)):
+            return None
+        return str(start)
+
     def image(self, index: int) -> Image.Image:
         """The image upright and in RGB."""
         try:
@@ -198,6 +206,9 @@ class OpenFile:
     def content(self, index: int) -> bytes:
         return self.files[index].read_bytes()
 
+    def path(self, index: int) -> Path:
+        return self.files[index]
+
 
 @dataclass(frozen=True)
 class OpenSpan:
@@ -239,6 +250,10 @@ class OpenChosen:
 
     def content(self, index: int) -> bytes:
         return self.open_image.content(self.indices[index])
+
+    def path(self, index: int) -> Path | None:
+        tell = getattr(self.open_image, "path", None)
+        return None if tell is None else tell(self.indices[index])
 
 
 def _numbered(count: int) -> list[str]:

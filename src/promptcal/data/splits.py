@@ -16,10 +16,11 @@ def label_half(labels: np.ndarray, known_classes: np.ndarray | list[int], share:
     return mask
 
 
-def hold_out(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+def hold_out(labels: np.ndarray, fraction: float, seed: int, allowed: np.ndarray | None = None) -> np.ndarray:
     """Boolean mask of labelled images to keep back for validation: ``fraction`` of each class, rounded.
 
-    At least one of each class that has two or more, never a class's last label.
+    At least one of each class that has two or more, never a class's last label; only images of the mask ``allowed``,
+    where it is given, and so perhaps fewer.
     """
     mask = np.zeros(len(labels), dtype=bool)
     if fraction <= 0:
@@ -28,5 +29,6 @@ def hold_out(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     for label in np.unique(labels[labels >= 0]):
         members = np.flatnonzero(labels == label)
         n = min(max(1, round(fraction * len(members))), len(members) - 1)
-        mask[generator.permutation(members)[:n]] = True
+        drawn = generator.permutation(members if allowed is None else members[allowed[members]])
+        mask[drawn[:n]] = True
     return mask

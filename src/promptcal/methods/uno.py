@@ -81,8 +81,9 @@ class UNONetwork(ClassifierNetwork):
         return heads, overclustering
 
     def classify(self, features: Tensor) -> Tensor:
-        best = self.heads[int(self.head_losses.argmin())]
-        return torch.cat([self.known(features), best(features)], dim=1) / self.temperature
+        by_head = torch.stack([head(features) for head in self.heads])
+        best = by_head.index_select(0, self.head_losses.argmin().unsqueeze(0)).squeeze(0)
+        return torch.cat([self.known(features), best], dim=1) / self.temperature
 
 
 class UNOStage(PlainStage):

@@ -115,7 +115,7 @@ class PromptedViT(nn.Module):
             return tokens
         prefix = self.backbone.num_prefix_tokens
         patches = tokens[:, prefix if block == 0 else prefix + self.n_prompts :]
-        fresh = self.prompts[block].to(tokens.dtype).expand(len(tokens), -1, -1)
+        fresh = self.prompts[block].to(tokens.dtype).expand(tokens.shape[0], -1, -1)  # len() is fixed in an export
         return torch.cat([tokens[:, :prefix], fresh, patches], dim=1)
 
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:

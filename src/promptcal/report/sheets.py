@@ -27,7 +27,7 @@ def write_sheets(
     for cluster, name in enumerate(assignments.names):
         members = np.flatnonzero((assignments.clusters == cluster) & ~assignments.labelled)
         members = members[np.argsort(-assignments.confidence[members], kind="stable")]
-        is_new = cluster >= assignments.n_known
+        is_new = not assignments.known[cluster]
         rows.append((f"{name} ({len(members)} images)", is_new, members))
         if len(members):
             sheet = _sheet(store, [(rows[-1][0], is_new, _spread(members, per_sheet))], columns=10)

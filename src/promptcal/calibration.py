@@ -1,0 +1,199 @@
+"""How far a confidence can be taken at its word, and from where on an image is none of the categories.
+
+Scores of an image (cosines with the cluster centres, or a classifier's outputs) become shares by a softmax at a
+temperature. The temperature is that which makes the true classes of labelled images the network did not learn from
+likeliest, and the threshold the cosine with the nearest centre that 95 % of these images reach. Where the network
+learned from every label, images it knows too well stand in: they can show that it is too sure, but not vouch for more.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import brentq
+from scipy.special import logsumexp, softmax
+from torch import Tensor
+
+from promptcal import files
+from promptcal.errors import RunError
+from promptcal.partition import Partition, centre_cosines
+
+ACCEPTED_SHARE = 0.95
+HELD_OUT, LEFT_OUT, NONE = "held-out", "left-out", "none"
+_BINS = 15
+_HOTTEST, _COLDEST = 1e3, 1e-4  # as multiples of the spread of the scores
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """``scores`` are what the temperature is of: "cosines" with the centres, or a classifier's "outputs".
+
+    ``basis``: "held-out" labels, which training did not see, or "left-out", each in turn left out of its centre.
+
+    The temperature is then not lowered below that of training. Where neither is to be had the basis is "none": the
+    temperature is that of training, and there is no threshold.
+    ``error_*`` and ``nll_*`` are the expected calibration error and the mean negative log-likelihood of the ``n``
+    images at the temperature of training and at the chosen one; ``accepted_*`` the share of the fit's own unlabelled
+    images, assigned to known and to new categories, that the threshold accepts.
+    """
+
+    temperature: float
+    scores: str = "cosines"
+    threshold: float | None = None
+    target: float = ACCEPTED_SHARE
+    n: int = 0
+    basis: str = NONE
+    error_before: float | None = None
+    error_after: float | None = None
+    nll_before: float | None = None
+    nll_after: float | None = None
+    accepted_known: float | None = None
+    accepted_new: float | None = None
+
+    def write(self, path: Path) -> None:
+        files.write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> "Calibration":
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise RunError(f"{path} cannot be read ({error}); fit again with --overwrite") from error
+
+
+def calibrate_run(
+    features: Tensor,
+    partition: Partition,
+    labels: np.ndarray,
+    held_out: np.ndarray,
+    *,
+    logits: Tensor | None,
+    labels_in_centres: bool,
+    temperature: float,
+) -> Calibration:
+    """On the labels training did not see; where there are none, on those that a centre can be made without.
+
+    ``logits`` are a classifier's, which there is nothing to leave a label out of. ``labels_in_centres``: labelled
+    images were put into the cluster of their class, so that their own centre is taken without them.
+    """
+    centres = partition.centres.to(features)
+    cosines = centre_cosines(features, centres)
+    usable, basis = held_out >= 0, HELD_OUT
+    if logits is None:
+        if not usable.any():
+            usable, basis = labels >= 0, LEFT_OUT
+        if labels_in_centres:
+            sizes = np.bincount(partition.clusters, minlength=len(centres))
+            usable &= sizes[labels] > 1
+            rows = torch.from_numpy(usable).to(features.device)
+            classes = torch.from_numpy(labels).to(features.device)[rows]
+            counted = torch.from_numpy(sizes).to(features.device)
+            cosines[rows] = left_out_cosines(features[rows], classes, centres, counted)
+    scores = cosines if logits is None else logits
+    best = cosines.max(dim=1).values.cpu().numpy()
+    kind = "cosines" if logits is None else "outputs"
+    found = calibrate(Evidence(scores.cpu().numpy()[usable], labels[usable], best[usable], basis), temperature)
+    if found.threshold is None:
+        return replace(found, scores=kind)
+    known, unlabelled = partition.clusters <= labels.max(), labels < 0
+    accepted = best >= found.threshold
+    return replace(
+        found,
+        scores=kind,
+        accepted_known=_share(accepted[known & unlabelled]),
+        accepted_new=_share(accepted[~known & unlabelled]),
+    )
+
+
+def _share(mask: np.ndarray) -> float | None:
+    return float(mask.mean()) if len(mask) else None
+
+
+class Evidence(NamedTuple):
+    """Labelled images to calibrate on: their scores, classes, and cosines with the nearest centre."""
+
+    scores: np.ndarray
+    classes: np.ndarray
+    similarity: np.ndarray
+    basis: str
+
+
+def calibrate(evidence: Evidence, temperature: float) -> Calibration:
+    """``temperature`` is that of training, to compare with."""
+    scores, classes = evidence.scores.astype(np.float64), evidence.classes
+    if not len(classes):
+        return Calibration(temperature)
+    chosen = best_temperature(scores, classes)
+    if evidence.basis == LEFT_OUT:
+        chosen = max(chosen, temperature)
+    before, after = (softmax(scores / t, axis=1) for t in (temperature, chosen))
+    return Calibration(
+        chosen,
+        threshold=acceptance_threshold(evidence.similarity, ACCEPTED_SHARE),
+        n=len(classes),
+        basis=evidence.basis,
+        error_before=calibration_error(before, classes),
+        error_after=calibration_error(after, classes),
+        nll_before=negative_log_likelihood(scores, classes, temperature),
+        nll_after=negative_log_likelihood(scores, classes, chosen),
+    )
+
+
+def best_temperature(scores: np.ndarray, classes: np.ndarray) -> float:
+    """Where the negative log-likelihood of ``classes`` is least.
+
+    Were all images right, that would be 0, a certainty that a handful of images cannot give. So each counts as right
+    n+1 times in n+2 and else as the class it is likeliest to be mistaken for (Laplace's rule of succession).
+    """
+    n = len(classes)
+    if scores.shape[1] < 2 or np.ptp(scores) == 0:
+        return 1.0
+    own = scores[np.arange(n), classes]
+    others = scores.copy()
+    others[np.arange(n), classes] = -np.inf
+    target = own - (own - others.max(axis=1)) / (n + 2)
+
+    def slope(inverse: float) -> float:
+        """Of the likelihood by 1/temperature, in which it is convex."""
+        return float(((softmax(scores * inverse, axis=1) * scores).sum(axis=1) - target).mean())
+
+    spread = np.ptp(scores)
+    hottest, coldest = 1 / (_HOTTEST * spread), 1 / (_COLDEST * spread)
+    if slope(hottest) >= 0:  # worse than drawing lots
+        return 1 / hottest
+    if slope(coldest) <= 0:
+        return 1 / coldest
+    return float(1 / brentq(slope, hottest, coldest, xtol=1e-12, rtol=1e-10))
+
+
+def negative_log_likelihood(scores: np.ndarray, classes: np.ndarray, temperature: float) -> float:
+    scaled = scores / temperature
+    return float((logsumexp(scaled, axis=1) - scaled[np.arange(len(classes)), classes]).mean())
+
+
+def calibration_error(shares: np.ndarray, classes: np.ndarray, bins: int = _BINS) -> float:
+    """Expected calibration error: |accuracy - mean confidence| over equal bins of confidence, weighted by size."""
+    confidence, right = shares.max(axis=1), shares.argmax(axis=1) == classes
+    place = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = np.bincount(place, weights=right - confidence, minlength=bins)
+    return float(np.abs(gaps).sum() / len(classes))
+
+
+def acceptance_threshold(similarity: np.ndarray, share: float) -> float:
+    """The largest value that at least ``share`` of the similarities reach."""
+    return float(np.sort(similarity)[int((1 - share) * len(similarity) + 1e-9)])
+
+
+def left_out_cosines(features: Tensor, classes: Tensor, centres: Tensor, sizes: Tensor) -> Tensor:
+    """Cosines of labelled images with the centres, that of an image's own class without the image itself.
+
+    ``centres`` are means over clusters of these ``sizes``, at least 2 where an image is asked for.
+    """
+    unit = torch.nn.functional.normalize(centres, dim=1)
+    cosines = features @ unit.T
+    without = sizes[classes].unsqueeze(1) * centres[classes] - features
+    own = (features * torch.nn.functional.normalize(without, dim=1)).sum(dim=1, keepdim=True)
+    return cosines.scatter(1, classes.unsqueeze(1), own)

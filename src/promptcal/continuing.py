@@ -1,0 +1,239 @@
+"""Going on from a finished run with new labels: weights, names and numbers that persist, and what moved.
+
+A person looks at what was found, names a category by labelling a few of its images, and fits again from there. A
+category is then still the one of that number and name, unless its images say otherwise.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from promptcal import files
+from promptcal.config import Config, ModelConfig
+from promptcal.errors import ConfigError, LabelError, RunError
+from promptcal.models import ClassifierNetwork, TrainedNetwork
+from promptcal.partition import Partition
+from promptcal.run import Assignments, Run
+
+
+class Earlier:
+    """The finished run that another goes on from."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.run = Run(path, "cpu")
+        self.assignments = self.run.assignments()
+        self.cluster_of = dict(zip(self.assignments.paths, self.assignments.clusters.tolist(), strict=True))
+        self.label_of = {
+            path: name
+            for path, name, labelled in zip(
+                self.assignments.paths, self.assignments.categories, self.assignments.labelled, strict=True
+            )
+            if labelled
+        }
+
+    @property
+    def path(self) -> Path:
+        return self.run.path
+
+    def settings(self, method: str | None) -> Config:
+        """Those of the run, to change single ones of; a run that trained nothing may be gone on from by any method."""
+        config, switches = self.run.config, self.run.config.switches
+        if self._has_weights:  # those of its [P] head, too
+            switches = switches.model_copy(update={"prompt_head": "from-warmup"})
+        elif method not in (None, "kmeans"):
+            prompts = {"prompts": ModelConfig.model_fields["prompts"].default}
+            config = config.model_copy(update={"model": config.model.model_copy(update=prompts)})
+        return config.model_copy(update={"switches": switches})
+
+    @property
+    def _has_weights(self) -> bool:
+        return self.run.config.method != "kmeans"
+
+    def gives_weights_to(self, config: Config) -> bool:
+        return self._has_weights and config.method != "kmeans"
+
+    def check(self, config: Config, output: Path) -> None:
+        """Refuse what the run's weights do not fit, before anything is computed."""
+        if output.resolve() == self.path.resolve():
+            raise RunError(
+                f"--from and --output are both {output}; the earlier run is kept, so choose another --output"
+            )
+        if not self._has_weights:
+            return
+        then, now = ({"method": c.method, **_prefixed(c.model.model_dump())} for c in (self.run.config, config))
+        for key, value in then.items():
+            if now[key] != value and key != "model.train_blocks":
+                raise ConfigError(
+                    f"{self.path} has {key}={value} and cannot be gone on from with {now[key]}; "
+                    "leave the setting as it is, or fit anew without --from"
+                )
+
+    def load_into(self, network: TrainedNetwork) -> None:
+        if isinstance(network, ClassifierNetwork):
+            raise ConfigError(
+                f"{self.path} has a classifier of its own for its categories, which cannot take new ones; "
+                "fit anew without --from, or go on from a run of promptcal, promptcal-warmup, gcd or kmeans"
+            )
+        network.load_state_dict(self.run.network.state_dict())
+
+    def with_its_labels(self, labels: Sequence[str | None], names: Sequence[str]) -> list[str | None]:
+        """New labels, and for images without one that of the run."""
+        merged = [self.label_of.get(name) if new is None else new for name, new in zip(names, labels, strict=True)]
+        if self.label_of and not any(merged):
+            raise LabelError(f"none of the labelled images of {self.path} is among these; give them, or new --labels")
+        return merged
+
+    def not_learned_from(self, names: Sequence[str]) -> np.ndarray:
+        """Which images' labels the run has not seen in training."""
+        held_out = set(self.run.held_out())
+        return np.array([name in held_out or name not in self.label_of for name in names])
+
+    def before(self, names: Sequence[str]) -> np.ndarray:
+        """The number of the category of each image in the run, -1 for images it did not have."""
+        return np.array([self.cluster_of.get(name, -1) for name in names])
+
+    def renumbered(
+        self, partition: Partition, classes: list[str], labels: np.ndarray, names: Sequence[str]
+    ) -> tuple[Partition, list[str]]:
+        """The partition with the run's numbers, and the names of its categories."""
+        numbers, categories = numbering(
+            self.run.names,
+            self.before(names),
+            classes,
+            labels,
+            partition.clusters,
+            len(partition.centres),
+            self.run.info.get("former_names", ()),
+        )
+        return partition.reordered(np.argsort(numbers)), categories
+
+    def former_names(self, names: Sequence[str]) -> list[str]:
+        """Names that categories had in this run or one before it and have no longer, not to be given again."""
+        return sorted({*self.run.names, *self.run.info.get("former_names", ())} - set(names))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Of what another run takes from this one."""
+        digest = hashlib.sha256()
+        for file in (self.run.directory.model_file, self.run.directory.assignments_file):
+            with file.open("rb") as content:
+                while part := content.read(1 << 24):
+                    digest.update(part)
+        return digest.digest()
+
+    def changes(self, now: Assignments) -> "Changes":
+        return Changes(str(self.path.absolute()), self.run.names, self.before(now.paths), now, len(self.cluster_of))
+
+
+def numbering(
+    earlier: Sequence[str],
+    before: np.ndarray,
+    classes: Sequence[str],
+    labels: np.ndarray,
+    clusters: np.ndarray,
+    n_clusters: int,
+    former_names: Collection[str] = (),
+) -> tuple[np.ndarray, list[str]]:
+    """The number of each cluster, and the names by number.
+
+    ``earlier`` are the earlier categories' names, ``former_names`` others that must not be given to a new one.
+    ``before`` (-1 = not there), ``labels`` (-1 = none) and ``clusters`` are by image, the clusters of the ``classes``
+    first.
+
+    A class keeps the number of the category of its name. A class of a new name takes that of the category in which
+    most of its labelled images were. The other clusters take, one to one, those of the categories they share most
+    images with, and their names. What is left takes what numbers are left.
+    """
+    n_known = len(classes)
+    shared = _counts(labels, before, n_known, len(earlier))
+    origin = {i: earlier.index(name) for i, name in enumerate(classes) if name in earlier}
+    naming = np.where(shared == shared.max(axis=1, keepdims=True, initial=0), shared, 0)
+    origin |= _matched(naming, origin)
+    shared = _counts(np.where(labels >= 0, -1, clusters), before, n_clusters, len(earlier))
+    origin |= _matched(shared, origin)
+    numbers = np.array([n if (n := origin.get(i, n_clusters)) < n_clusters else -1 for i in range(n_clusters)])
+    free = (n for n in range(n_clusters) if n not in numbers.tolist())
+    numbers = np.array([next(free) if n < 0 else n for n in numbers.tolist()])
+    taken = {*earlier, *classes, *former_names}
+    fresh = (name for i in count(1) if (name := f"new-{i}") not in taken)
+    names = [""] * n_clusters
+    for i, number in enumerate(numbers):
+        names[number] = classes[i] if i < n_known else earlier[origin[i]] if i in origin else next(fresh)
+    return numbers, names
+
+
+def _counts(rows: np.ndarray, columns: np.ndarray, n_rows: int, n_columns: int) -> np.ndarray:
+    """How often each pair occurs; -1 on either side does not count."""
+    table = np.zeros((n_rows, n_columns), dtype=np.int64)
+    both = (rows >= 0) & (columns >= 0)
+    np.add.at(table, (rows[both], columns[both]), 1)
+    return table
+
+
+def _matched(shared: np.ndarray, taken: dict[int, int]) -> dict[int, int]:
+    """Rows and columns that are not taken, one to one, so that they share most; none that share nothing."""
+    shared = shared.copy()
+    shared[list(taken)] = 0
+    shared[:, list(taken.values())] = 0
+    pairs = zip(*linear_sum_assignment(shared, maximize=True), strict=True)
+    return {int(i): int(e) for i, e in pairs if shared[i, e] > 0}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What became of the categories of an earlier run. An image has moved if the number of its category is another."""
+
+    start: str
+    earlier: list[str]
+    before: np.ndarray
+    now: Assignments
+    n_before: int
+
+    @property
+    def moved(self) -> np.ndarray:
+        """Positions of the images that moved."""
+        return np.flatnonzero((self.before >= 0) & (self.before != self.now.clusters))
+
+    def summary(self) -> dict[str, Any]:
+        there = int((self.before >= 0).sum())
+        flows = Counter((self.earlier[self.before[i]], self.now.names[self.now.clusters[i]]) for i in self.moved)
+        pairs = enumerate(zip(self.earlier, self.now.names, strict=False))
+        return {
+            "from": self.start,
+            "images": there,
+            "moved": len(self.moved),
+            "added": len(self.now) - there,
+            "gone": self.n_before - there,
+            "renamed": [{"cluster": c, "from": old, "to": new} for c, (old, new) in pairs if old != new],
+            "flows": [{"from": old, "to": new, "images": n} for (old, new), n in flows.most_common()],
+        }
+
+    def write(self, table: Path, summary: Path) -> None:
+        rows = [
+            (
+                self.now.paths[i],
+                self.before[i],
+                self.earlier[self.before[i]],
+                self.now.clusters[i],
+                self.now.names[self.now.clusters[i]],
+                f"{self.now.confidence[i]:.4f}",
+                "yes" if self.now.labelled[i] else "no",
+            )
+            for i in self.moved
+        ]
+        header = ["path", "from_cluster", "from_name", "to_cluster", "to_name", "confidence", "labelled"]
+        files.write_csv(table, header, rows)
+        files.write_json(summary, self.summary())
+
+
+def _prefixed(model: dict[str, Any]) -> dict[str, Any]:
+    return {f"model.{key}": value for key, value in model.items()}

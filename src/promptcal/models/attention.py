@@ -1,0 +1,47 @@
+"""Where the class token looks: its attention in the last block, over the patches."""
+
+import torch
+from torch import Tensor
+
+from promptcal.models.prompted_vit import PromptedViT
+from promptcal.models.shortcuts import can_read_out
+
+
+def has_class_attention(vit: PromptedViT) -> bool:
+    """Whether the last block attends in timm's plain way, and there is a class token to ask."""
+    return can_read_out(vit.backbone.blocks[-1]) and vit.backbone.num_prefix_tokens > 0
+
+
+@torch.no_grad()
+def class_attention(vit: PromptedViT, images: Tensor) -> Tensor:
+    """Attention of the class token to each patch, n x heads x patches.
+
+    The class token itself, registers and prompts are left out, and what remains is scaled to a sum of 1.
+    """
+    if not has_class_attention(vit):
+        raise ValueError("the last block of this backbone is not timm's plain one, so its attention cannot be read")
+    block = vit.backbone.blocks[-1]
+    attention = block.attn
+    caught: list[Tensor] = []
+    # the block is not called as a whole where only some tokens are read out, but its first norm always is
+    hook = block.norm1.register_forward_hook(lambda module, given, normed: caught.append(normed))
+    was_training = vit.training
+    vit.eval()
+    try:
+        vit.forward_tokens(images)
+    finally:
+        hook.remove()
+        vit.train(was_training)
+    tokens = caught[0].float()
+    n, count, _ = tokens.shape
+    query, key, _ = attention.qkv(tokens).reshape(n, count, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
+    query, key = attention.q_norm(query[:, :, :1]), attention.k_norm(key)
+    weights = torch.softmax(query @ key.transpose(-2, -1) * attention.scale, dim=-1).squeeze(2)
+    patches = weights[:, :, vit.backbone.num_prefix_tokens + vit.n_prompts :]
+    return patches / patches.sum(dim=-1, keepdim=True)
+
+
+def patch_grid(vit: PromptedViT) -> tuple[int, int]:
+    """Rows and columns of the patches."""
+    rows, columns = vit.backbone.patch_embed.grid_size
+    return int(rows), int(columns)

@@ -1,0 +1,161 @@
+// The clusters: a card for each with search, sort and filter, and a page of its own for each.
+const membersByCluster = (() => {
+  const members = clusters.map(() => []);
+  for (const image of images.order) members[images.cluster[image]].push(image);
+  return members;
+})();
+
+const byDoubt = (a, b) => images.confidence[b] - images.confidence[a] || images.cosine[b] - images.cosine[a] || a - b;
+
+// images of a cluster and of those merged into it, the most typical first
+function membersOf(root) {
+  const merged = decisions.mergedInto(root);
+  if (!merged.length) return membersByCluster[root];
+  return [root, ...merged].flatMap((c) => membersByCluster[c]).sort(byDoubt);
+}
+
+const withPicture = (list) => (data.tiles ? list.filter((image) => placeOf[image] >= 0) : list);
+
+const clusterList = { search: "", sort: "order", show: "all" };
+
+const SORTS = {
+  order: ["Known first, then by size", (a, b) => a.cluster - b.cluster],
+  size: ["Largest first", (a, b) => b.members.length - a.members.length],
+  small: ["Smallest first", (a, b) => a.members.length - b.members.length],
+  cohesive: ["Most cohesive first", (a, b) => clusters[b.cluster].cohesion - clusters[a.cluster].cohesion],
+  loose: ["Least cohesive first", (a, b) => clusters[a.cluster].cohesion - clusters[b.cluster].cohesion],
+  doubtful: ["Most doubtful first", (a, b) => b.doubtful.length / (b.members.length || 1) - a.doubtful.length / (a.members.length || 1)],
+  name: ["By name", (a, b) => decisions.nameOf(a.cluster).localeCompare(decisions.nameOf(b.cluster))],
+};
+
+const FILTERS = { all: "All", known: "Known", new: "New", doubtful: "Doubtful" };
+
+function listed() {
+  const wanted = clusterList.search.trim().toLowerCase();
+  const rows = [];
+  clusters.forEach((record, cluster) => {
+    if (decisions.rootOf(cluster) !== cluster) return;
+    if (clusterList.show === "known" && !record.known) return;
+    if (clusterList.show === "new" && record.known) return;
+    const members = membersOf(cluster);
+    const doubtful = members.filter((image) => images.doubtful[image]);
+    if (clusterList.show === "doubtful" && !doubtful.length) return;
+    let found = clusterList.show === "doubtful" ? doubtful : members;
+    if (wanted && !decisions.nameOf(cluster).toLowerCase().includes(wanted)) {
+      found = found.filter((image) => images.paths[image].toLowerCase().includes(wanted));
+      if (!found.length) return;
+    }
+    rows.push({ cluster, members, doubtful, found });
+  });
+  return rows.sort(SORTS[clusterList.sort][1]);
+}
+
+const badge = (cluster) => h("span", { class: clusters[cluster].known ? "badge known" : "badge new" }, clusters[cluster].known ? "known" : "new");
+
+function bar(value) {
+  const inner = h("span", {});
+  inner.style.width = `${100 * Math.max(0, Math.min(1, value || 0))}%`;
+  return h("span", { class: "bar", title: "Cohesion: mean cosine of the images with the cluster's centre" }, inner);
+}
+
+function nearestKnown(record) {
+  if (record.nearest < 0) return null;
+  return h("span", {}, "nearest known ", h("a", { href: `#cluster-${record.nearest}` }, clusters[record.nearest].name), ` ${decimal(record.nearestCosine)}`);
+}
+
+function card({ cluster, members, doubtful, found }) {
+  const record = clusters[cluster];
+  const strip = spread(withPicture(found), 12);
+  const labelled = members.reduce((sum, image) => sum + images.labelled[image], 0);
+  return h("article", { class: "card", dataset: { cluster } },
+    h("header", {}, swatch(cluster), h("h3", {}, h("a", { href: `#cluster-${cluster}` }, decisions.nameOf(cluster))), badge(cluster)),
+    h("p", { class: "numbers" },
+      h("strong", {}, plural(members.length, "image")), labelled ? h("span", {}, `${count(labelled)} labelled`) : null,
+      doubtful.length ? h("span", {}, `${count(doubtful.length)} doubtful`) : null),
+    h("p", { class: "numbers quiet" },
+      h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), nearestKnown(record),
+      decisions.mergedInto(cluster).length ? h("span", {}, `with ${decisions.mergedInto(cluster).map((c) => clusters[c].name).join(", ")}`) : null),
+    h("div", { class: "strip" }, strip.map((image) => thumb(image, found))));
+}
+
+function clustersView() {
+  const cards = h("div", { class: "cards" });
+  const told = h("p", { class: "quiet", id: "cluster-count", "aria-live": "polite" });
+  const refill = () => {
+    const rows = listed();
+    told.textContent = `${plural(rows.length, "cluster")}. Pictures go from the most typical to the most doubtful${data.summary.labelled ? "; a dot: labelled" : ""}.`;
+    growing(cards, rows, card, 30);
+  };
+  const filters = h("div", { class: "segments", role: "group", "aria-label": "Filter" },
+    Object.entries(FILTERS).map(([key, label]) =>
+      h("button", { type: "button", "aria-pressed": String(clusterList.show === key), dataset: { filter: key }, onclick: (event) => {
+        clusterList.show = key;
+        for (const other of event.target.parentElement.children) other.setAttribute("aria-pressed", String(other === event.target));
+        refill();
+      } }, label)));
+  const view = h("section", {},
+    h("div", { class: "toolbar" },
+      h("input", { type: "search", id: "search", placeholder: "Cluster or file name", "aria-label": "Search", value: clusterList.search,
+        oninput: (event) => { clusterList.search = event.target.value; refill(); } }),
+      filters,
+      h("select", { id: "sort", "aria-label": "Sort", onchange: (event) => { clusterList.sort = event.target.value; refill(); } },
+        Object.entries(SORTS).map(([key, [label]]) => h("option", { value: key, selected: key === clusterList.sort }, label)))),
+    told, cards);
+  refill();
+  return { view, refresh: (whole) => { if (whole) refill(); } };
+}
+
+function nameForm(cluster) {
+  const input = h("input", { id: "name", type: "text", placeholder: "What are these?", value: decisions.givenName(cluster), maxLength: 200, "aria-label": "Name" });
+  return h("form", { class: "inline", onsubmit: (event) => { event.preventDefault(); decisions.name(cluster, input.value); } },
+    input, h("button", { type: "submit", id: "save-name", class: "primary" }, decisions.givenName(cluster) ? "Rename" : "Name it"));
+}
+
+function mergeForm(cluster) {
+  const targets = decisions.mergeTargets(cluster);
+  if (!targets.length) return null;
+  const select = h("select", { id: "merge-target", "aria-label": "Merge into" },
+    h("option", { value: "" }, "Merge into …"), targets.map((c) => h("option", { value: c }, decisions.nameOf(c))));
+  return h("form", { class: "inline", onsubmit: (event) => {
+    event.preventDefault();
+    if (select.value === "") return;
+    const target = Number(select.value);
+    decisions.merge(cluster, target);
+    location.hash = `#cluster-${target}`;
+  } }, select, h("button", { type: "submit", id: "merge" }, "Merge"));
+}
+
+function clusterView(cluster) {
+  const root = decisions.rootOf(cluster);
+  const record = clusters[root];
+  const members = membersOf(root);
+  const shown = withPicture(members);
+  const doubtful = shown.filter((image) => images.doubtful[image]).sort((a, b) => images.margin[a] - images.margin[b]);
+  const merged = decisions.mergedInto(root);
+  const elsewhere = h("div", { class: "gallery captions", id: "elsewhere" });
+  const gallery = h("div", { class: "gallery", id: "gallery" });
+  const markButton = h("button", { type: "button", class: "mark", id: "marking", "aria-pressed": String(marking), onclick: () => {
+    marking = !marking;
+    markButton.setAttribute("aria-pressed", String(marking));
+    markButton.classList.toggle("on", marking);
+    markButton.textContent = marking ? "Click images that are wrong" : "Mark wrong images";
+  } }, marking ? "Click images that are wrong" : "Mark wrong images");
+  markButton.classList.toggle("on", marking);
+  const view = h("section", { class: "cluster-page" },
+    h("p", {}, h("a", { href: "#clusters" }, "‹ All clusters")),
+    h("div", { class: "cluster-head" }, swatch(root), h("h2", {}, decisions.nameOf(root)), badge(root)),
+    h("p", { class: "numbers" }, h("strong", {}, plural(members.length, "image")),
+      h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), nearestKnown(record)),
+    h("div", { class: "toolbar" }, record.known ? null : nameForm(root), record.known ? null : mergeForm(root), markButton),
+    merged.length ? h("p", { class: "merged" }, "Merged into it: ", merged.filter((c) => decisions.isMerged(c)).map((c) =>
+      h("button", { type: "button", class: "chip", title: "Take it out again", dataset: { part: c }, onclick: () => decisions.part(c) }, swatch(c), clusters[c].name, " ✕"))) : null,
+    doubtful.length ? h("h3", {}, `Might belong elsewhere (${count(doubtful.length)})`) : null,
+    doubtful.length ? h("p", { class: "quiet" }, "Another cluster's centre is nearly as close, or closer; its name is below each.") : null,
+    elsewhere,
+    h("h3", {}, shown.length < members.length
+      ? `${plural(shown.length, "image")} of ${count(members.length)}, the most typical first` : "All images, the most typical first"),
+    gallery);
+  growing(elsewhere, doubtful, (image) => thumb(image, doubtful, decisions.nameOf(images.second[image])), 24);
+  growing(gallery, shown, (image) => thumb(image, shown));
+  return { view, refresh: (whole) => { if (whole) show(); } };
+}

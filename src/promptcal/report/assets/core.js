@@ -1,0 +1,166 @@
+// Data, small helpers for the page, and pictures cut from the sprite sheets. Text is only ever set as text.
+const data = JSON.parse(document.getElementById("data").textContent);
+const ARRAYS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, f4: Float32Array };
+
+function bytesOf(base64) {
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes;
+}
+
+const unpack = (column) => new ARRAYS[column.type](bytesOf(column.data).buffer);
+
+const images = { paths: data.images.paths, neighboursEach: data.images.neighboursEach };
+for (const [name, column] of Object.entries(data.images)) if (column && column.type) images[name] = unpack(column);
+const coordinates = unpack(data.map);
+const clusters = data.clusters;
+const N = images.paths.length;
+
+// where each image lies among the shown ones, or -1
+const placeOf = new Int32Array(N).fill(-1);
+images.shown.forEach((image, place) => { placeOf[image] = place; });
+
+function h(tag, properties, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(properties || {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "class") element.className = value;
+    else if (key === "dataset") Object.assign(element.dataset, value);
+    else if (key in element && key !== "list") element[key] = value;
+    else element.setAttribute(key, value);
+  }
+  fill(element, ...children);
+  return element;
+}
+
+// in place of what the element held; what is null or false is left out
+function fill(element, ...children) {
+  element.replaceChildren(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
+}
+
+const svg = (tag, attributes, ...children) => {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [key, value] of Object.entries(attributes || {})) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+};
+
+const count = (n) => n.toLocaleString("en-GB");
+const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : many || `${one}s`}`;
+const percent = (share) => (share === null || share === undefined ? "–" : (100 * share).toFixed(1));
+const decimal = (x, digits = 2) => (x === null || x === undefined || !Number.isFinite(x) ? "–" : x.toFixed(digits));
+const spread = (list, n) =>
+  list.length <= n ? list : Array.from({ length: n }, (_, i) => list[Math.round((i * (list.length - 1)) / (n - 1))]);
+
+function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  const minutes = Math.round(seconds / 60);
+  return minutes < 90 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+// Colours: ten that are told apart well, then hues a golden angle apart.
+const TEN = ["#4a86c5", "#ee7733", "#2ca048", "#c4458c", "#cc9900", "#33aabb", "#d63f26", "#8f72d4", "#858585", "#a8713f"];
+const colourOf = (number, total) => {
+  if (total <= TEN.length) return TEN[number % TEN.length];
+  return `hsl(${(number * 137.508) % 360} ${58 + 14 * (number % 3)}% ${42 + 8 * (Math.floor(number / 3) % 3)}%)`;
+};
+const nColours = Math.max(clusters.length, data.classes.length);
+const clusterColour = (cluster) => colourOf(clusters[cluster].colour, nColours);
+const classColour = (number) => colourOf(number, nColours);
+
+// Pictures. A sheet is turned into an image only when one of its tiles comes near the screen.
+const sheetUrls = new Map();
+const sheetImages = new Map();
+
+function urlOfText(id) {
+  const element = document.getElementById(id);
+  return element && URL.createObjectURL(new Blob([bytesOf(element.textContent)], { type: "image/webp" }));
+}
+
+function sheetUrl(sheet) {
+  if (!sheetUrls.has(sheet)) sheetUrls.set(sheet, urlOfText(`sheet-${sheet}`));
+  return sheetUrls.get(sheet);
+}
+
+function tileOf(image) {
+  const place = placeOf[image];
+  if (place < 0 || !data.tiles) return null;
+  const { across, perSheet, pitch, margin, side } = data.tiles;
+  const sheet = Math.floor(place / perSheet);
+  const within = place % perSheet;
+  const rows = Math.ceil(Math.min(perSheet, images.shown.length - sheet * perSheet) / across);
+  const x = margin + (within % across) * pitch;
+  const y = margin + Math.floor(within / across) * pitch;
+  return { sheet, x, y, side, width: across * pitch, height: rows * pitch };
+}
+
+// the sheet as an <img> for canvases; calls back once it can be drawn
+function sheetImage(sheet, ready) {
+  let entry = sheetImages.get(sheet);
+  if (!entry) {
+    entry = new Image();
+    entry.src = sheetUrl(sheet);
+    sheetImages.set(sheet, entry);
+  }
+  if (entry.complete && entry.naturalWidth) return entry;
+  if (ready) entry.addEventListener("load", ready, { once: true });
+  return null;
+}
+
+function paintTile(element) {
+  const tile = tileOf(Number(element.dataset.image));
+  if (!tile) return;
+  const { x, y, side, width, height } = tile;
+  element.style.backgroundImage = `url("${sheetUrl(tile.sheet)}")`;
+  element.style.backgroundSize = `${(100 * width) / side}% ${(100 * height) / side}%`;
+  element.style.backgroundPosition = `${(100 * x) / (width - side)}% ${height > side ? (100 * y) / (height - side) : 0}%`;
+}
+
+const nearScreen = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      nearScreen.unobserve(entry.target);
+      paintTile(entry.target);
+    }
+  },
+  { rootMargin: "400px" },
+);
+
+function picture(image, extra = "") {
+  const element = h("span", { class: `picture ${extra}`, dataset: { image } });
+  if (tileOf(image)) nearScreen.observe(element);
+  else element.classList.add("no-picture");
+  return element;
+}
+
+// truth and the frame that goes with it
+const hasTruth = data.classes.length > 0;
+const truthOf = (image) => (images.truth[image] < 0 ? null : data.classes[images.truth[image]]);
+function agreement(image, other) {
+  if (images.truth[image] < 0 || images.truth[other] < 0) return "";
+  return images.truth[image] === images.truth[other] ? "right" : "wrong";
+}
+function neighboursOf(image) {
+  const place = placeOf[image];
+  if (place < 0) return [];
+  const each = images.neighboursEach;
+  return Array.from(images.neighbours.subarray(place * each, (place + 1) * each));
+}
+
+// a list that grows as its end comes near the screen
+function growing(container, items, make, step = 120) {
+  let done = 0;
+  const end = h("div", { class: "end" });
+  const more = () => {
+    end.before(...items.slice(done, done + step).map(make));
+    done += step;
+    if (done >= items.length) { watch.disconnect(); end.remove(); }
+  };
+  const watch = new IntersectionObserver((entries) => { if (entries.some((e) => e.isIntersecting)) more(); }, { rootMargin: "600px" });
+  container.replaceChildren(end);
+  if (items.length) { more(); if (done < items.length) watch.observe(end); } else end.remove();
+}

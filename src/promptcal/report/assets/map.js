@@ -1,0 +1,312 @@
+// The map: every shown image as a point; zoom, pan, hover, lasso. Near enough, points become pictures.
+function mapView() {
+  const canvas = h("canvas", { id: "map-canvas", tabIndex: 0, "aria-label": "Map of the images; drag to move, wheel to zoom" });
+  const tip = h("div", { class: "tip", hidden: true });
+  const legend = h("div", { class: "legend", id: "legend" });
+  const selection = h("div", { id: "selection" });
+  const lassoButton = h("button", { type: "button", id: "lasso", "aria-pressed": "false", title: "Or hold Shift and drag", onclick: () => setLasso(!lassoing) }, "Lasso");
+  const shown = images.shown;
+  const n = shown.length;
+  const points = { x: new Float32Array(n), y: new Float32Array(n) };
+  let look = { scale: 1, x: 0, y: 0 };
+  let size = { width: 0, height: 0 };
+  let colouring = "cluster";
+  let only = -1; // the one group that is not dimmed
+  let lassoing = false;
+  let polygon = null;
+  let chosen = new Set();
+  let due = false;
+
+  const group = (place) => (colouring === "cluster" ? decisions.rootOf(images.cluster[shown[place]]) : images.truth[shown[place]]);
+  const colour = (number) => (number < 0 ? "#888888" : colouring === "cluster" ? clusterColour(number) : classColour(number));
+  const isNew = (place) => !clusters[images.cluster[shown[place]]].known;
+
+  function project() {
+    const unit = Math.min(size.width, size.height) * 0.47 * look.scale;
+    for (let i = 0; i < n; i++) {
+      points.x[i] = size.width / 2 + look.x + coordinates[2 * i] * unit;
+      points.y[i] = size.height / 2 + look.y - coordinates[2 * i + 1] * unit;
+    }
+  }
+
+  function draw() {
+    due = false;
+    const ratio = window.devicePixelRatio || 1;
+    const context = canvas.getContext("2d");
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, size.width, size.height);
+    project();
+    const visible = [];
+    for (let i = 0; i < n; i++)
+      if (points.x[i] > -30 && points.y[i] > -30 && points.x[i] < size.width + 30 && points.y[i] < size.height + 30) visible.push(i);
+    const asPictures = data.tiles && look.scale > 2.5 && visible.length <= 600;
+    canvas.dataset.pictures = String(Boolean(asPictures));
+    if (asPictures) drawPictures(context, visible);
+    else drawPoints(context, visible);
+    if (polygon) drawPolygon(context);
+  }
+
+  function drawPoints(context, visible) {
+    const base = Math.max(1.6, Math.min(4, 130 / Math.sqrt(n))) * Math.min(2.2, Math.sqrt(look.scale));
+    const groups = new Map();
+    for (const i of visible) {
+      const g = group(i);
+      if (!groups.has(g)) groups.set(g, []);
+      groups.get(g).push(i);
+    }
+    for (const [g, members] of [...groups].sort((a, b) => (a[0] === only) - (b[0] === only))) {
+      context.fillStyle = colour(g);
+      context.globalAlpha = only >= 0 && g !== only ? 0.12 : 0.88;
+      context.beginPath();
+      for (const i of members) {
+        const x = points.x[i];
+        const y = points.y[i];
+        const r = chosen.has(i) ? base * 1.6 : base;
+        if (isNew(i)) {
+          const d = r * 1.25;
+          context.moveTo(x, y - d); context.lineTo(x + d, y); context.lineTo(x, y + d); context.lineTo(x - d, y);
+          context.closePath();
+        } else {
+          context.moveTo(x + r, y);
+          context.arc(x, y, r, 0, 2 * Math.PI);
+        }
+      }
+      context.fill();
+    }
+    context.globalAlpha = 1;
+    if (chosen.size) {
+      context.strokeStyle = getComputedStyle(canvas).color;
+      context.lineWidth = 1;
+      context.beginPath();
+      for (const i of visible) {
+        if (!chosen.has(i)) continue;
+        context.moveTo(points.x[i] + base * 2.1, points.y[i]);
+        context.arc(points.x[i], points.y[i], base * 2.1, 0, 2 * Math.PI);
+      }
+      context.stroke();
+    }
+  }
+
+  function drawPictures(context, visible) {
+    const side = Math.max(22, Math.min(56, 9 * look.scale));
+    for (const i of visible) {
+      const tile = tileOf(shown[i]);
+      const sheet = sheetImage(tile.sheet, redraw);
+      const left = points.x[i] - side / 2;
+      const top = points.y[i] - side / 2;
+      const g = group(i);
+      context.globalAlpha = only >= 0 && g !== only ? 0.15 : 1;
+      context.fillStyle = colour(g);
+      context.fillRect(left - 2, top - 2, side + 4, side + 4);
+      if (sheet) context.drawImage(sheet, tile.x, tile.y, tile.side, tile.side, left, top, side, side);
+    }
+    context.globalAlpha = 1;
+  }
+
+  function drawPolygon(context) {
+    const ink = getComputedStyle(canvas).color;
+    context.beginPath();
+    polygon.forEach(([x, y], k) => (k ? context.lineTo(x, y) : context.moveTo(x, y)));
+    context.closePath();
+    context.globalAlpha = 0.08;
+    context.fillStyle = ink;
+    context.fill();
+    context.globalAlpha = 1;
+    context.strokeStyle = ink;
+    context.setLineDash([4, 3]);
+    context.stroke();
+    context.setLineDash([]);
+  }
+
+  function redraw() {
+    if (due) return;
+    due = true;
+    requestAnimationFrame(draw);
+  }
+
+  function fit() {
+    const box = canvas.getBoundingClientRect();
+    const ratio = window.devicePixelRatio || 1;
+    size = { width: box.width, height: box.height };
+    canvas.width = Math.round(box.width * ratio);
+    canvas.height = Math.round(box.height * ratio);
+    redraw();
+  }
+
+  function zoom(factor, x = size.width / 2, y = size.height / 2) {
+    const scale = Math.max(0.5, Math.min(80, look.scale * factor));
+    const by = scale / look.scale;
+    look = {
+      scale,
+      x: (look.x - (x - size.width / 2)) * by + (x - size.width / 2),
+      y: (look.y - (y - size.height / 2)) * by + (y - size.height / 2),
+    };
+    redraw();
+  }
+
+  function nearest(x, y) {
+    let best = -1;
+    let closest = 18 ** 2;
+    for (let i = 0; i < n; i++) {
+      const distance = (points.x[i] - x) ** 2 + (points.y[i] - y) ** 2;
+      if (distance < closest) { closest = distance; best = i; }
+    }
+    return best;
+  }
+
+  function hover(x, y) {
+    const place = nearest(x, y);
+    tip.hidden = place < 0;
+    canvas.style.cursor = lassoing ? "crosshair" : place < 0 ? "grab" : "pointer";
+    if (place < 0) return;
+    const image = shown[place];
+    if (tip.dataset.image !== String(image)) {
+      tip.dataset.image = image;
+      fill(tip, picture(image), h("strong", {}, decisions.nameOf(images.cluster[image])),
+        truthOf(image) !== null ? h("span", {}, `truth: ${truthOf(image)}`) : null,
+        h("span", { class: "quiet" }, images.paths[image].slice(-60)));
+    }
+    const beyond = x > size.width / 2;
+    tip.style.left = beyond ? "auto" : `${x + 16}px`;
+    tip.style.right = beyond ? `${size.width - x + 16}px` : "auto";
+    tip.style.top = `${Math.max(0, Math.min(y - 60, size.height - 210))}px`;
+  }
+
+  function setLasso(on) {
+    lassoing = on;
+    lassoButton.setAttribute("aria-pressed", String(on));
+    canvas.style.cursor = on ? "crosshair" : "grab";
+  }
+
+  function inside(x, y) {
+    let within = false;
+    for (let i = 0, j = polygon.length - 1; i < polygon.length; j = i++) {
+      const [ax, ay] = polygon[i];
+      const [bx, by] = polygon[j];
+      if (ay > y !== by > y && x < ((bx - ax) * (y - ay)) / (by - ay) + ax) within = !within;
+    }
+    return within;
+  }
+
+  function choose() {
+    chosen = new Set();
+    for (let i = 0; i < n; i++) if (inside(points.x[i], points.y[i])) chosen.add(i);
+    polygon = null;
+    setLasso(false);
+    listChosen();
+    redraw();
+  }
+
+  function listChosen() {
+    if (!chosen.size) { selection.replaceChildren(); return; }
+    const list = images.order.filter((image) => placeOf[image] >= 0 && chosen.has(placeOf[image]));
+    const among = Array.from(list);
+    const tally = new Map();
+    for (const image of among) {
+      const root = decisions.rootOf(images.cluster[image]);
+      tally.set(root, (tally.get(root) || 0) + 1);
+    }
+    const gallery = h("div", { class: "gallery captions" });
+    fill(selection,
+      h("h3", { id: "selection-count" }, `${plural(among.length, "image")} in the lasso`),
+      h("div", { class: "toolbar" },
+        [...tally].sort((a, b) => b[1] - a[1]).slice(0, 12).map(([c, many]) => h("a", { class: "chip", href: `#cluster-${c}` }, swatch(c), decisions.nameOf(c), ` ${count(many)}`)),
+        h("button", { type: "button", class: "mark", id: "mark-chosen", onclick: () => decisions.toggleWrong(among) }, "Mark all wrong"),
+        h("button", { type: "button", onclick: () => { chosen = new Set(); listChosen(); redraw(); } }, "Clear")),
+      gallery);
+    growing(gallery, among, (image) => thumb(image, among, decisions.nameOf(images.cluster[image])));
+  }
+
+  function fillLegend() {
+    const present = new Map();
+    for (let i = 0; i < n; i++) present.set(group(i), (present.get(group(i)) || 0) + 1);
+    legend.replaceChildren(...[...present.keys()].sort((a, b) => a - b).map((g) => {
+      const mark = h("span", { class: colouring === "cluster" && !clusters[g].known ? "swatch diamond" : "swatch" });
+      mark.style.backgroundColor = colour(g);
+      const name = g < 0 ? "unknown" : colouring === "cluster" ? decisions.nameOf(g) : data.classes[g];
+      return h("button", { type: "button", class: "chip", "aria-pressed": String(only === g), title: "Show only this", onclick: () => {
+        only = only === g ? -1 : g;
+        fillLegend();
+        redraw();
+      } }, mark, h("span", { class: "legend-name" }, name), h("span", { class: "quiet" }, count(present.get(g))));
+    }));
+  }
+
+  // one finger or the mouse moves or draws; two fingers zoom
+  const pointers = new Map();
+  let moved = 0;
+  const place = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top];
+  };
+  canvas.addEventListener("pointerdown", (event) => {
+    canvas.setPointerCapture(event.pointerId);
+    pointers.set(event.pointerId, place(event));
+    moved = 0;
+    if ((lassoing || event.shiftKey) && pointers.size === 1) polygon = [place(event)];
+    tip.hidden = true;
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    const [x, y] = place(event);
+    const before = pointers.get(event.pointerId);
+    if (!before) { if (event.pointerType === "mouse") hover(x, y); return; }
+    if (polygon) {
+      polygon.push([x, y]);
+      redraw();
+    } else if (pointers.size === 1) {
+      look = { ...look, x: look.x + x - before[0], y: look.y + y - before[1] };
+      redraw();
+    } else {
+      const [other] = [...pointers].find(([id]) => id !== event.pointerId);
+      const [ox, oy] = pointers.get(other);
+      const was = Math.hypot(before[0] - ox, before[1] - oy);
+      zoom(Math.hypot(x - ox, y - oy) / Math.max(was, 1), (x + ox) / 2, (y + oy) / 2);
+    }
+    moved += Math.hypot(x - before[0], y - before[1]);
+    pointers.set(event.pointerId, [x, y]);
+  });
+  const release = (event) => {
+    if (!pointers.delete(event.pointerId)) return;
+    if (polygon) {
+      if (polygon.length > 2) choose();
+      else { polygon = null; setLasso(false); redraw(); }
+    } else if (event.type === "pointerup" && moved < 5) {
+      const hit = nearest(...place(event));
+      if (hit >= 0) viewer.open(shown[hit], [shown[hit], ...neighboursOf(shown[hit])]);
+    }
+  };
+  canvas.addEventListener("pointerup", release);
+  canvas.addEventListener("pointercancel", release);
+  canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+  canvas.addEventListener("wheel", (event) => {
+    event.preventDefault();
+    zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), ...place(event));
+    tip.hidden = true;
+  }, { passive: false });
+  canvas.addEventListener("keydown", (event) => {
+    const steps = { ArrowLeft: [40, 0], ArrowRight: [-40, 0], ArrowUp: [0, 40], ArrowDown: [0, -40] };
+    if (event.key === "+" || event.key === "=") zoom(1.3);
+    else if (event.key === "-") zoom(1 / 1.3);
+    else if (steps[event.key]) { look = { ...look, x: look.x + steps[event.key][0], y: look.y + steps[event.key][1] }; redraw(); }
+    else return;
+    event.preventDefault();
+  });
+  new ResizeObserver(fit).observe(canvas);
+
+  const colourBy = h("select", { id: "colour-by", "aria-label": "Colour by", onchange: (event) => { colouring = event.target.value; only = -1; fillLegend(); redraw(); } },
+    h("option", { value: "cluster" }, "Colour by cluster"), h("option", { value: "truth" }, "Colour by truth"));
+  const view = h("section", {},
+    h("div", { class: "toolbar" }, hasTruth ? colourBy : null, lassoButton,
+      h("span", { class: "joined" },
+        h("button", { type: "button", title: "Nearer", onclick: () => zoom(1.5) }, "+"),
+        h("button", { type: "button", title: "Farther", onclick: () => zoom(1 / 1.5) }, "−"),
+        h("button", { type: "button", onclick: () => { look = { scale: 1, x: 0, y: 0 }; redraw(); } }, "Whole"))),
+    h("div", { class: "map-layout" },
+      h("div", { class: "map-box" }, canvas, tip),
+      h("div", {}, legend,
+        h("p", { class: "quiet" }, "Near points are alike; far distances mean little (t-SNE of the embeddings). ● known ◆ discovered. Zoom in to see the pictures; choose a name to see it alone."),
+        n < N ? h("p", { class: "quiet" }, `${count(n)} of ${count(N)} images, spread over all clusters.`) : null)),
+    selection);
+  fillLegend();
+  return { view, refresh: () => { fillLegend(); redraw(); } };
+}

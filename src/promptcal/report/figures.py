@@ -1,0 +1,218 @@
+"""The report's figures as files for papers: the map, confusion matrix, attention maps, neighbours, training curves."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps, rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import hsv_to_rgb, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from promptcal import files
+from promptcal.errors import ConfigError, DataError
+from promptcal.report import data as page
+from promptcal.report.attention import overlays
+from promptcal.report.making import Material
+
+_KNOWN, _NEW = "#3f6aa3", "#b95421"
+_RIGHT, _WRONG = "#2b8a4b", "#c62f35"
+_TEN = ("#4a86c5", "#ee7733", "#2ca048", "#c4458c", "#cc9900", "#33aabb", "#d63f26", "#8f72d4", "#858585", "#a8713f")
+_MOST_LEGEND, _MOST_NUMBERS = 30, 25
+_QUERIES = 10
+_SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def write_figure(name: str, material: Material, output: Path | None) -> Path:
+    """PNG, SVG or PDF by the output's suffix; by default a PNG in the run directory."""
+    if name not in FIGURES:
+        raise ConfigError(f"there is no figure {name!r}; choose one of {', '.join(FIGURES)}")
+    path = material.run.directory.figures_folder / f"{name}.png" if output is None else output
+    if path.suffix.lower() not in _SUFFIXES:
+        raise ConfigError(f"a figure is a file ending in {', '.join(_SUFFIXES)}, not {path.name}")
+    if output is None:
+        path.parent.mkdir(exist_ok=True)
+    elif not path.absolute().parent.is_dir():
+        raise DataError(f"the folder of {path} does not exist; make it first")
+    with rc_context({"svg.fonttype": "none", "text.parse_math": False}):  # class names are text, whatever is in them
+        figure = FIGURES[name](material)
+        kind = path.suffix.lower().lstrip(".")
+        files.write_with(path, lambda temporary: figure.savefig(temporary, format=kind, dpi=200, bbox_inches="tight"))
+    return path
+
+
+def tsne(material: Material) -> Figure:
+    """Two panels where there is truth: by cluster and by true class."""
+    found, points = material.found, material.coordinates()
+    shown = found.shown
+    colours = np.array(found.colour_numbers)  # a cluster has the number, and so the colour, of its class
+    names = [found.display_name(c) for c in np.argsort(colours)]
+    panels = [("clusters", colours[found.assignments.clusters[shown]], names)]
+    if found.truth is not None:
+        number = {name: i for i, name in enumerate(found.classes)}
+        of_shown = np.array([-1 if (t := found.truth[i]) is None else number[t] for i in shown])
+        panels.append(("true classes", of_shown, found.classes))
+    n_colours = max(len(names) for _, _, names in panels)
+    figure = Figure(figsize=(5.2 * len(panels), 5.6), layout="constrained")
+    is_new = ~np.array(found.assignments.known)[found.assignments.clusters[shown]]
+    for axes, (title, groups, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for group in np.unique(groups):
+            for marker, kind in (("o", ~is_new), ("D", is_new)):
+                chosen = (groups == group) & kind
+                axes.scatter(
+                    *points[chosen].T,
+                    s=max(3.0, min(14.0, 12_000 / len(shown))),
+                    marker=marker,
+                    color="#999999" if group < 0 else _colour(int(group), n_colours),
+                    linewidths=0,
+                    alpha=0.85,
+                    rasterized=len(shown) > 2000,
+                )
+            if group >= 0 and len(names) <= _MOST_LEGEND:
+                axes.scatter([], [], color=_colour(int(group), n_colours), label=_short(names[group]), s=20)
+        axes.set(title=title, xticks=[], yticks=[], aspect="equal")
+        axes.spines[:].set_visible(False)
+        if len(names) <= _MOST_LEGEND:
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=5, fontsize=7, frameon=False)
+    return figure
+
+
+def confusion(material: Material) -> Figure:
+    matrix = material.found.confusion
+    if matrix is None:
+        raise DataError("a confusion matrix needs the truth; run `promptcal evaluate RUN --truth FILE` first")
+    rows, columns = matrix.counts.shape
+    shares = matrix.counts / np.maximum(matrix.counts.sum(axis=1, keepdims=True), 1)
+    side = max(3.2, min(14.0, 0.42 * max(rows, columns)))
+    figure = Figure(figsize=(side + 1.6, side * rows / columns + 1.2), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.axhline(matrix.n_known_classes - 0.5, color=_NEW)
+    axes.axvline(matrix.n_known_clusters - 0.5, color=_NEW)
+    axes.set(xlabel="cluster (known | new)", ylabel="true class (known | new)")
+    if max(rows, columns) <= 60:
+        names = [_short(material.found.display_name(c)) for c in matrix.clusters]
+        axes.set_xticks(range(columns), names, rotation=90, fontsize=8)
+        axes.set_yticks(range(rows), [_short(name) for name in matrix.classes], fontsize=8)
+    if max(rows, columns) <= _MOST_NUMBERS:
+        for i, j in zip(*np.nonzero(matrix.counts), strict=True):
+            colour = "white" if shares[i, j] > 0.55 else "#222222"
+            axes.text(j, i, str(matrix.counts[i, j]), ha="center", va="center", fontsize=7, color=colour)
+    return figure
+
+
+def attention(material: Material) -> Figure:
+    maps = material.attention()
+    if maps.examples is None or not maps.steps:
+        raise DataError(f"there are no attention maps: {maps.missing}")
+    cells = overlays(maps, 224)
+    n, across = cells.shape[:2]
+    per_row = 2 if n > 6 else 1  # examples side by side
+    rows = -(-n // per_row)
+    figure = Figure(figsize=(1.25 * across * per_row, 1.32 * rows), layout="constrained")
+    panels = figure.subplots(rows, across * per_row, squeeze=False)
+    for axes in panels.flat:
+        axes.set_axis_off()
+    for i in range(n):
+        row, block = i % rows, i // rows
+        for j in range(across):
+            axes = panels[row, block * across + j]
+            axes.imshow(cells[i, j])
+            if row == 0:
+                axes.set_title("image" if j == 0 else maps.steps[j - 1], fontsize=7)
+    return figure
+
+
+def neighbours(material: Material) -> Figure:
+    """A query a row with its nearest neighbours, framed by whether the true class is the same."""
+    found, thumbnails = material.found, material.thumbnails
+    if thumbnails is None:
+        raise DataError(
+            "the run kept no thumbnails and its image folder is gone, so there is nothing to show; fit again"
+        )
+    queries = _queries(found)
+    across = found.neighbours.shape[1]
+    figure = Figure(figsize=(0.85 * (across + 1), 0.98 * len(queries)), layout="constrained")
+    panels = figure.subplots(len(queries), across + 1, squeeze=False)
+    for row, place in zip(panels, queries, strict=True):
+        for axes, tile in zip(row, [place, *found.neighbours[place]], strict=True):
+            axes.imshow(np.asarray(thumbnails.tile(int(tile))))
+            axes.set(xticks=[], yticks=[])
+            _frame(axes, found, int(place), int(tile))
+        row[0].set_title(
+            _short(found.display_name(int(found.assignments.clusters[found.shown[place]]))), fontsize=7, pad=2
+        )
+    return figure
+
+
+def curves(material: Material) -> Figure:
+    charts = [*page.curves(material.records), *page.graph_curves(material.records)]
+    if not charts:
+        raise DataError("the run recorded no epochs, so there are no curves")
+    across = min(4, len(charts))
+    figure = Figure(figsize=(3.4 * across, 2.7 * -(-len(charts) // across)), layout="constrained")
+    panels = list(figure.subplots(-(-len(charts) // across), across, squeeze=False).flat)
+    for axes, chart in zip(panels, charts, strict=False):
+        for line, colour in zip(chart["lines"], (_KNOWN, _NEW), strict=False):
+            axes.plot(*np.array(line["points"]).T, color=colour, marker=".", ms=4, label=line["name"] or None)
+        for epoch, stage in chart["stages"]:
+            if epoch > chart["first"]:
+                axes.axvline(epoch - 0.5, color="#888888", ls=":", lw=1)
+            axes.annotate(stage, (epoch, 1.0), xycoords=("data", "axes fraction"), fontsize=6, va="bottom")
+        axes.set_title(chart["name"], fontsize=9, pad=12)
+        axes.set_xlabel("epoch", fontsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+        if len(chart["lines"]) > 1:
+            axes.legend(fontsize=7, frameon=False)
+    for axes in panels[len(charts) :]:
+        axes.set_axis_off()
+    return figure
+
+
+FIGURES: dict[str, Callable[[Material], Figure]] = {
+    "tsne": tsne,
+    "confusion": confusion,
+    "attention": attention,
+    "neighbours": neighbours,
+    "curves": curves,
+}
+
+
+def _queries(found: page.Findings) -> np.ndarray:
+    """Places of unlabelled images in the middle of their cluster's order, over the clusters."""
+    clusters = found.assignments.clusters[found.shown]
+    unlabelled = ~found.assignments.labelled[found.shown]
+    middles = []
+    for cluster in range(found.n_clusters):
+        places = np.flatnonzero((clusters == cluster) & unlabelled)
+        middles += [places[len(places) // 2]] if len(places) else []
+    chosen = np.linspace(0, len(middles) - 1, min(_QUERIES, len(middles))).round().astype(int)
+    return np.array(middles)[chosen]
+
+
+def _frame(axes: Axes, found: page.Findings, query: int, tile: int) -> None:
+    colour, width = "#bbbbbb", 0.5
+    if query != tile and found.truth is not None:
+        of_query, of_tile = found.truth[found.shown[query]], found.truth[found.shown[tile]]
+        if of_query is not None and of_tile is not None:
+            colour, width = (_RIGHT, 2.0) if of_query == of_tile else (_WRONG, 2.0)
+    elif query == tile:
+        colour, width = "#222222", 1.5
+    axes.spines[:].set(color=colour, linewidth=width)
+
+
+def _colour(number: int, total: int) -> Any:
+    if total <= len(_TEN):
+        return to_rgb(_TEN[number])
+    if total <= 20:
+        return colormaps["tab20"](number)[:3]
+    return tuple(hsv_to_rgb(((number * 0.381966) % 1, 0.55 + 0.15 * (number % 3), 0.85 - 0.15 * (number // 3 % 3))))
+
+
+def _short(name: str) -> str:
+    name = " ".join(name.split())
+    return name if len(name) <= 22 else name[:21] + "…"

@@ -1,0 +1,70 @@
+"""A real small run with names and labels that try to break the page, its report, and a real browser to open it in."""
+
+import shutil
+
+import numpy as np
+import pytest
+from hostile import CLASSES, HOSTILE_FILES
+from PIL import Image
+
+from promptcal import verbs
+
+
+@pytest.fixture(scope="session")
+def hostile_run(tmp_path_factory, small_set, quick_settings):
+    """A finished run of 48 images; two known classes, two new ones, and the truth."""
+    root = tmp_path_factory.mktemp("hostile")
+    pixels, truth, labels = small_set
+    names = [*HOSTILE_FILES, *(f"{i:03d}.png" for i in range(len(HOSTILE_FILES), len(pixels)))]
+    for name, image in zip(names, pixels, strict=True):
+        (root / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(root / "images" / name)
+    return verbs.fit(
+        images=root / "images",
+        labels={name: CLASSES[y] for name, y in zip(names, labels, strict=True) if y >= 0},
+        truth={name: CLASSES[y] for name, y in zip(names, truth, strict=True)},
+        n_classes=4,
+        output=root / "run",
+        overrides=[*quick_settings, "warmup.epochs=2", "affinity.epochs=2"],
+        progress=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def hostile_report(hostile_run):
+    return verbs.report(run=hostile_run, progress=False)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """One headless browser for a module; its downloads go to `browser.downloads`."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("needs chromium and chromedriver: apt-get install -y chromium chromium-driver")
+    from selenium import webdriver
+
+    downloads = tmp_path_factory.mktemp("downloads")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.add_experimental_option(
+        "prefs", {"download.default_directory": str(downloads), "download.prompt_for_download": False}
+    )
+    session = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    session.downloads = downloads
+    yield session
+    session.quit()
+
+
+@pytest.fixture(scope="session")
+def clustered():
+    """60 unit vectors around 5 directions, their clusters (4 of them, some wrong, one empty) and confidences."""
+    random = np.random.default_rng(0)
+    directions = random.normal(size=(5, 12))
+    groups = random.integers(0, 5, 60)
+    points = directions[groups] + 0.6 * random.normal(size=(60, 12))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    clusters = np.where(random.random(60) < 0.15, random.integers(0, 4, 60), np.minimum(groups, 3))
+    return points.astype(np.float32), clusters, np.round(random.random(60), 1)

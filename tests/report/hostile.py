@@ -1,0 +1,29 @@
+"""Names and labels that try to break the page, and how to read the data a written page carries."""
+
+import base64
+import json
+
+import numpy as np
+
+SCRIPT = "<script>window.stolen=1</script>"
+LONG = "very-long-" * 20
+RIGHT_TO_LEFT = "\u202eصورة-תמונה"
+HOSTILE_FILES = [
+    f"{SCRIPT[:-9]}</script>.png",  # the slash makes a folder of its first part
+    "\"quoted\" & 'single'.png",
+    f"{LONG}.png",
+    f"{RIGHT_TO_LEFT}.png",
+    "<img src=x onerror=window.stolen=2>.png",
+    "comma, and \u2028 line.png",
+]
+CLASSES = ['"><img src=x onerror=window.stolen=3>', f'{SCRIPT} & co, "x"', RIGHT_TO_LEFT, LONG]  # two known, two not
+
+
+def page_data(path):
+    text = path.read_text(encoding="utf-8")
+    start = text.index('id="data">') + len('id="data">')
+    return json.loads(text[start : text.index("</script>", start)])
+
+
+def unpacked(column):
+    return np.frombuffer(base64.b64decode(column["data"]), dtype=f"<{column['type']}")

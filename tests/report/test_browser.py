@@ -1,0 +1,392 @@
+"""The report in a real browser, opened from disk: every part, every control, and text that tries to be code."""
+
+import csv
+import json
+import time
+
+import pytest
+from hostile import CLASSES, HOSTILE_FILES, LONG, page_data, unpacked
+
+By = pytest.importorskip("selenium.webdriver.common.by").By
+ActionChains = pytest.importorskip("selenium.webdriver").ActionChains
+
+
+@pytest.fixture
+def page(browser, hostile_report):
+    """The report, freshly opened at desktop size in light mode; at the end nothing may have been complained of."""
+    size(browser, 1300, 900)
+    colour_scheme(browser, "light")
+    browser.get(hostile_report.path.as_uri())
+    browser.execute_script("localStorage.clear()")
+    browser.get("about:blank")
+    browser.get(hostile_report.path.as_uri())
+    browser.get_log("browser")
+    yield browser
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+    assert browser.execute_script("return window.stolen") is None
+
+
+def size(browser, width, height):
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def colour_scheme(browser, value):
+    features = [{"name": "prefers-color-scheme", "value": value}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def go(page, where):
+    page.execute_script("location.hash = arguments[0]", f"#{where}")
+    until(lambda: page.execute_script("return location.hash") == f"#{where}")
+
+
+def until(holds, seconds=8):
+    """What becomes true within some seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := holds():
+            return found
+        time.sleep(0.03)
+    raise AssertionError("it did not come true")
+
+
+def all_of(page, selector):
+    return page.find_elements(By.CSS_SELECTOR, selector)
+
+
+def one(page, selector):
+    return until(lambda: all_of(page, selector))[0]
+
+
+def shown_clusters(page):
+    return [int(card.get_attribute("data-cluster")) for card in all_of(page, ".card")]
+
+
+def downloaded(page):
+    file = page.downloads / "labels.csv"
+    file.unlink(missing_ok=True)
+    one(page, "#download").click()
+    until(file.exists)
+    with file.open(newline="", encoding="utf-8") as stream:
+        return list(csv.reader(stream))
+
+
+def given_labels(data):
+    """Path and label of the images that came labelled, by the data of the page."""
+    clusters, labelled = (unpacked(data["images"][name]) for name in ("cluster", "labelled"))
+    return {
+        path: data["clusters"][clusters[i]]["label"] for i, path in enumerate(data["images"]["paths"]) if labelled[i]
+    }
+
+
+@pytest.fixture
+def data(hostile_report):
+    return page_data(hostile_report.path)
+
+
+def test_the_summary_counts_what_there_is(page, data):
+    figures = {f.text.split("\n")[1]: f.text.split("\n")[0] for f in all_of(page, ".figure")}
+    assert figures["images"] == "48"
+    assert figures["labelled"] == "12"
+    assert figures["known classes"] == figures["discovered"] == "2"
+    rows = [
+        [cell.text for cell in row.find_elements(By.CSS_SELECTOR, "th, td")]
+        for row in all_of(page, "#accuracy tbody tr")
+    ]
+    assert [row[0] for row in rows][-1] == "PromptCAL stage 2, affinity learning"
+    assert rows[-1][1] == f"{100 * data['accuracy'][-1]['all']:.1f}"
+    assert len(all_of(page, ".size-row")) == 4
+    facts = one(page, ".facts").text.split("\n")
+    assert facts[facts.index("This file") + 1] == f"{data['bytes'] / 1e6:.1f} MB"
+
+
+@pytest.mark.parametrize(
+    ("tab", "selector", "at_least"),
+    [
+        ("clusters", ".card", 4), ("map", "canvas#map-canvas", 1), ("confusion", "#confusion-matrix td", 16),
+        ("training", ".chart svg .line", 4), ("neighbours", ".neighbour-row .thumb", 36),
+        ("attention", "#attention-grid .picture", 48), ("cluster-2", "#gallery .thumb", 3),
+    ],
+)  # fmt: skip
+def test_every_part_opens(page, tab, selector, at_least):
+    go(page, tab)
+    until(lambda: len(all_of(page, selector)) >= at_least)
+
+
+@pytest.mark.parametrize("tab", ["map", "confusion", "neighbours", "attention"])
+def test_a_part_opened_by_its_address_begins_at_its_top(page, hostile_report, tab):
+    page.get("about:blank")
+    page.get(f"{hostile_report.path.as_uri()}#{tab}")
+    one(page, "section")
+    time.sleep(0.1)
+    assert page.execute_script("return window.scrollY") == 0
+    assert page.execute_script("return document.getElementById(location.hash.slice(1))") is None  # nothing to jump to
+
+
+def test_pictures_are_decoded_when_they_come_near(page):
+    go(page, "clusters")
+    until(lambda: "blob:" in (one(page, ".card .picture").value_of_css_property("background-image")))
+    drawn = page.execute_async_script(
+        """const done = arguments[0]; const url = getComputedStyle(document.querySelector(".card .picture"))
+           .backgroundImage.slice(5, -2); const image = new Image();
+           image.onload = () => done(image.naturalWidth); image.onerror = () => done(0); image.src = url;"""
+    )
+    assert drawn > 100
+
+
+def test_filters_search_and_sort(page, data):
+    go(page, "clusters")
+    one(page, ".card")
+    assert shown_clusters(page) == [0, 1, 2, 3]
+    one(page, '[data-filter="known"]').click()
+    assert shown_clusters(page) == [0, 1]
+    one(page, '[data-filter="new"]').click()
+    assert shown_clusters(page) == [2, 3]
+    one(page, '[data-filter="doubtful"]').click()
+    assert shown_clusters(page) == [c for c, record in enumerate(data["clusters"]) if record["doubtful"]]
+    one(page, '[data-filter="all"]').click()
+    for sort, key in (("size", lambda r: -r["size"]), ("loose", lambda r: r["cohesion"])):
+        one(page, f'#sort option[value="{sort}"]').click()
+        assert shown_clusters(page) == sorted(range(4), key=lambda c: key(data["clusters"][c]))
+    one(page, "#search").send_keys("NEW 1")
+    assert shown_clusters(page) == [2]
+    one(page, "#search").clear()
+    one(page, "#search").send_keys(HOSTILE_FILES[1])
+    at = data["images"]["paths"].index(HOSTILE_FILES[1])
+    assert shown_clusters(page) == [unpacked(data["images"]["cluster"])[at]]
+    assert [t.get_attribute("title") for t in all_of(page, ".card .thumb")] == [HOSTILE_FILES[1]]
+    assert one(page, "#cluster-count").text.startswith("1 cluster.")
+
+
+def test_a_gallery_goes_from_typical_to_doubtful(page, data):
+    go(page, "cluster-2")
+    titles = [thumb.get_attribute("title") for thumb in until(lambda: all_of(page, "#gallery .thumb"))]
+    clusters, confidence = unpacked(data["images"]["cluster"]), unpacked(data["images"]["confidence"])
+    members = [data["images"]["paths"].index(title) for title in titles]
+    assert sorted(members) == [i for i in range(48) if clusters[i] == 2]
+    assert [confidence[i] for i in members] == sorted((confidence[i] for i in members), reverse=True)
+
+
+def test_the_viewer_shows_the_image_its_neighbours_and_its_path(page, data, hostile_run):
+    go(page, "cluster-0")
+    first = until(lambda: all_of(page, "#gallery .thumb"))[0]
+    path = first.get_attribute("title")
+    first.click()
+    assert one(page, "#viewer-path").text == f"{hostile_run.info['root']}/{path}"
+    near = all_of(page, "#viewer .near .thumb")
+    at = data["images"]["paths"].index(path)
+    place = list(unpacked(data["images"]["shown"])).index(at)
+    expected = unpacked(data["images"]["neighbours"]).reshape(-1, 8)[place]
+    assert [t.get_attribute("title") for t in near] == [data["images"]["paths"][i] for i in expected]
+    truth = unpacked(data["images"]["truth"])
+    for thumb, other in zip(near, expected, strict=True):
+        frame = "right" if truth[other] == truth[at] else "wrong"
+        assert frame in thumb.find_element(By.CSS_SELECTOR, ".picture").get_attribute("class").split()
+    near[0].click()
+    until(lambda: one(page, "#viewer-path").text.endswith(data["images"]["paths"][expected[0]]))
+    one(page, "#close-viewer").click()
+    until(lambda: not page.execute_script("return document.getElementById('viewer').open"))
+
+
+def test_naming_gives_labels_to_the_images_of_the_cluster(page, data):
+    go(page, "cluster-2")
+    name = 'Émeu, "grand" <b>'
+    one(page, "#name").send_keys(name)
+    one(page, "#save-name").click()
+    until(lambda: one(page, ".cluster-head h2").text == name)
+    rows = downloaded(page)
+    assert rows[0] == ["path", "label"]
+    clusters = unpacked(data["images"]["cluster"])
+    named = {path: name for i, path in enumerate(data["images"]["paths"]) if clusters[i] == 2}
+    assert dict(map(tuple, rows[1:])) == given_labels(data) | named
+    assert len(rows) - 1 == len(given_labels(data)) + len(named)
+
+
+def test_merging_gives_a_cluster_the_name_of_the_other(page, data):
+    clusters, paths = unpacked(data["images"]["cluster"]), data["images"]["paths"]
+    go(page, "cluster-3")
+    one(page, '#merge-target option[value="2"]').click()
+    one(page, "#merge").click()
+    until(lambda: page.execute_script("return location.hash") == "#cluster-2")
+    size_of_both = int((clusters >= 2).sum())
+    until(lambda: one(page, ".cluster-page .numbers strong").text == f"{size_of_both} images")
+    both = {path: "new-1" for i, path in enumerate(paths) if clusters[i] >= 2}
+    assert dict(downloaded(page)[1:]) == given_labels(data) | both
+    go(page, "clusters")
+    until(lambda: shown_clusters(page) == [0, 1, 2])
+
+    go(page, "cluster-2")  # on to a known class, which the cluster merged before goes along to
+    one(page, '#merge-target option[value="0"]').click()
+    one(page, "#merge").click()
+    until(lambda: page.execute_script("return location.hash") == "#cluster-0")
+    known = {path: data["clusters"][0]["label"] for i, path in enumerate(paths) if clusters[i] >= 2}
+    assert dict(downloaded(page)[1:]) == given_labels(data) | known
+
+    one(page, '[data-part="2"]').click()  # and apart again
+    until(lambda: dict(downloaded(page)[1:]) == given_labels(data) | both)
+
+
+def test_images_marked_wrong_have_no_label(page, data):
+    clusters, paths = unpacked(data["images"]["cluster"]), data["images"]["paths"]
+    given = given_labels(data)
+    go(page, "cluster-2")
+    one(page, "#name").send_keys("emu")
+    one(page, "#save-name").click()
+    until(lambda: one(page, ".cluster-head h2").text == "emu")
+    one(page, "#marking").click()
+    wrong = [thumb.get_attribute("title") for thumb in all_of(page, "#gallery .thumb")[:2]]
+    for thumb in all_of(page, "#gallery .thumb")[:2]:
+        thumb.click()
+    until(lambda: len(all_of(page, "#gallery .thumb.is-wrong")) == 2)
+    one(page, "#marking").click()
+    go(page, "cluster-0")  # a label that was given can be wrong too
+    labelled = until(lambda: all_of(page, "#gallery .thumb.labelled"))[0]
+    wrong.append(labelled.get_attribute("title"))
+    labelled.click()
+    one(page, "#mark-wrong").click()
+    until(lambda: one(page, "#mark-wrong").text == "Marked wrong")
+    one(page, "#close-viewer").click()
+    named = {path: "emu" for i, path in enumerate(paths) if clusters[i] == 2}
+    expected = {path: label for path, label in (given | named).items() if path not in wrong}
+    assert dict(downloaded(page)[1:]) == expected
+    told = one(page, "#decisions").text.split("\n")
+    assert told == ["1 cluster named · 3 images marked wrong", "Undo", "Start over", "Download labels.csv"]
+
+    page.refresh()  # kept in the browser
+    until(lambda: "3 images marked wrong" in one(page, "#decisions").text)
+    assert dict(downloaded(page)[1:]) == expected
+    one(page, "#start-over").click()
+    assert dict(downloaded(page)[1:]) == given
+    one(page, "#undo").click()
+    assert dict(downloaded(page)[1:]) == expected
+
+
+def test_the_lasso_lists_the_points_inside(page, data):
+    go(page, "map")
+    canvas = one(page, "#map-canvas")
+    until(lambda: page.execute_script("return document.getElementById('map-canvas').dataset.pictures") == "false")
+    box = page.execute_script("const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", canvas)
+    one(page, "#lasso").click()
+    # the right half of the map, drawn from the centre of the canvas
+    half, high = box[0] / 2 - 4, box[1] / 2 - 4
+    path = [(0, -high), (half, 0), (0, high), (0, high), (-half, 0)]
+    drag = ActionChains(page, duration=20).move_to_element(canvas).click_and_hold()
+    for x, y in path:
+        drag = drag.move_by_offset(round(x), round(y))
+    drag.release().perform()
+    places = unpacked(data["map"]).reshape(-1, 2)
+    inside = [int(i) for i, (x, _) in zip(unpacked(data["images"]["shown"]), places, strict=True) if x > 0]
+    assert one(page, "#selection-count").text == f"{len(inside)} images in the lasso"
+    listed = {t.get_attribute("title") for t in all_of(page, "#selection .gallery .thumb")}
+    assert listed == {data["images"]["paths"][i] for i in inside}
+    one(page, "#mark-chosen").click()
+    until(lambda: f"{len(inside)} images marked wrong" in one(page, "#decisions").text)
+
+
+def test_the_map_zooms_into_pictures_and_shows_what_is_under_the_pointer(page, data):
+    go(page, "map")
+    canvas = one(page, "#map-canvas")
+    before = page.execute_script("return arguments[0].toDataURL()", canvas)
+    box = page.execute_script("const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", canvas)
+    place = unpacked(data["map"]).reshape(-1, 2)[5]
+    unit = 0.47 * min(box)
+    ActionChains(page).move_to_element_with_offset(canvas, round(place[0] * unit), round(-place[1] * unit)).perform()
+    image = until(
+        lambda: page.execute_script(
+            "const t = document.querySelector('.tip'); return t.hidden ? null : t.dataset.image"
+        )
+    )
+    shown = unpacked(data["images"]["shown"])
+    distances = ((unpacked(data["map"]).reshape(-1, 2) - place) ** 2).sum(axis=1)
+    near = {int(i) for i in shown[distances < (3 / unit) ** 2]}
+    assert int(image) in near
+    for _ in range(4):
+        all_of(page, ".joined button")[0].click()
+    until(lambda: page.execute_script("return arguments[0].dataset.pictures", canvas) == "true")
+    until(lambda: page.execute_script("return arguments[0].toDataURL()", canvas) != before)
+    one(page, '#colour-by option[value="truth"]').click()
+    names = [name.text for name in all_of(page, ".legend-name")]
+    assert len(names) == 4
+    assert sorted(data["classes"]) == sorted(CLASSES)
+    assert data["classes"][:2] == [record["label"] for record in data["clusters"][:2]]  # known ones first
+
+
+def test_text_stays_text(page, data):
+    go(page, "clusters")
+    until(lambda: len(all_of(page, ".card")) == 4)
+    names = [page.execute_script("return arguments[0].textContent", h) for h in all_of(page, ".card h3")]
+    assert names == [record["name"] for record in data["clusters"]]
+    assert {names[0], names[1]} == {CLASSES[0], CLASSES[1]}
+    go(page, "confusion")
+    rows = [
+        page.execute_script("return arguments[0].textContent", h)
+        for h in until(lambda: all_of(page, "#confusion-matrix tbody th"))
+    ]
+    assert sorted(rows) == sorted(CLASSES)
+    for tab in ("overview", "map", "neighbours", "attention", "cluster-0"):
+        go(page, tab)
+        one(page, "section")
+    assert all_of(page, "img, iframe, object, embed, b") == []
+    assert len(all_of(page, "script:not([type])")) == 1  # its own
+    for file in HOSTILE_FILES:
+        assert file in data["images"]["paths"]
+
+
+def test_the_page_may_load_nothing(page):
+    """A stranger's script, style or request is refused by the page itself."""
+    page.execute_script(
+        """const s = document.createElement("script"); s.textContent = "window.stolen = 9"; document.body.append(s);"""
+    )
+    refused = page.execute_async_script(
+        "const done = arguments[0]; fetch('https://example.org/').then(() => done(false), () => done(true));"
+    )
+    assert refused
+    assert page.execute_script("return window.stolen") is None
+    told = [entry["message"] for entry in page.get_log("browser")]  # takes them, so that the fixture finds none
+    assert any("Content Security Policy" in message for message in told)
+    assert all("Content Security Policy" in message for message in told)
+
+
+@pytest.mark.parametrize(
+    "tab", ["overview", "clusters", "cluster-2", "map", "confusion", "training", "neighbours", "attention"]
+)
+def test_a_phone_needs_no_sideways_scrolling(page, tab):
+    size(page, 390, 844)
+    go(page, tab)
+    one(page, "section")
+    time.sleep(0.1)
+    width = page.execute_script("return [document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]")
+    assert max(width[:2]) <= width[2] == 390
+
+
+def test_the_viewer_fits_a_phone(page):
+    size(page, 390, 844)
+    at = page.execute_script("return JSON.parse(document.getElementById('data').textContent).images.paths").index(
+        f"{LONG}.png"
+    )
+    go(page, "clusters")
+    one(page, "#search").send_keys(LONG[:60])
+    one(page, ".card .thumb").click()
+    assert LONG in one(page, "#viewer-path").text
+    box = page.execute_script(
+        "const b = document.getElementById('viewer').getBoundingClientRect(); return [b.left, b.right]"
+    )
+    assert at >= 0
+    assert box[0] >= 0
+    assert box[1] <= 390
+    assert page.execute_script("const d = document.getElementById('viewer'); return d.scrollWidth <= d.clientWidth")
+
+
+def test_dark_mode_follows_the_system_and_the_button(page):
+    def brightness():
+        colour = page.execute_script("return getComputedStyle(document.body).backgroundColor")
+        return sum(json.loads(colour.replace("rgb(", "[").replace(")", "]"))) / 3
+
+    assert brightness() > 200
+    colour_scheme(page, "dark")
+    until(lambda: brightness() < 60)
+    one(page, "#theme").click()
+    until(lambda: brightness() > 200)
+    one(page, "#theme").click()
+    until(lambda: brightness() < 60)

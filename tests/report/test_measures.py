@@ -1,0 +1,102 @@
+"""What a report says of clusters and images, against loops that do nothing clever."""
+
+import math
+
+import numpy as np
+import pytest
+
+from promptcal.report import measures
+
+
+def cosine(a, b):
+    return float(np.dot(a.astype(float), b.astype(float)) / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+def centre(points, clusters, c):
+    return np.mean([p for p, k in zip(points, clusters, strict=True) if k == c], axis=0)
+
+
+def test_cohesion_is_the_mean_cosine_with_the_mean(clustered):
+    points, clusters, _ = clustered
+    centres = measures.unit_centres(points, clusters, 5)
+    own = (points @ centres.T)[np.arange(len(points)), clusters]
+    found = measures.cohesion(own, clusters, 5)
+    for c in range(4):
+        members = [p for p, k in zip(points, clusters, strict=True) if k == c]
+        assert found[c] == pytest.approx(np.mean([cosine(p, centre(points, clusters, c)) for p in members]), abs=1e-5)
+    assert math.isnan(found[4])  # an empty cluster
+
+
+def test_typical_order_is_by_confidence_then_by_the_centre(clustered):
+    points, clusters, confidence = clustered
+    centres = measures.unit_centres(points, clusters, 4)
+    own = (points @ centres.T)[np.arange(len(points)), clusters]
+    order = measures.typical_order(clusters, confidence, own)
+    expected = sorted(range(60), key=lambda i: (clusters[i], -confidence[i], -own[i]))
+    assert order.tolist() == expected
+    assert len(set(confidence)) < 60  # there were ties to break
+
+
+def test_second_best_cluster_and_its_margin(clustered):
+    points, clusters, _ = clustered
+    centres = measures.unit_centres(points, clusters, 5)
+    found = measures.alternatives(points @ centres.T, clusters, centres)
+    for i, point in enumerate(points):
+        to = {c: cosine(point, centre(points, clusters, c)) for c in range(4)}
+        second = max((c for c in to if c != clusters[i]), key=to.__getitem__)
+        assert found.clusters[i] == second
+        assert found.margins[i] == pytest.approx(to[clusters[i]] - to[second], abs=1e-5)
+
+
+def test_a_single_cluster_has_no_second_best(clustered):
+    points, _, _ = clustered
+    alone = np.zeros(60, dtype=int)
+    centres = measures.unit_centres(points, alone, 2)
+    found = measures.alternatives(points @ centres.T, alone, centres)
+    assert np.isposinf(found.margins).all()
+
+
+def test_the_doubt_margin_is_where_the_second_share_is_half_of_the_first():
+    margin = measures.doubt_margin(0.07)
+    own, second = math.exp(0.8 / 0.07), math.exp((0.8 - margin) / 0.07)
+    assert second / own == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("known", [range(2), [3, 1]])
+def test_nearest_known_class_leaves_itself_out(clustered, known):
+    points, clusters, _ = clustered
+    centres = measures.unit_centres(points, clusters, 5)
+    nearest, value = measures.nearest_known(centres, known)
+    for c in range(4):
+        to = {k: cosine(centre(points, clusters, c), centre(points, clusters, k)) for k in known if k != c}
+        assert nearest[c] == max(to, key=to.__getitem__)
+        assert value[c] == pytest.approx(max(to.values()), abs=1e-5)
+    assert nearest[4] == -1  # empty
+    assert (measures.nearest_known(centres, [])[0] == -1).all()
+
+
+def test_nearest_neighbours_across_blocks(clustered, monkeypatch):
+    points, _, _ = clustered
+    monkeypatch.setattr(measures, "_BLOCK", 7)
+    found = measures.nearest_neighbours(points, 8)
+    for i, point in enumerate(points):
+        others = sorted((j for j in range(60) if j != i), key=lambda j: -cosine(point, points[j]))
+        assert found[i].tolist() == others[:8]
+    assert measures.nearest_neighbours(points[:3], 8).shape == (3, 2)
+    assert measures.nearest_neighbours(points[:1], 8).shape == (1, 0)
+
+
+def test_confusion_counts_unlabelled_images_and_puts_matches_on_the_diagonal():
+    truth = ["cat", "cat", "dog", "emu", "emu", "emu", "yak", "yak", None, "cat"]
+    clusters = np.array([0, 0, 1, 3, 3, 2, 2, 2, 2, 1])
+    labelled = np.array([False] * 9 + [True])
+    found = measures.confusion(truth, clusters, labelled, ["cat", "dog"], 4)
+    assert found.classes == ["cat", "dog", "emu", "yak"]
+    assert found.clusters == [0, 1, 3, 2]  # emu is matched to 3, yak to 2
+    expected = np.zeros((4, 4), dtype=int)
+    for t, c, given in zip(truth, clusters, labelled, strict=True):
+        if t is not None and not given:
+            expected[found.classes.index(t), found.clusters.index(c)] += 1
+    assert np.array_equal(found.counts, expected)
+    assert found.counts.sum() == 8
+    assert measures.confusion([None], np.array([0]), np.array([False]), ["cat"], 2) is None

@@ -1,0 +1,96 @@
+"""A report of 10,000 images: small enough to send, quick enough to use."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFilter
+
+from promptcal import make_report
+from promptcal.config import load_config
+from promptcal.files import write_csv
+from promptcal.report.thumbnails import chosen_images, make_thumbnails
+from promptcal.run import Assignments, RunDirectory, category_names
+
+N, CLASSES, KNOWN, DIM = 10_000, 100, 60, 384
+
+
+class Scenes:
+    """Pictures with as much detail as photographs: random shapes, edges and grain, each different."""
+
+    def __len__(self):
+        return N
+
+    def image(self, index):
+        random = np.random.default_rng(index)
+        coarse = Image.fromarray(random.integers(0, 255, (12, 12, 3), dtype=np.uint8)).resize((256, 256), Image.BICUBIC)
+        shapes = Image.fromarray(random.integers(0, 255, (32, 32, 3), dtype=np.uint8)).resize((256, 256), Image.NEAREST)
+        mixed = Image.blend(coarse, shapes.filter(ImageFilter.GaussianBlur(1.5)), 0.35)
+        grain = random.normal(0, 12, (256, 256, 3))
+        return (np.asarray(mixed) + grain).clip(0, 255).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def large_run(tmp_path_factory):
+    """A run directory as a fit of 10,000 images in 100 categories would leave it, but for the network."""
+    directory = RunDirectory(tmp_path_factory.mktemp("large") / "run")
+    directory.path.mkdir()
+    random = np.random.default_rng(0)
+    truth = random.integers(0, CLASSES, N)
+    centres = random.normal(size=(CLASSES, DIM))
+    points = centres[truth] + 1.2 * random.normal(size=(N, DIM))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    clusters = np.where(random.random(N) < 0.15, random.integers(0, CLASSES, N), truth)
+    classes = [f"a class with a rather long name {i:03d}" for i in range(KNOWN)]
+    labelled = (truth < KNOWN) & (clusters == truth) & (random.random(N) < 0.5)
+    paths = [f"some folder/another folder/{i % 97:02d}/photograph number {i:06d}.jpg" for i in range(N)]
+    names = category_names(classes, CLASSES)
+    known = [True] * KNOWN + [False] * (CLASSES - KNOWN)
+    second, no_share = np.full(N, -1), np.zeros(N)
+    assignments = Assignments(paths, clusters, random.random(N), names, known, labelled, second, no_share)
+    np.save(directory.embeddings_file, points.astype(np.float32))
+    directory.assignments_file.write_text(assignments.to_csv(), encoding="utf-8")
+    config = load_config(values={"n_classes": CLASSES})
+    directory.config_file.write_text(config.to_yaml(), encoding="utf-8")
+    directory.results_file.write_text(json.dumps({"method": "promptcal", "seconds": 5000.0}))
+    write_csv(directory.truth_file, ["path", "label"], [(p, f"true {t}") for p, t in zip(paths, truth, strict=True)])
+    make_thumbnails(Scenes(), chosen_images(assignments)).write(directory.thumbnails_folder)
+    directory.write_info(
+        {"status": "finished", "root": None, "known_classes": classes, "categories": names, "resize": 256}
+    )
+    return directory
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_ten_thousand_images_stay_small_and_quick(large_run, browser):
+    started = time.monotonic()
+    made = make_report(run=large_run.path, progress=False)
+    print(f"\nmade in {time.monotonic() - started:.0f} s, {made.n_bytes / 1e6:.1f} MB")
+    assert made.n_shown == N
+    assert 15e6 < made.n_bytes <= 40e6
+    started = time.monotonic()
+    browser.get(made.path.as_uri())
+    opened = time.monotonic() - started
+    ready = float(browser.execute_script("return document.documentElement.dataset.ready")) / 1000
+    times = {}
+    for tab in ("clusters", "map", "confusion", "neighbours", "cluster-70"):
+        times[tab] = browser.execute_async_script(
+            """const [tab, done] = arguments; const start = performance.now(); location.hash = "#" + tab;
+               addEventListener("hashchange", () => requestAnimationFrame(() => requestAnimationFrame(
+                 () => done((performance.now() - start) / 1000))), { once: true });""",
+            tab,
+        )
+    search = browser.execute_async_script(
+        """const done = arguments[0]; location.hash = "#clusters";
+           setTimeout(() => { const input = document.getElementById("search"); const start = performance.now();
+             input.value = "number 00123"; input.dispatchEvent(new Event("input"));
+             requestAnimationFrame(() => done((performance.now() - start) / 1000)); }, 800);"""
+    )
+    told = ", ".join(f"{tab} {seconds:.2f}" for tab, seconds in times.items())
+    print(f"opened in {opened:.1f} s, interactive after {ready:.2f} s; s a part: {told}; search {search:.2f} s")
+    assert ready < 6
+    assert max(times.values()) < 3
+    assert search < 1.5
+    assert [entry["message"] for entry in browser.get_log("browser")] == []

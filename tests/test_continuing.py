@@ -1,0 +1,310 @@
+"""Going on from a run with new labels: numbers, names and weights persist, and what moved is told."""
+
+import csv
+import itertools
+import json
+import signal
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from safetensors.torch import load_file
+
+from promptcal.continuing import numbering
+from promptcal.data import embedded_set
+from promptcal.data.splits import hold_out
+from promptcal.errors import ConfigError, Interrupted, LabelError, RunError
+from promptcal.report.data import clusters
+from promptcal.report.making import Material
+from promptcal.run import Run
+from promptcal.training.loop import Loop
+from promptcal.verbs import evaluate, fit, predict
+
+SHORT = ("warmup.epochs=1", "affinity.epochs=1", "tensorboard=false")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory, small_set, quick_settings):
+    """A finished run over files, two classes known and two found, and how to go on from it."""
+    root = tmp_path_factory.mktemp("loop")
+    images, _, labels = small_set
+    (root / "images").mkdir()
+    names = [f"{i:03d}.png" for i in range(48)]
+    for name, image in zip(names, images, strict=True):
+        Image.fromarray(image).save(root / "images" / name)
+    named = {n: ("ape", "bee")[y] for n, y in zip(names, labels.tolist(), strict=True) if y >= 0}
+    run = fit(
+        images=root / "images", labels=named, n_classes=4, output=root / "run", progress=False,
+        overrides=[*quick_settings, *SHORT, "data.validation_fraction=0.4"],
+    )  # fmt: skip
+    assert run.names == ["ape", "bee", "new-1", "new-2"]
+    found = run.assignments()
+    members = [n for n, c in zip(names, found.clusters, strict=True) if c == 3]
+    return SimpleNamespace(
+        run=run, images=root / "images", names=names, labels=named, to_name=dict.fromkeys(members[:4], "goose")
+    )
+
+
+def go_on(first, output, labels=None, images=None, **options):
+    labels = first.to_name if labels is None else labels
+    return fit(
+        images=first.images if images is None else images, labels=labels, start_from=first.run.path, output=output,
+        progress=False, **options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def second(first, tmp_path_factory):
+    """The same images with a few of category 3 labelled goose."""
+    return go_on(first, tmp_path_factory.mktemp("second") / "run")
+
+
+def rows(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return {row["path"]: row for row in csv.DictReader(file)}
+
+
+def test_numbers_and_names_stay_and_the_named_category_is_known(first, second):
+    assert second.names == ["ape", "bee", "new-1", "goose"]
+    assert second.known == [True, True, False, True]
+    table = rows(second.path / "assignments.csv")
+    for row in table.values():
+        assert row["name"] == second.names[int(row["cluster"])]
+        assert row["kind"] == ("new" if row["name"] == "new-1" else "known")
+    for path, label in {**first.labels, **first.to_name}.items():  # labels of the run before stay labels
+        assert (table[path]["name"], table[path]["labelled"]) == (label, "yes")
+    assert sum(row["labelled"] == "yes" for row in table.values()) == len(first.labels) + 4
+
+
+def test_only_the_last_stage_is_trained(second):
+    records = [json.loads(line) for line in (second.path / "metrics.jsonl").read_text().splitlines()]
+    assert [(r["stage"], r["epoch"]) for r in records] == [("affinity", 1)]
+    assert sorted(p.name for p in (second.path / "checkpoints").iterdir()) == ["affinity-best.safetensors", "last.pt"]
+
+
+def test_it_starts_from_the_earlier_weights(first, second, tmp_path):
+    again = go_on(first, tmp_path / "run", overrides=["affinity.epochs=0"])
+    before, same, trained = (load_file(run.path / "model.safetensors") for run in (first.run, again, second))
+    assert all(np.array_equal(before[k], same[k]) for k in before)
+    assert not all(np.array_equal(before[k], trained[k]) for k in before)
+    assert np.array_equal(np.load(first.run.path / "embeddings.npy"), np.load(again.path / "embeddings.npy"))
+
+
+def test_what_moved_is_what_differs_between_the_two_tables(first, second):
+    old, new = rows(first.run.path / "assignments.csv"), rows(second.path / "assignments.csv")
+    differ = {p: (old[p]["name"], new[p]["name"]) for p in old if old[p]["cluster"] != new[p]["cluster"]}
+    told = rows(second.path / "changes.csv")
+    assert {p: (r["from_name"], r["to_name"]) for p, r in told.items()} == differ
+    for path, row in told.items():
+        assert (row["from_cluster"], row["to_cluster"]) == (old[path]["cluster"], new[path]["cluster"])
+        assert (row["confidence"], row["labelled"]) == (new[path]["confidence"], new[path]["labelled"])
+    summary = json.loads((second.path / "changes.json").read_text())
+    assert summary == json.loads((second.path / "results.json").read_text())["changes"]
+    assert (summary["images"], summary["moved"], summary["added"], summary["gone"]) == (48, len(differ), 0, 0)
+    assert summary["renamed"] == [{"cluster": 3, "from": "new-2", "to": "goose"}]
+    assert sum(flow["images"] for flow in summary["flows"]) == len(differ)
+    assert summary["from"] == str(first.run.path)
+
+
+def test_it_is_a_run_like_any_other(first, second):
+    """predict and evaluate go by the kept numbers although known ones are no longer the first."""
+    found, again = second.assignments(), predict(run=second.path, images=first.images, progress=False)
+    free = ~found.labelled
+    assert np.array_equal(again.clusters[free], found.clusters[free])
+    assert evaluate(run=second, truth=dict(zip(found.paths, found.categories, strict=True))).all == 1.0
+
+
+def test_the_report_knows_which_categories_are_known(first, second):
+    found = Material.of(second, Console(quiet=True)).found
+    assert [c["known"] for c in clusters(found)] == [True, True, False, True]
+    assert [found.display_name(c) for c in range(4)] == ["ape", "bee", "new 1", "goose"]
+    truth = [name if name != "new-1" else "owl" for name in found.assignments.categories]
+    matrix = replace(found, truth=truth).confusion
+    assert (matrix.classes, matrix.clusters) == (["ape", "bee", "goose", "owl"], [0, 1, 3, 2])
+    assert np.array_equal(matrix.counts, np.diag(np.diag(matrix.counts)))
+
+
+def test_images_may_come_and_go_and_a_third_run_goes_on(first, second, tmp_path):
+    images = tmp_path / "images"
+    images.mkdir()
+    for name in first.names[6:]:
+        (images / name).write_bytes((first.images / name).read_bytes())
+    for i, image in enumerate(embedded_set("test").images[:5]):
+        Image.fromarray(image).save(images / f"fresh-{i}.png")
+    third = fit(images=images, start_from=second.path, output=tmp_path / "run", progress=False)
+    assert third.names == second.names
+    assert third.info["former_names"] == ["new-2"]
+    summary = json.loads((third.path / "changes.json").read_text())
+    assert (summary["images"], summary["added"], summary["gone"]) == (42, 5, 6)
+    assert not any("fresh" in path for path in rows(third.path / "changes.csv"))
+    labelled = {p for p, row in rows(third.path / "assignments.csv").items() if row["labelled"] == "yes"}
+    assert labelled == {p for p in {**first.labels, **first.to_name} if p in first.names[6:]}
+
+
+def test_labels_once_learned_are_not_held_out_later(first, second):
+    learned = set(first.labels) - set(first.run.held_out())
+    assert len(first.run.held_out()) == 4  # 0.4 of 6 of each of 2 classes, rounded
+    assert second.held_out()
+    assert not set(second.held_out()) & learned
+    labels = np.array([0, 0, 0, 1, 1, -1])
+    allowed = np.array([True, False, False, False, False, True])
+    assert hold_out(labels, 0.5, 0, allowed).tolist() == [True, False, False, False, False, False]
+
+
+def test_stopped_and_resumed_it_ends_the_same(first, second, monkeypatch, tmp_path):
+    steps, plain = itertools.count(1), Loop.step
+
+    def step(self, batch, epochs_done):
+        plain(self, batch, epochs_done)
+        if next(steps) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "step", step)
+        with pytest.raises(Interrupted):
+            go_on(first, tmp_path / "run")
+    with pytest.raises(RunError, match="goes on from .* add --from"):
+        fit(images=first.images, labels=first.to_name, n_classes=4, output=tmp_path / "run", resume=True)
+    resumed = go_on(first, tmp_path / "run", resume=True)
+    for file in ("assignments.csv", "embeddings.npy", "changes.csv", "model.safetensors", "calibration.json"):
+        assert (resumed.path / file).read_bytes() == (second.path / file).read_bytes()
+
+
+def test_after_clustering_without_labels_the_names_stay_and_all_is_trained(first, quick_settings, tmp_path):
+    with pytest.warns(UserWarning, match="plain k-means"):
+        plain = fit(
+            images=first.images, n_classes=4, output=tmp_path / "plain", progress=False,
+            overrides=[*quick_settings, *SHORT],
+        )  # fmt: skip
+    found = plain.assignments()
+    chosen = [n for n, c in zip(found.paths, found.clusters, strict=True) if c == 1][:4]
+    run = fit(
+        images=first.images, labels=dict.fromkeys(chosen, "goose"), method="promptcal", start_from=plain.path,
+        output=tmp_path / "run", progress=False,
+    )  # fmt: skip
+    assert run.names == ["new-1", "goose", "new-3", "new-4"]
+    assert run.known == [False, True, False, False]
+    stages = [json.loads(line)["stage"] for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert stages == ["warmup", "affinity"]
+    assert run.config.model.prompts == 5
+
+
+def numbers_and_names(*arguments):
+    numbers, names = numbering(*arguments)
+    assert sorted(numbers) == list(range(len(numbers)))
+    assert len(set(names)) == len(names)
+    return numbers.tolist(), names
+
+
+def test_numbering_by_hand():
+    earlier = ["ape", "bee", "new-1", "new-2"]
+    before = np.array([0, 0, 1, 1, 2, 2, 2, 3, 3, 3])
+    labels = np.array([0, -1, 1, -1, -1, -1, -1, -1, -1, -1])
+    # the same again, found in the other order
+    clusters = np.array([0, 0, 1, 1, 3, 3, 3, 2, 2, 2])
+    assert numbers_and_names(earlier, before, ["ape", "bee"], labels, clusters, 4) == ([0, 1, 3, 2], earlier)
+    # new-2 is named cow, which comes between ape's and bee's numbers only in the alphabet
+    named = np.array([0, -1, 2, -1, -1, -1, -1, 1, -1, -1])
+    clusters = np.array([0, 0, 2, 2, 3, 3, 3, 1, 1, 1])
+    found = numbers_and_names(earlier, before, ["ape", "asp", "bee"], named, clusters, 4)
+    assert found == ([0, 3, 1, 2], ["ape", "bee", "new-1", "asp"])
+
+
+def test_numbering_where_a_known_class_was_split_or_renamed_or_a_category_fell_apart():
+    earlier = ["ape", "bee", "new-1"]
+    before = np.array([0, 0, 0, 1, 1, 2, 2, 2])
+    # part of ape's images are labelled asp: no category was named by that, so it takes the number that is left
+    labels = np.array([0, 1, 1, 2, -1, -1, -1, -1])
+    clusters = np.array([0, 1, 1, 2, 2, 3, 3, 3])
+    assert numbers_and_names(earlier, before, ["ape", "asp", "bee"], labels, clusters, 4) == (
+        [0, 3, 1, 2], ["ape", "bee", "new-1", "asp"],
+    )  # fmt: skip
+    # all of ape's labels now say asp: the same category under another name
+    renamed = np.array([0, 0, 0, 1, -1, -1, -1, -1])
+    clusters = np.array([0, 0, 0, 1, 1, 2, 2, 2])
+    assert numbers_and_names(earlier, before, ["asp", "bee"], renamed, clusters, 3) == (
+        [0, 1, 2], ["asp", "bee", "new-1"],
+    )  # fmt: skip
+    # new-1 fell apart: the larger part keeps number and name, the other gets ones of its own
+    labels = np.array([0, -1, -1, 1, -1, -1, -1, -1])
+    clusters = np.array([0, 0, 0, 1, 1, 2, 3, 3])
+    assert numbers_and_names(earlier, before, ["ape", "bee"], labels, clusters, 4) == (
+        [0, 1, 3, 2], ["ape", "bee", "new-1", "new-2"],
+    )  # fmt: skip
+
+
+def test_numbering_keeps_what_it_can_when_there_are_fewer_categories():
+    earlier = ["ape", "new-1", "new-2", "new-3"]
+    before = np.array([0, 1, 1, 2, 3, 3, 3, -1])
+    labels = np.array([0, -1, -1, -1, -1, -1, -1, -1])
+    clusters = np.array([0, 2, 2, 1, 1, 1, 1, 1])
+    assert numbers_and_names(earlier, before, ["ape"], labels, clusters, 3) == (
+        [0, 2, 1], ["ape", "new-1", "new-3"],
+    )  # fmt: skip
+
+
+def test_a_name_that_was_given_up_is_not_given_again():
+    """new-2 became goose in a run before: what is found now is new-3."""
+    earlier, before = ["goose", "new-1"], np.array([0, 0, 1, -1])
+    labels, clusters = np.array([0, -1, -1, -1]), np.array([0, 0, 1, 2])
+    names = numbering(earlier, before, ["goose"], labels, clusters, 3, ["new-2"])[1]
+    assert names == ["goose", "new-1", "new-3"]
+
+
+def test_numbering_matches_as_many_images_as_any_numbers_could():
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        before, clusters = generator.integers(5, size=60), generator.integers(5, size=60)
+        numbers, _ = numbering([f"new-{i}" for i in range(1, 6)], before, [], np.full(60, -1), clusters, 5)
+        stayed = int((numbers[clusters] == before).sum())
+        assert stayed == max(
+            int((np.array(other)[clusters] == before).sum()) for other in itertools.permutations(range(5))
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "named"),
+    [
+        ({"backbone": "vit_small_patch16_224"}, ConfigError, "model.backbone=vit_tiny_patch4_32.promptcal"),
+        ({"overrides": ["model.prompts=3"]}, ConfigError, "model.prompts=5"),
+        ({"method": "gcd"}, ConfigError, "method=promptcal"),
+        ({"preset": "quick"}, ConfigError, "takes its settings from"),
+        ({"labels": {f"{i:03d}.png": f"class {i}" for i in range(1, 8)}}, LabelError, "--n-classes is 4"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_sentence(first, tmp_path, options, error, named):
+    with pytest.raises(error, match=named.replace(".", r"\.")):
+        go_on(first, tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_earlier_run_is_not_written_over(first):
+    before = (first.run.path / "assignments.csv").read_bytes()
+    with pytest.raises(RunError, match="choose another --output"):
+        go_on(first, first.run.path, overwrite=True)
+    assert (first.run.path / "assignments.csv").read_bytes() == before
+
+
+def test_a_classifiers_run_cannot_take_new_classes(first, quick_settings, tmp_path):
+    run = fit(
+        images=first.images, labels=first.labels, n_classes=4, method="simgcd", output=tmp_path / "simgcd",
+        overrides=[*quick_settings, "warmup.epochs=0", "affinity.epochs=0"], progress=False,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="classifier of its own .* fit anew without --from"):
+        fit(images=first.images, labels=first.to_name, start_from=run.path, output=tmp_path / "on", progress=False)
+
+
+def test_the_command_says_how_many_moved(promptcal, first, second, tmp_path):
+    lines = ["path,label", *(f"{name},{label}" for name, label in first.to_name.items())]
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    code, out, err = promptcal(
+        "fit", first.images, "--labels", tmp_path / "labels.csv", "--from", first.run.path, "--output",
+        tmp_path / "run", "--quiet",
+    )  # fmt: skip
+    assert code == 0, err
+    moved = json.loads((second.path / "changes.json").read_text())["moved"]
+    assert f"{moved} of 48 images moved to another category" in " ".join(out.split())
+    assert Run(tmp_path / "run").assignments().to_csv() == second.assignments().to_csv()
