@@ -246,3 +246,28 @@ def test_a_class_lost_with_its_unreadable_image_leaves_no_column(tmp_path, small
     assert run.names == ["cat", "new-1", "new-2"]
     assert run.network.known.prototypes.shape[0] == 1
     assert len(predict(run=run, images=images, progress=False)) == 48
+
+
+def test_a_methods_values_on_top_of_a_preset():
+    assert load_config(values={"n_classes": 4, "method": "simgcd"}).simgcd.entropy_weight == 2
+    quick = load_config(preset="quick", values={"n_classes": 4, "method": "simgcd"})
+    assert (quick.simgcd.entropy_weight, quick.model.prompts, quick.optim.lr) == (1, 0, 0.03)
+    given = load_config(
+        preset="quick", values={"n_classes": 4, "method": "simgcd"}, overrides=["simgcd.entropy_weight=3"]
+    )
+    assert given.simgcd.entropy_weight == 3
+
+
+@pytest.mark.parametrize("name", ["gcd", "simgcd", "orca", "uno", "rankstats"])
+def test_a_step_in_bf16_is_nearly_that_in_fp32(name, stage_of, batch_of):
+    batch = batch_of([0, -1, 1, 0, -1, -1, 1, -1])
+    losses = []
+    for dtype in (torch.float32, torch.bfloat16):
+        stage = stage_of(name)
+        stage.network.vit.compute_in(dtype)
+        result = stage.step(batch._replace(generator=torch.Generator().manual_seed(0)), 0.0)
+        result.loss.backward()
+        losses.append(result.loss.item())
+        assert result.loss.dtype == torch.float32
+    assert losses[1] == pytest.approx(losses[0], abs=0.05)
+    assert losses[1] != losses[0]
