@@ -2,9 +2,11 @@
 
 import io
 import json
+import re
 from importlib import resources
 
 import pytest
+import yaml
 from benchmark_trees import cub_tree
 from PIL import Image
 
