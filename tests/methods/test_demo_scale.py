@@ -1,8 +1,8 @@
 """Every method learns at the demo's scale: its loss falls, and known classes come out above frozen k-means.
 
 (Whole PromptCAL is held to more in `tests/test_demo.py`.) ORCA is held to it by the older accuracy that matches known
-and new classes apart: at this scale it puts over 90 % of each known class into the class's own output, but a new class
-of twice the size may go there too (trucks among cars), and the one matching of all then gives the output to that one.
+and new classes apart: at this scale a new class may come to share a known one's output (docs/methods.md), which the one
+matching of all then gives to the larger of the two.
 """
 
 import json
