@@ -251,7 +251,7 @@ def test_a_class_lost_with_its_unreadable_image_leaves_no_column(tmp_path, small
 def test_a_methods_values_on_top_of_a_preset():
     assert load_config(values={"n_classes": 4, "method": "simgcd"}).simgcd.entropy_weight == 2
     quick = load_config(preset="quick", values={"n_classes": 4, "method": "simgcd"})
-    assert (quick.simgcd.entropy_weight, quick.model.prompts, quick.optim.lr) == (1, 0, 0.03)
+    assert (quick.simgcd.entropy_weight, quick.model.prompts, quick.optim.lr) == (2, 0, 0.01)
     given = load_config(
         preset="quick", values={"n_classes": 4, "method": "simgcd"}, overrides=["simgcd.entropy_weight=3"]
     )
