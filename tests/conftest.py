@@ -1,15 +1,19 @@
 """Small real problems shared by the tests."""
 
+import json
 import os
+import signal
 import sys
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the hub's client is imported: no test may use a network
 
 from promptcal import cli
 from promptcal.data import embedded_set
+from promptcal.training.loop import Loop
 
 # The embedded backbone and images, cut down so that a whole fit takes seconds.
 QUICK = (
@@ -42,6 +46,44 @@ def small_set() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     truth = data.labels[chosen]
     labels = np.where((truth < 2) & (np.arange(48) % 2 == 0), truth, -1)
     return data.images[chosen], truth, labels
+
+
+@pytest.fixture
+def interrupted_at(monkeypatch):
+    """``interrupted_at(n)``: as if Ctrl-C were pressed in training's n-th step; gives the list of steps done."""
+
+    def interrupt(n):
+        step, done = Loop.step, []
+
+        def step_then_interrupt(self, *given):
+            step(self, *given)
+            done.append(len(done) + 1)
+            if done[-1] == n:
+                signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(Loop, "step", step_then_interrupt)
+        return done
+
+    return interrupt
+
+
+@pytest.fixture(scope="session")
+def outcome():
+    """``outcome(run)``: everything a run computed: records without their times, weights, embeddings, assignments."""
+
+    def read(run_folder):
+        records = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+        for record in records:
+            record.pop("seconds")
+        weights = {k: v.numpy().tobytes() for k, v in load_file(run_folder / "model.safetensors").items()}
+        return {
+            "records": records,
+            "weights": weights,
+            "embeddings": np.load(run_folder / "embeddings.npy").tobytes(),
+            "assignments": (run_folder / "assignments.csv").read_text(),
+        }
+
+    return read
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.config import MethodName
 from promptcal.data import ImageSet, embedded_set
 from promptcal.errors import DataError, RunError
-from promptcal.fitting import Inductive
 from promptcal.metrics import discovery_accuracy
 from promptcal.models import ClassifierNetwork
+from promptcal.problem import Inductive
 from promptcal.training.seeds import derive_seed
 from promptcal.training.selection import Look, Selector
 from promptcal.verbs import benchmark, fit, results

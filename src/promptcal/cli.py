@@ -22,10 +22,10 @@ from promptcal.data.benchmarks import default_root
 from promptcal.data.check import MAX_DISTANCE
 from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
 from promptcal.export import FORMS
-from promptcal.fitting import results_table
 from promptcal.report.check import check_report
 from promptcal.report.class_count import class_count_table
 from promptcal.report.figures import FIGURES
+from promptcal.report.results import results_table
 from promptcal.run import Assignments, Run
 from promptcal.tables.jobs import Job, State
 from promptcal.tables.making import TableListing, TableReport

@@ -5,8 +5,8 @@ from rich.console import Console
 from promptcal.clustering.class_count import EXPECTED_TRIALS, ClassCount, Trial, count_classes
 from promptcal.config import Config
 from promptcal.device import choose_device, choose_dtype
-from promptcal.fitting import Problem
 from promptcal.models import PromptedViT
+from promptcal.problem import Problem
 from promptcal.run import Run, RunDirectory, build_vit, embed_in_parts, stored_side
 from promptcal.training.recorder import progress_bar
 from promptcal.training.seeds import derive_seed

@@ -6,14 +6,13 @@ import json
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from promptcal import files
@@ -23,15 +22,13 @@ from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config
 from promptcal.continuing import Earlier
 from promptcal.data import BalancedSampler, ImageSet, ImageStore, StreamedImages, StreamedView, View
-from promptcal.data.cache import decode_to_file
-from promptcal.data.labels import class_numbers
+from promptcal.data.reading import read, view_of
 from promptcal.data.splits import hold_out
-from promptcal.data.store import HOST_SHARE, decode, free_host_memory, stored_size
-from promptcal.data.stream import inspect
+from promptcal.data.store import decode
 from promptcal.device import choose_compile, choose_device, choose_dtype, computing_on
-from promptcal.errors import ConfigError, DataError, Interrupted, LabelError, PromptCALWarning, RunError
+from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunError
 from promptcal.export.tables import write_parquet_if_possible
-from promptcal.methods import METHODS, Surroundings, method_of
+from promptcal.methods import Surroundings, method_of
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork
 from promptcal.partition import (
@@ -41,6 +38,7 @@ from promptcal.partition import (
     classifier_logits,
     classifier_shares,
 )
+from promptcal.problem import Inductive, Problem
 from promptcal.report.attention import Examples, choose_examples
 from promptcal.report.class_count import write_class_count
 from promptcal.report.sheets import write_sheets
@@ -63,83 +61,6 @@ from promptcal.training.seeds import derive_seed
 from promptcal.training.selection import Selector
 from promptcal.training.stage import Stage
 from promptcal.training.warmup import Distillation
-
-
-@dataclass(frozen=True)
-class Inductive:
-    """The inductive protocol: training images held out to select by (a mask), test images and their true classes."""
-
-    validation: np.ndarray
-    test: ImageSet
-    truth: list[str]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What is to be solved: images, their labels (-1 = unlabelled) and, for scoring only, the truth.
-
-    With ``inductive`` it is the test images that are scored, otherwise the unlabelled ones.
-    """
-
-    images: ImageSet
-    labels: np.ndarray
-    classes: list[str]
-    truth: list[str | None] | None = None
-    inductive: Inductive | None = None
-
-    @classmethod
-    def of(
-        cls,
-        images: ImageSet,
-        labels: list[str | None],
-        truth: list[str | None] | None = None,
-        inductive: Inductive | None = None,
-    ) -> "Problem":
-        numbers, classes = class_numbers(labels)
-        return cls(images, numbers, classes, truth, inductive)
-
-    @property
-    def can_be_scored(self) -> bool:
-        return self.truth is not None or self.inductive is not None
-
-    def check(self, n_classes: int) -> None:
-        n_unlabelled = int((self.labels < 0).sum())
-        if len(self.images) < 2:
-            raise DataError(f"{len(self.images)} image cannot be sorted into categories; give at least 2")
-        if len(self.classes) > n_classes:
-            raise LabelError(
-                f"the labels name {len(self.classes)} classes but --n-classes is {n_classes}; "
-                f"raise it to at least {len(self.classes)}"
-            )
-        if n_unlabelled == 0:
-            raise LabelError("every image is labelled, so there is nothing to discover; add unlabelled images")
-        if n_classes - len(self.classes) > n_unlabelled:
-            raise LabelError(
-                f"{n_unlabelled} unlabelled images cannot form {n_classes - len(self.classes)} new categories; "
-                "lower --n-classes"
-            )
-        if self.inductive is not None and len(self.inductive.test) < n_classes:
-            raise DataError(
-                f"{len(self.inductive.test)} test images cannot be clustered into {n_classes} classes; give more"
-            )
-
-    def kept(self, positions: list[int]) -> "Problem":
-        """Without the images that could not be read."""
-        if len(positions) == len(self.images):
-            return self
-        chosen = np.array(positions)
-        truth = None if self.truth is None else [self.truth[i] for i in positions]
-        names = [None if n < 0 else self.classes[n] for n in self.labels[chosen]]
-        inductive = self.inductive and replace(self.inductive, validation=self.inductive.validation[chosen])
-        return Problem.of(self.images.subset(positions), names, truth, inductive)
-
-    def truth_numbers(self) -> np.ndarray | None:
-        """Class numbers of the truth, known classes as in ``labels``, new ones after them, -1 = unknown."""
-        if self.truth is None:
-            return None
-        new = sorted({t for t in self.truth if t is not None} - set(self.classes))
-        number = {name: i for i, name in enumerate([*self.classes, *new])}
-        return np.array([-1 if t is None else number[t] for t in self.truth], dtype=np.int64)
 
 
 class UnseenImages(NamedTuple):
@@ -243,34 +164,19 @@ class Fit:
         """The images in the kind of store that is set, the positions of those kept, names and faults of the others."""
         with progress_bar(self.console) as bar:
             task = bar.add_task(what, total=len(images), note="")
-            options: dict[str, Any] = {
-                "skip_unreadable": skip_unreadable,
-                "on_progress": lambda done: bar.update(task, completed=done),
-            }
-            cache = self._cache_folder(images)
-            if self.config.data.store == "stream":
-                return inspect(images, self.resize, **options)
-            if cache is not None:
-                return decode_to_file(images, self.resize, cache, **options)
-            return decode(images, self.resize, **options)
-
-    def _cache_folder(self, images: ImageSet) -> Path | None:
-        """Where to keep decoded images: as set, or beside the run if they would fill half of the free memory."""
-        settings = self.config.data
-        if settings.cache is not None:
-            return Path(settings.cache)
-        side = stored_size(images, self.resize) or min(images.size(0) or (self.resize,))
-        likely_bytes = len(images) * 3 * side * side * 4 // 3
-        mapped = settings.store == "mapped" or (
-            settings.store == "auto" and likely_bytes > HOST_SHARE * free_host_memory()
-        )
-        return self.directory.path.parent / "promptcal-cache" if mapped else None
+            settings = self.config.data
+            return read(
+                images,
+                self.resize,
+                store=settings.store,
+                cache=None if settings.cache is None else Path(settings.cache),
+                beside=self.directory.path.parent,
+                skip_unreadable=skip_unreadable,
+                on_progress=lambda done: bar.update(task, completed=done),
+            )
 
     def _view(self, store: ImageStore | StreamedImages) -> View | StreamedView:
-        sizes = self.network.vit.preprocessing
-        if isinstance(store, StreamedImages):
-            return StreamedView(store, *sizes, device=self.device)
-        return View(store.placed(self.device), *sizes, resize=self.resize, device=self.device, reuse=True)
+        return view_of(store, *self.network.vit.preprocessing, resize=self.resize, device=self.device)
 
     def _prepare_directory(self, store: ImageStore | StreamedImages, resume: bool) -> None:
         fingerprint = self._fingerprint(store)
@@ -345,7 +251,8 @@ class Fit:
             self._sampler(labels),
         )
         selector = self._selector(labels, self.held_out)
-        self._compile_if_worth_it(sum(self.method.epochs().values()) * data.sampler.steps_per_epoch)
+        epochs = sum(self.method.epochs()[name] for name in stages)
+        self._compile_if_worth_it(epochs * data.sampler.steps_per_epoch)
         for place, name in enumerate(stages):
             if state is not None and state["stage"] != name:
                 continue  # done before the run was stopped
@@ -586,7 +493,7 @@ class Fit:
     def _score_end(self, partition: Partition, stages: list[str], last: DiscoveryAccuracy | None) -> None:
         """The end result, with the selected weights and with the last epoch's."""
         if self.problem.inductive is None:
-            selected = score_unlabelled(partition.clusters, self.problem)
+            selected = self.problem.score(partition.clusters)
         else:
             selected = self._score_test(self.network, "test features")
         if stages:
@@ -597,7 +504,7 @@ class Fit:
         """How the network fares as it is, under the problem's protocol."""
         if self.problem.inductive is not None:
             return self._score_test(self.network, what)
-        return score_unlabelled(self._assign(self._embed(self.network, what)).clusters, self.problem)
+        return self.problem.score(self._assign(self._embed(self.network, what)).clusters)
 
     def _score_test(self, network: TrainedNetwork | PromptedViT, what: str) -> DiscoveryAccuracy:
         """Inductive: the test images by the network's classifier if it has one, else by k-means without labels."""
@@ -610,7 +517,7 @@ class Fit:
         return discovery_accuracy(self.test.truth, clusters, self.problem.classes)
 
     def _score(self, name: str, clusters: np.ndarray) -> None:
-        self._record(name, score_unlabelled(clusters, self.problem))
+        self._record(name, self.problem.score(clusters))
 
     def _record(self, name: str, accuracy: DiscoveryAccuracy) -> None:
         self.results.setdefault(name, {})["accuracy"] = asdict(accuracy)
@@ -656,49 +563,6 @@ class Fit:
             Examples.seen(views, chosen, self.view.normalise).write(self.directory.examples_file)
         if self.problem.truth is not None:
             self.directory.write_truth(self.problem.images.names, self.problem.truth)
-
-
-def score_unlabelled(clusters: np.ndarray, problem: Problem) -> DiscoveryAccuracy:
-    """Accuracy over the unlabelled images whose truth is known."""
-    assert problem.truth is not None
-    scored = [i for i, t in enumerate(problem.truth) if t is not None and problem.labels[i] < 0]
-    return discovery_accuracy([problem.truth[i] for i in scored], clusters[scored], problem.classes)
-
-
-def results_table(results: dict[str, Any]) -> Table:
-    """Accuracy by step of the method, and of its last epoch where another was selected, for the terminal."""
-    method = METHODS[results["method"]]
-    steps = {
-        "kmeans": "k-means, frozen backbone",
-        "semi_supervised_kmeans": "semi-supervised k-means, frozen backbone",
-        **(method.stage_titles or {results["method"]: method.title}),
-    }
-    rows = [
-        (_row_label(title, results[step]), results[step]["accuracy"])
-        for step, title in steps.items()
-        if "accuracy" in results.get(step, {})
-    ]
-    scores = results.get("scores", {"selected": None, "last": None})
-    if scores["selected"] not in (None, *(accuracy for _, accuracy in rows)):
-        rows.append((f"{method.title}, untrained", scores["selected"]))
-    if scores["last"] != scores["selected"]:
-        rows.append((f"{method.title}, last epoch", scores["last"]))
-    scored, columns = "unlabelled", {"All": "all", "Known": "known", "New": "new"}
-    if results.get("protocol") == "inductive":
-        scored, columns = "test", {**columns, "Known*": "separate_known", "New*": "separate_new"}
-    table = Table(f"accuracy on the {scored} images, %", title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for label, accuracy in rows:
-        parts = (accuracy[part] for part in columns.values())
-        table.add_row(label, *("-" if share is None else f"{100 * share:.1f}" for share in parts))
-    return table
-
-
-def _row_label(title: str, step: dict[str, Any]) -> str:
-    """A step's title, with its epoch where that was selected from among others."""
-    selected = step.get("best_epoch", 0) != step.get("epochs", 0)
-    return f"{title}, epoch {step['best_epoch']} of {step['epochs']}" if selected else title
 
 
 def _warn(message: str) -> None:

@@ -23,7 +23,8 @@ from promptcal import files
 from promptcal._version import __version__
 from promptcal.calibration import Calibration
 from promptcal.config import Config, validate
-from promptcal.data import ImageSet, View
+from promptcal.data import ImageSet
+from promptcal.data.reading import view_of
 from promptcal.data.store import decode
 from promptcal.device import choose_device, choose_dtype, computing_on
 from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
@@ -233,7 +234,7 @@ def embed_in_parts(
         for first in range(0, len(images), _IMAGES_AT_ONCE):
             part = images.subset(range(first, min(first + _IMAGES_AT_ONCE, len(images))))
             store, kept, _ = decode(part, resize, skip_unreadable=skip_unreadable)
-            view = View(store.placed(device), *vit.preprocessing, resize=resize, device=device, reuse=True)
+            view = view_of(store, *vit.preprocessing, resize=resize, device=device)
             positions += [first + i for i in kept]
             with computing_on(device, vit.compute_dtype):
                 features.append(embed(vit, view, torch.arange(len(store))))

@@ -19,8 +19,9 @@ from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
 from promptcal.export import export_run
-from promptcal.fitting import Fit, Inductive, Problem
+from promptcal.fitting import Fit
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
+from promptcal.problem import Inductive, Problem
 from promptcal.report.class_count import write_class_count
 from promptcal.report.figures import write_figure
 from promptcal.report.making import Material, Report, make_report

@@ -15,11 +15,11 @@ from promptcal.config import LossConfig, MethodName, load_config, method_preset
 from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
 from promptcal.errors import ConfigError, PromptCALWarning
-from promptcal.fitting import results_table
 from promptcal.methods import METHODS, Surroundings, method_of
 from promptcal.metrics import discovery_accuracy
 from promptcal.models import ClassifierNetwork, PromptedViT
 from promptcal.partition import Partition
+from promptcal.report.results import results_table
 from promptcal.run import build_network
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed

@@ -1,23 +1,8 @@
 """Pieces that several methods share."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-
-class PlainStage:
-    """A stage that carries nothing from one step to the next but its network."""
-
-    def after_update(self) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
 
 
 def labelled_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

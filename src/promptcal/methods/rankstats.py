@@ -23,9 +23,9 @@ from torch.nn import functional as F
 
 from promptcal.config import Config
 from promptcal.methods.base import OneStage, Surroundings
-from promptcal.methods.parts import PlainStage, labelled_cross_entropy
+from promptcal.methods.parts import labelled_cross_entropy
 from promptcal.models import ClassifierNetwork, PromptedViT
-from promptcal.training.stage import Batch, Stage, StepResult
+from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
 
 def same_ranking(features: Tensor, k: int) -> Tensor:

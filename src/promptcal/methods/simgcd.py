@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from promptcal.config import Config, SimGCDConfig
 from promptcal.losses import semi_supervised_terms
 from promptcal.methods.base import OneStage, Surroundings
-from promptcal.methods.parts import PlainStage, labelled_cross_entropy, mean_entropy
+from promptcal.methods.parts import labelled_cross_entropy, mean_entropy
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
-from promptcal.training.stage import Batch, Stage, StepResult
+from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
 
 def teacher_temperature(settings: SimGCDConfig, epoch: int) -> float:

@@ -18,9 +18,8 @@ from torch.nn import functional as F
 
 from promptcal.config import Config
 from promptcal.methods.base import OneStage, Surroundings
-from promptcal.methods.parts import PlainStage
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
-from promptcal.training.stage import Batch, Stage, StepResult
+from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
 _LOSS_MEMORY = 0.99  # of the moving average by which a head is chosen
 

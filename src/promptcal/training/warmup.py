@@ -1,7 +1,5 @@
 """Stage 1, warm-up: semi-supervised contrastive learning on the class token, and the same on [P] (Eq. 2 and 3)."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -10,7 +8,7 @@ from promptcal.config import LossConfig, Tokens, has_term
 from promptcal.data import View
 from promptcal.losses import semi_supervised_terms
 from promptcal.models import Network, PromptedViT, projected_cosine
-from promptcal.training.stage import Batch, StepResult
+from promptcal.training.stage import Batch, PlainStage, StepResult
 
 
 class Distillation:
@@ -36,7 +34,7 @@ class Distillation:
         return F.mse_loss(F.normalize(network.vit(views).cls.float(), dim=1), target)
 
 
-class WarmupStage:
+class WarmupStage(PlainStage):
     """``semicl`` names the tokens with the semi-supervised loss."""
 
     name = "warmup"
@@ -76,12 +74,3 @@ class WarmupStage:
             total = total + weight * distance
             logs["distillation"] = distance.detach()
         return StepResult(total, logs)
-
-    def after_update(self) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass

@@ -1,0 +1,93 @@
+"""What a fit is to solve: images, labels, and what it may be scored by."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from promptcal.data import ImageSet
+from promptcal.data.labels import class_numbers
+from promptcal.errors import DataError, LabelError
+from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
+
+
+@dataclass(frozen=True)
+class Inductive:
+    """The inductive protocol: training images held out to select by (a mask), test images and their true classes."""
+
+    validation: np.ndarray
+    test: ImageSet
+    truth: list[str]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be solved: images, their labels (-1 = unlabelled) and, for scoring only, the truth.
+
+    With ``inductive`` it is the test images that are scored, otherwise the unlabelled ones.
+    """
+
+    images: ImageSet
+    labels: np.ndarray
+    classes: list[str]
+    truth: list[str | None] | None = None
+    inductive: Inductive | None = None
+
+    @classmethod
+    def of(
+        cls,
+        images: ImageSet,
+        labels: list[str | None],
+        truth: list[str | None] | None = None,
+        inductive: Inductive | None = None,
+    ) -> "Problem":
+        numbers, classes = class_numbers(labels)
+        return cls(images, numbers, classes, truth, inductive)
+
+    @property
+    def can_be_scored(self) -> bool:
+        return self.truth is not None or self.inductive is not None
+
+    def check(self, n_classes: int) -> None:
+        n_unlabelled = int((self.labels < 0).sum())
+        if len(self.images) < 2:
+            raise DataError(f"{len(self.images)} image cannot be sorted into categories; give at least 2")
+        if len(self.classes) > n_classes:
+            raise LabelError(
+                f"the labels name {len(self.classes)} classes but --n-classes is {n_classes}; "
+                f"raise it to at least {len(self.classes)}"
+            )
+        if n_unlabelled == 0:
+            raise LabelError("every image is labelled, so there is nothing to discover; add unlabelled images")
+        if n_classes - len(self.classes) > n_unlabelled:
+            raise LabelError(
+                f"{n_unlabelled} unlabelled images cannot form {n_classes - len(self.classes)} new categories; "
+                "lower --n-classes"
+            )
+        if self.inductive is not None and len(self.inductive.test) < n_classes:
+            raise DataError(
+                f"{len(self.inductive.test)} test images cannot be clustered into {n_classes} classes; give more"
+            )
+
+    def kept(self, positions: list[int]) -> "Problem":
+        """Without the images that could not be read."""
+        if len(positions) == len(self.images):
+            return self
+        chosen = np.array(positions)
+        truth = None if self.truth is None else [self.truth[i] for i in positions]
+        names = [None if n < 0 else self.classes[n] for n in self.labels[chosen]]
+        inductive = self.inductive and replace(self.inductive, validation=self.inductive.validation[chosen])
+        return Problem.of(self.images.subset(positions), names, truth, inductive)
+
+    def score(self, clusters: np.ndarray) -> DiscoveryAccuracy:
+        """Accuracy over the unlabelled images whose truth is known."""
+        assert self.truth is not None
+        scored = [i for i, t in enumerate(self.truth) if t is not None and self.labels[i] < 0]
+        return discovery_accuracy([self.truth[i] for i in scored], clusters[scored], self.classes)
+
+    def truth_numbers(self) -> np.ndarray | None:
+        """Class numbers of the truth, known classes as in ``labels``, new ones after them, -1 = unknown."""
+        if self.truth is None:
+            return None
+        new = sorted({t for t in self.truth if t is not None} - set(self.classes))
+        number = {name: i for i, name in enumerate([*self.classes, *new])}
+        return np.array([-1 if t is None else number[t] for t in self.truth], dtype=np.int64)
