@@ -1,6 +1,7 @@
 """The verbs, one keyword-only function each; the command line and the estimator call these."""
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from os import PathLike
@@ -10,14 +11,14 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 
-from promptcal import files
+from promptcal import distributed, files
 from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config, load_config, method_preset
 from promptcal.continuing import Earlier
 from promptcal.counting import ClassCounter, count_in_backbone, count_in_run
 from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
-from promptcal.errors import ConfigError, DataError, LabelError, RunError
+from promptcal.errors import ConfigError, DataError, LabelError, PromptCALWarning, RunError
 from promptcal.export import export_run
 from promptcal.fitting import Fit
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
@@ -35,6 +36,7 @@ DEMO_KNOWN = 5
 TABLES_OUTPUT = Path("runs/tables")
 
 
+@distributed.by_all_processes
 def fit(
     *,
     images: Any,
@@ -90,9 +92,15 @@ def fit(
         progress: Show progress.
     """
     directory = RunDirectory(output)
-    earlier = _earlier(start_from, directory, resume, config, preset)
+    group = distributed.group()
+    begun = group.on_first(lambda: _begun_before_restart(directory))
+    if begun == "finished":
+        return group.on_first(lambda: Run(output, device))
+    if begun is not None:
+        resume, overwrite = True, False
+    earlier = group.on_first(lambda: _earlier(start_from, directory, resume, config, preset))
     base = config if earlier is None else earlier.settings(method)
-    directory.check_free(resume=resume, overwrite=overwrite)
+    group.on_first(lambda: directory.check_free(resume=resume, overwrite=overwrite))
     image_set = ImageSet.of(images)
     given = read_labels(labels, image_set)
     problem = Problem.of(
@@ -106,7 +114,8 @@ def fit(
             f"the output {output} lies in the image folder, where its pictures would be taken for images; "
             "choose another place"
         )
-    console = Console(stderr=True, quiet=not progress)
+    group.check_same((image_set.names, given), "images or labels")
+    console = Console(stderr=True, quiet=not (progress and group.is_first))
     counter = ClassCounter(problem, directory if resume else None, skip_unreadable=skip_unreadable, console=console)
     named = {
         "n_classes": n_classes,
@@ -116,13 +125,29 @@ def fit(
         "precision": precision,
         "compile": None if compile is None else "always" if compile else "never",
     }
-    resolved = _resolve(base, preset, overrides, named, {"backbone": backbone, "weights": weights}, counter)
+    resolved = group.on_first(
+        lambda: _resolve(base, preset, overrides, named, {"backbone": backbone, "weights": weights}, counter)
+    )
     if earlier is not None:
         earlier.check(resolved, directory.path)
     problem.check(resolved.n_classes)
     fitting = Fit(problem, resolved, directory, console, counter.count, earlier)
     fitting.run(resume=resume, skip_unreadable=skip_unreadable)
-    return Run(output, device)
+    return group.on_first(lambda: Run(output, device))
+
+
+def _begun_before_restart(directory: RunDirectory) -> str | None:
+    """The status of the run in the directory, if torchrun has restarted the processes that began it."""
+    if not distributed.restarts() or not directory.exists() or directory.info().get("launch") != distributed.launch():
+        return None
+    status = directory.info()["status"]
+    how = "is finished" if status == "finished" else "goes on from its last checkpoint, as with --resume"
+    warnings.warn(
+        f"restarted by torchrun (restart {distributed.restarts()}): the run in {directory.path} {how}",
+        PromptCALWarning,
+        stacklevel=2,
+    )
+    return status
 
 
 def _earlier(
@@ -443,6 +468,7 @@ def datasets(*, root: str | PathLike[str] | None = None) -> list[benchmarks.List
     return benchmarks.listing(root)
 
 
+@distributed.by_all_processes
 def benchmark(
     *,
     name: str,
@@ -481,7 +507,11 @@ def benchmark(
         progress: Show progress.
     """
     setup = benchmarks.setup(name)
+    if download and not distributed.group().is_first:
+        distributed.group().wait()  # until the first process has fetched it
     data = benchmarks.benchmark(name, root, download)
+    if download and distributed.group().is_first:
+        distributed.group().wait()
     inductive = None
     if data.test is not None and data.validation is not None:
         inductive = Inductive(data.validation, data.test, data.test_truth())

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from promptcal.distributed import Group
+
 
 class StopRequest:
     """Set by a signal, read by the loop."""
@@ -16,6 +18,13 @@ class StopRequest:
 
     def __bool__(self) -> bool:
         return self.signal is not None
+
+    def heard_by_any(self, group: Group) -> bool:
+        """Whether any process of a group was asked to stop, on which all then stop before the same step."""
+        heard = group.largest(self.signal or 0)
+        if heard and self.signal is None:
+            self.signal = heard
+        return bool(heard)
 
     @property
     def exit_code(self) -> int:
