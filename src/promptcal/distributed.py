@@ -11,6 +11,8 @@ A process alone is the plain `Group`, of which every method gives back what it w
 import atexit
 import os
 import socket
+import time
+import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -336,6 +338,7 @@ def _join() -> Group:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, rank, world = next(dist.rendezvous("env://", timeout=_MEETING))
+        store = _fresh(store, rank, world)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world)
         _group = Processes(place, dist.PrefixStore("promptcal", store))
     except RuntimeError as error:
@@ -346,3 +349,29 @@ def _join() -> Group:
         ) from error
     atexit.register(dist.destroy_process_group)
     return _group
+
+
+def _fresh(store: dist.Store, rank: int, world: int) -> dist.Store:
+    """A part of torchrun's store that none has written to before.
+
+    The store outlives a restart, and with it the addresses of processes that are gone. So the first process makes up a
+    name and tells it to whoever asks, by a question that none has asked before, until all have heard it.
+    """
+    if rank:
+        question = uuid.uuid4().hex
+        store.set(f"promptcal/question/{rank}", question)
+        name = store.get(f"promptcal/answer/{question}").decode()  # waits
+        store.set(f"promptcal/{name}/heard/{rank}", "")
+        return dist.PrefixStore(name, store)
+    name, missing = uuid.uuid4().hex, list(range(1, world))
+    given_up = time.monotonic() + _MEETING.total_seconds()
+    while missing:
+        for other in missing:
+            if store.check([f"promptcal/question/{other}"]):  # an old one may be answered in vain
+                question = store.get(f"promptcal/question/{other}").decode()
+                store.set(f"promptcal/answer/{question}", name)
+        missing = [other for other in missing if not store.check([f"promptcal/{name}/heard/{other}"])]
+        if missing and time.monotonic() > given_up:
+            raise RuntimeError(f"nothing is heard of {missing}")
+        time.sleep(0.02)
+    return dist.PrefixStore(name, store)

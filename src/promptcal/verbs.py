@@ -93,7 +93,8 @@ def fit(
     """
     directory = RunDirectory(output)
     group = distributed.group()
-    begun = group.on_first(lambda: _begun_before_restart(directory))
+    restarts = group.largest(distributed.restarts())  # which may differ by machine
+    begun = group.on_first(lambda: _begun_before(restarts, directory, overwrite))
     if begun == "finished":
         return group.on_first(lambda: Run(output, device))
     if begun is not None:
@@ -136,14 +137,20 @@ def fit(
     return group.on_first(lambda: Run(output, device))
 
 
-def _begun_before_restart(directory: RunDirectory) -> str | None:
-    """The status of the run in the directory, if torchrun has restarted the processes that began it."""
-    if not distributed.restarts() or not directory.exists() or directory.info().get("launch") != distributed.launch():
+def _begun_before(restarts: int, directory: RunDirectory, overwrite: bool) -> str | None:
+    """The status of the run in the directory, if it is this very launch of torchrun that began it.
+
+    Where another machine takes part than before, torchrun starts the processes again without counting it a restart.
+    """
+    if distributed.launch() is None or (overwrite and not restarts) or not directory.exists():
         return None
-    status = directory.info()["status"]
+    info = directory.info()
+    if info.get("launch") != distributed.launch():
+        return None
+    status = info["status"]
     how = "is finished" if status == "finished" else "goes on from its last checkpoint, as with --resume"
     warnings.warn(
-        f"restarted by torchrun (restart {distributed.restarts()}): the run in {directory.path} {how}",
+        f"restarted by torchrun (restart {restarts}): the run in {directory.path} {how}",
         PromptCALWarning,
         stacklevel=2,
     )
