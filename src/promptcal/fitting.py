@@ -58,7 +58,7 @@ from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import progress_bar
 from promptcal.training.seeds import derive_seed
 from promptcal.training.selection import Selector
-from promptcal.training.sharing import SharedCheckpoints, recorder_of
+from promptcal.training.together import SharedCheckpoints, recorder_of
 from promptcal.training.stage import Stage
 from promptcal.training.warmup import Distillation
 
