@@ -36,7 +36,7 @@ def both_tokens(nodes: Tensor, k: int, quantile: float, negatives: int) -> Calla
 
     def work() -> None:
         for _ in range(2):
-            graph = affinity_graph(nodes[:QUERIES], nodes[QUERIES:], k, quantile)
+            graph = affinity_graph(nodes[:QUERIES], nodes[QUERIES:], GraphSettings(k, quantile))
             sample_negatives(graph.positives[:, QUERIES:], negatives, generator=generator)
 
     return work
@@ -59,7 +59,7 @@ def claims(device: torch.device, repeats: int) -> None:
             alone = median_ms(work, device, repeats=repeats)
             elapsed = median_device_ms(work, device, repeats=repeats)
             peak = peak_gb(device)
-            graph = affinity_graph(nodes[:QUERIES], nodes[QUERIES:], k, quantile)
+            graph = affinity_graph(nodes[:QUERIES], nodes[QUERIES:], GraphSettings(k, quantile))
             with computing_on(device, torch.float32):
                 dense = lambda nodes=nodes, k=k, q=quantile: dense_affinity_graph(nodes, QUERIES, GraphSettings(k, q))  # noqa: E731
                 exact = dense()

@@ -93,7 +93,7 @@ def trained(name, group, folder):
     data = TrainingData(view_of_all(), labels, BalancedSampler(labels >= 0, BATCH), group.part(BATCH))
     losses, states = [], []
     for stage_name, steps in stages.items():
-        stage = method.stage(stage_name, network, Surroundings(None, lambda: distillation))
+        stage = method.stage(stage_name, network, Surroundings(None, KNOWN, lambda: distillation))
         loop = Loop(
             stage,
             data,

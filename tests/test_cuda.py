@@ -43,7 +43,7 @@ def test_the_graph_is_the_dense_one(n, classes, k, diagonal):
     assert way_for(n, settings, CUDA) == "halves"
     expected = dense_affinity_graph(embeddings, n // 4, settings)
     on_gpu = embeddings.to(CUDA)
-    found = affinity_graph(on_gpu[: n // 4], on_gpu[n // 4 :], k, 0.7, include_diagonal=diagonal)
+    found = affinity_graph(on_gpu[: n // 4], on_gpu[n // 4 :], settings)
     torch.testing.assert_close(found.threshold.cpu(), expected.threshold, rtol=1e-4, atol=1e-7)
     assert (found.positives.cpu() == expected.positives).float().mean() > 0.999
 

@@ -73,6 +73,21 @@ Compile = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Discard the run in --output, if there is one.")]
+WarmupFrom = Annotated[
+    Path | None,
+    typer.Option(
+        help="Run with the same images, labels, seed and settings of stage 1, whose stage 1 is taken over.",
+        show_default=False,
+    ),
+]
+StopAfter = Annotated[
+    float | None,
+    typer.Option(
+        metavar="MINUTES",
+        help="Stop training after so many minutes, at a checkpoint from which --resume goes on (exit code 75).",
+        show_default=False,
+    ),
+]
 Root = Annotated[
     Path | None,
     typer.Option(
@@ -151,8 +166,10 @@ def fit(
             "of its categories are kept; what moved is in changes.csv.",
         ),
     ] = None,
+    warmup_from: WarmupFrom = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    stop_after: StopAfter = None,
     skip_unreadable: SkipUnreadable = False,
     no_report: NoReport = False,
     quiet: Quiet = False,
@@ -180,8 +197,10 @@ def fit(
         precision=precision,
         compile=compile,
         start_from=start_from,
+        warmup_from=warmup_from,
         resume=resume,
         overwrite=overwrite,
+        stop_after=stop_after,
         skip_unreadable=skip_unreadable,
         progress=not quiet,
     )
@@ -405,6 +424,7 @@ def demo(
     overrides: Overrides = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    stop_after: StopAfter = None,
     no_report: NoReport = False,
     quiet: Quiet = False,
 ) -> None:
@@ -419,6 +439,7 @@ def demo(
         overrides=overrides or (),
         resume=resume,
         overwrite=overwrite,
+        stop_after=stop_after,
         progress=not quiet,
     )
     _show(run, report=not no_report, progress=not quiet)
@@ -503,8 +524,10 @@ def benchmark(
     compile: Compile = None,
     overrides: Overrides = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch the dataset first if it is absent.")] = False,
+    warmup_from: WarmupFrom = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
+    stop_after: StopAfter = None,
     skip_unreadable: SkipUnreadable = False,
     no_report: NoReport = False,
     quiet: Quiet = False,
@@ -527,8 +550,10 @@ def benchmark(
         compile=compile,
         overrides=overrides or (),
         download=download,
+        warmup_from=warmup_from,
         resume=resume,
         overwrite=overwrite,
+        stop_after=stop_after,
         skip_unreadable=skip_unreadable,
         progress=not quiet,
     )

@@ -58,8 +58,9 @@ from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import progress_bar
 from promptcal.training.seeds import derive_seed
 from promptcal.training.selection import Selector
-from promptcal.training.together import SharedCheckpoints, recorder_of
+from promptcal.training.sharing import WARMUP, SharedWarmup
 from promptcal.training.stage import Stage
+from promptcal.training.together import SharedCheckpoints, recorder_of
 from promptcal.training.warmup import Distillation
 
 
@@ -81,9 +82,11 @@ class Fit:
         console: Console,
         class_count: ClassCount | None = None,
         earlier: Earlier | None = None,
+        warmup: SharedWarmup | None = None,
     ) -> None:
         self.problem = problem
         self.earlier = earlier
+        self.warmup = warmup
         self.config = config
         self.directory = directory
         self.console = console
@@ -96,8 +99,10 @@ class Fit:
         if config.selection.by == "oracle" and problem.truth is None:
             raise ConfigError("selection.by=oracle needs the truth; give --truth or choose validation or last")
 
-    def run(self, *, resume: bool, skip_unreadable: bool) -> None:
+    def run(self, *, resume: bool, skip_unreadable: bool, stop_after: float | None = None) -> None:
+        """``stop_after`` minutes training ends at a checkpoint, as if by Ctrl-C."""
         self.started = time.monotonic()
+        self.deadline = None if stop_after is None else self.started + 60 * stop_after
         with computing_on(self.device, choose_dtype(self.config.precision, self.device)):
             self._run(resume, skip_unreadable)
 
@@ -116,7 +121,7 @@ class Fit:
             self._score_frozen()
         self.held_out = self._held_out()
         cuda = [self.device] if self.device.type == "cuda" else []
-        with StopRequest(self._say_stopping).listening() as stop, torch.random.fork_rng(devices=cuda):
+        with StopRequest(self._say_stopping, self.deadline).listening() as stop, torch.random.fork_rng(devices=cuda):
             torch.manual_seed(derive_seed(self.config.seed, "backbone"))  # for those that drop out; nothing else asks
             self._train(stop, resume)
         self._finish(store)
@@ -186,6 +191,8 @@ class Fit:
         """Begin or go on with the run directory; returns what an earlier part of the run has measured."""
         fingerprint = self._fingerprint(store)
         launch = {} if distributed.launch() is None else {"launch": distributed.launch()}
+        if self.warmup is not None:
+            self.warmup.check(self.config, fingerprint)
         if resume:
             self._check_same_run(fingerprint)
             if launch:
@@ -264,14 +271,22 @@ class Fit:
         selector = self._selector(labels, self.held_out)
         epochs = sum(self.method.epochs()[name] for name in stages)
         self._compile_if_worth_it(epochs * data.sampler.steps_per_epoch)
+        if self.warmup is not None and state is None:
+            self.results[WARMUP] = self.group.on_first(self._take_over_warmup)
         for place, name in enumerate(stages):
             if state is not None and state["stage"] != name:
                 continue  # done before the run was stopped
+            if self.warmup is not None and name == WARMUP:
+                continue
             if place:
                 self.checkpoints.load_best(stages[place - 1], self.network)
             stage = self.method.stage(name, self.network, self._surroundings())
             self._run_stage(stage, data, selector, stop, state)
             state = None
+
+    def _take_over_warmup(self) -> dict[str, Any]:
+        assert self.warmup is not None
+        return self.warmup.copy_into(self.checkpoints, self.recorder.path)
 
     def _compile_if_worth_it(self, steps: int) -> None:
         vit = self.network.vit
@@ -299,6 +314,7 @@ class Fit:
         truth = self.problem.truth_numbers()
         return Surroundings(
             None if truth is None else torch.from_numpy(truth).to(self.device),
+            len(self.problem.classes),
             self._distillation,
         )
 

@@ -31,6 +31,7 @@ from promptcal.tables.definition import check_epoch, check_scale
 from promptcal.tables.jobs import Circumstances, Job, State
 from promptcal.tables.making import TableListing, TableReport, list_tables, make_table, planned
 from promptcal.training.recorder import progress_bar
+from promptcal.training.sharing import SharedWarmup
 
 DEMO_KNOWN = 5
 TABLES_OUTPUT = Path("runs/tables")
@@ -55,8 +56,10 @@ def fit(
     precision: str | None = None,
     compile: bool | None = None,
     start_from: str | PathLike[str] | None = None,
+    warmup_from: str | PathLike[str] | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    stop_after: float | None = None,
     skip_unreadable: bool = False,
     inductive: Inductive | None = None,
     progress: bool = True,
@@ -85,12 +88,17 @@ def fit(
         start_from: A finished run to go on from with new labels: its settings, its labels where there are no new
             ones, and its weights, of which only the last stage is trained further. Its categories keep their numbers
             and names; what moved is written to ``changes.csv``.
+        warmup_from: A run of the same images, labels, seed and settings of stage 1, whose stage 1 is taken over, so
+            that runs which differ only in stage 2 need not repeat it.
         resume: Go on with the unfinished run in ``output``; images, labels and settings must be the same.
         overwrite: Discard the run in ``output``, if there is one.
+        stop_after: Minutes after which training stops at a checkpoint to resume from (an `Interrupted` is raised).
         skip_unreadable: Leave out images that cannot be read instead of stopping.
         inductive: For the inductive protocol: test images to score, and images to hold out from training.
         progress: Show progress.
     """
+    if stop_after is not None and not stop_after > 0:
+        raise ConfigError(f"--stop-after takes minutes above 0, not {stop_after}")
     directory = RunDirectory(output)
     group = distributed.group()
     restarts = group.largest(distributed.restarts())  # which may differ by machine
@@ -132,8 +140,9 @@ def fit(
     if earlier is not None:
         earlier.check(resolved, directory.path)
     problem.check(resolved.n_classes)
-    fitting = Fit(problem, resolved, directory, console, counter.count, earlier)
-    fitting.run(resume=resume, skip_unreadable=skip_unreadable)
+    warmup = group.on_first(lambda: _shared(warmup_from, resolved))
+    fitting = Fit(problem, resolved, directory, console, counter.count, earlier, warmup)
+    fitting.run(resume=resume, skip_unreadable=skip_unreadable, stop_after=stop_after)
     return group.on_first(lambda: Run(output, device))
 
 
@@ -168,6 +177,14 @@ def _earlier(
     if config is not None or preset is not None:
         raise ConfigError(f"--from takes its settings from {start_from}; change single ones with --set")
     return Earlier(start_from)
+
+
+def _shared(warmup_from: str | PathLike[str] | None, config: Config) -> SharedWarmup | None:
+    if warmup_from is None:
+        return None
+    if config.method not in ("promptcal", "promptcal-warmup") or not config.warmup.epochs:
+        raise ConfigError(f"--warmup-from is for runs with a warm-up, which method {config.method} here has not")
+    return SharedWarmup(warmup_from)
 
 
 def _resolve(
@@ -421,6 +438,7 @@ def demo(
     overrides: Sequence[str] = (),
     resume: bool = False,
     overwrite: bool = False,
+    stop_after: float | None = None,
     progress: bool = True,
 ) -> Run:
     """Run the whole method on the embedded images and backbone: minutes on a CPU, no network.
@@ -437,6 +455,7 @@ def demo(
         overrides: Settings as ``a.b=value``.
         resume: Go on with the unfinished run in ``output``.
         overwrite: Discard the run in ``output``, if there is one.
+        stop_after: As `fit` takes it.
         progress: Show progress.
     """
     data = embedded_set("train")
@@ -457,6 +476,7 @@ def demo(
         compile=compile,
         resume=resume,
         overwrite=overwrite,
+        stop_after=stop_after,
         progress=progress,
     )
 
@@ -488,8 +508,10 @@ def benchmark(
     compile: bool | None = None,
     overrides: Sequence[str] = (),
     download: bool = False,
+    warmup_from: str | PathLike[str] | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    stop_after: float | None = None,
     skip_unreadable: bool = False,
     progress: bool = True,
 ) -> Run:
@@ -508,8 +530,10 @@ def benchmark(
         compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
         overrides: Settings as ``a.b=value``.
         download: Fetch the dataset first where it is absent and can be fetched.
+        warmup_from: As `fit` takes it.
         resume: Go on with the unfinished run in ``output``.
         overwrite: Discard the run in ``output``, if there is one.
+        stop_after: As `fit` takes it.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
         progress: Show progress.
     """
@@ -535,8 +559,10 @@ def benchmark(
         device=device,
         precision=precision,
         compile=compile,
+        warmup_from=warmup_from,
         resume=resume,
         overwrite=overwrite,
+        stop_after=stop_after,
         skip_unreadable=skip_unreadable,
         inductive=inductive,
         progress=progress,

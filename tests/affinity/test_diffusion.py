@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -55,9 +56,9 @@ def test_two_halves_keep_the_precision_of_float32(n, classes, k):
 )
 def test_the_fast_graph_decides_as_the_dense_one(diagonal, consensus, steps):
     embeddings = nodes(300, 8)
-    dense = dense_affinity_graph(embeddings, 40, GraphSettings(6, 0.7, steps, diagonal, consensus))
-    options = {"steps": steps, "include_diagonal": diagonal, "consensus": consensus}
-    fast = affinity_graph(embeddings[:40], embeddings[40:], 6, 0.7, **options)
+    settings = GraphSettings(6, 0.7, steps, diagonal, consensus)
+    dense = dense_affinity_graph(embeddings, 40, settings)
+    fast = affinity_graph(embeddings[:40], embeddings[40:], settings)
     assert fast.exact
     torch.testing.assert_close(fast.threshold, dense.threshold, rtol=1e-5, atol=0.0)
     assert dense.positives.any() or (steps == 0 and not consensus)  # whose entries are all the same
@@ -85,13 +86,55 @@ def test_the_way_is_chosen_by_device_nodes_and_neighbours():
     assert [way_for(n, many, cuda) for n in (4352, 8192, 8193)] == ["halves", "halves", "sampled"]
     assert way_for(4352, few._replace(steps=2), cuda) == way_for(4352, few._replace(consensus=False), cuda) == "dense"
     assert [way_for(n, few, mps) for n in (8192, 8193)] == ["dense", "sampled"]
+    assert way_for(4352, few._replace(rule="row"), cuda) == "rows"
 
 
+@pytest.mark.parametrize("rule", ["global", "row", "class-share"])
 @pytest.mark.parametrize("limit", [8192, 10])
-def test_identical_images_and_a_memory_of_one_are_no_trouble(monkeypatch, limit):
+def test_identical_images_and_a_memory_of_one_are_no_trouble(monkeypatch, limit, rule):
     monkeypatch.setattr(graph_module, "EXACT_UP_TO", limit)
     same = F.normalize(torch.ones(30, 8), dim=1)
     for memory in (same[8:], same[8:9]):
-        graph = affinity_graph(same[:8], memory, 5, 0.5)
+        graph = affinity_graph(same[:8], memory, GraphSettings(5, 0.5)._replace(rule=rule))
         assert torch.isfinite(graph.threshold)
         assert graph.positives.shape == (8, 8 + len(memory))
+
+
+def brute_force_thresholds(embeddings, n_queries, settings):
+    """Queries' rows of the dense definition, and each one's own threshold: one row at a time, quantiles by NumPy."""
+    graph = (consensus_graph if settings.consensus else neighbour_graph)(embeddings, settings.k)
+    rows = diffuse(graph.double(), settings.steps)[:n_queries].numpy()
+    thresholds = np.zeros((n_queries, 1))
+    for i, row in enumerate(rows):
+        row[i] = 0.0
+        entries = row[row > 0]
+        if settings.rule == "row":
+            above = entries[entries > entries.mean()]
+            thresholds[i] = np.quantile(above, settings.quantile) if len(above) else entries.mean()
+        else:
+            thresholds[i] = np.sort(row)[::-1][settings.top - 1]
+    return torch.from_numpy(rows), torch.from_numpy(thresholds)
+
+
+@pytest.mark.parametrize(
+    ("rule", "quantile", "top", "steps", "consensus"),
+    [
+        ("row", 0.5, 1, 1, True),
+        ("row", 0.8, 1, 1, True),
+        ("row", 0, 1, 2, True),
+        ("class-share", 0, 5, 1, True),
+        ("class-share", 0, 290, 1, True),
+        ("class-share", 0, 5, 1, False),
+    ],
+)
+def test_thresholds_by_query_against_a_loop(rule, quantile, top, steps, consensus):
+    embeddings = nodes(300, 8)
+    settings = GraphSettings(6, quantile, steps, True, consensus, rule, top)
+    found = affinity_graph(embeddings[:40], embeddings[40:], settings)
+    rows, thresholds = brute_force_thresholds(embeddings, 40, settings)
+    expected = rows > thresholds if rule == "row" else (rows >= thresholds) & (rows > 0)
+    beside = (rows / thresholds - 1).abs() < 1e-5  # rounding may decide these either way
+    assert torch.equal(found.positives | beside, expected | beside)
+    assert float(found.threshold) == pytest.approx(float(thresholds.mean()), rel=1e-5)
+    assert (expected | beside).any(dim=1).all()  # the point of such thresholds: nobody starves
+    assert not consensus or beside.sum() <= 0.5 * expected.sum()  # enough is left to compare

@@ -1,5 +1,6 @@
 """A run that is stopped or killed and resumed equals an uninterrupted one, bit for bit."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import time
 import pytest
 from PIL import Image
 
-from promptcal.errors import Interrupted, RunError
+from promptcal.errors import ConfigError, Interrupted, RunError
 from promptcal.training.loop import Loop
 from promptcal.verbs import fit
 
@@ -117,3 +118,53 @@ def test_resume_refuses_other_settings_or_images(monkeypatch, tmp_path, argument
 def test_another_seed_gives_another_run(tmp_path, arguments, uninterrupted, outcome):
     fit(**{**arguments, "seed": 4}, output=tmp_path / "run")
     assert outcome(tmp_path / "run")["weights"] != uninterrupted["weights"]
+
+
+def test_stopped_by_the_clock_and_resumed(outcome, tmp_path, arguments, uninterrupted):
+    with pytest.raises(Interrupted, match="stopped in warmup, epoch 1 of 2, step 0; .*--resume") as stopped:
+        fit(**arguments, output=tmp_path / "run", stop_after=1e-6)
+    assert stopped.value.exit_code == 75
+    fit(**arguments, output=tmp_path / "run", stop_after=60, resume=True)
+    assert outcome(tmp_path / "run") == uninterrupted
+
+
+def test_minutes_must_be_above_nothing(tmp_path, arguments):
+    with pytest.raises(ConfigError, match="--stop-after takes minutes above 0, not 0"):
+        fit(**arguments, output=tmp_path / "run", stop_after=0)
+
+
+@pytest.fixture(scope="module")
+def warmed_up(tmp_path_factory, arguments):
+    output = tmp_path_factory.mktemp("warmed-up") / "run"
+    fit(**arguments, output=output, method="promptcal-warmup")
+    return output
+
+
+def test_a_shared_warmup_leads_to_the_same_end(interrupted_at, outcome, tmp_path, arguments, uninterrupted, warmed_up):
+    done = interrupted_at(3)
+    with pytest.raises(Interrupted):
+        fit(**arguments, output=tmp_path / "run", warmup_from=warmed_up)
+    fit(**arguments, output=tmp_path / "run", warmup_from=warmed_up, resume=True)
+    assert len(done) == STEPS // 2  # stage 2 only
+    assert outcome(tmp_path / "run") == uninterrupted
+
+
+def test_a_warmup_is_shared_by_runs_that_differ_only_later(tmp_path, arguments, warmed_up):
+    later = {**arguments, "overrides": [*arguments["overrides"], "affinity.k=3", "variant=paper", "loss.beta=0.2"]}
+    with pytest.raises(RunError, match="prompt_pooling"):  # which stage 1 does see
+        fit(**later, output=tmp_path / "run", warmup_from=warmed_up)
+    later["overrides"].append("switches.prompt_pooling=mean")
+    fit(**later, output=tmp_path / "run", warmup_from=warmed_up)
+    records = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(record)["stage"] for record in records] == ["warmup"] * 2 + ["affinity"] * 2
+
+
+def test_a_warmup_that_is_not_there_or_of_something_else(tmp_path, arguments, warmed_up):
+    with pytest.raises(RunError, match="no finished warm-up to share"):
+        fit(**arguments, output=tmp_path / "run", warmup_from=tmp_path)
+    with pytest.raises(RunError, match="made with seed=3"):
+        fit(**{**arguments, "seed": 4}, output=tmp_path / "run", warmup_from=warmed_up)
+    with pytest.raises(RunError, match="other images or labels"):
+        fit(**{**arguments, "labels": {"000.png": "a"}}, output=tmp_path / "run", warmup_from=warmed_up)
+    with pytest.raises(ConfigError, match="gcd here has not"):
+        fit(**arguments, method="gcd", output=tmp_path / "run", warmup_from=warmed_up)

@@ -13,6 +13,7 @@ from promptcal.config import Config, LossConfig, OptimConfig, validate
 from promptcal.data import ImageStore, View
 from promptcal.models import DINOHead, Network, PromptedViT
 from promptcal.training.affinity import AffinityStage
+from promptcal.training.checkpoints import weights_in_place
 from promptcal.training.loop import cosine_lr
 from promptcal.training.stage import Batch
 from promptcal.training.warmup import Distillation, WarmupStage
@@ -212,17 +213,31 @@ def test_memory_receives_the_teachers_embeddings_after_the_step():
         assert torch.equal(stage.memories[token].labels, batch.labels)
 
 
-def test_graph_statistics_count_what_was_found():
+def test_graph_statistics_are_of_the_truth_of_queries_and_keys():
     truth = torch.full((20,), -1)
     truth[5:9] = torch.tensor([0, 1, 1, 0])
-    stage = AffinityStage(tiny_network(), affinity_config(), truth)
+    stage = AffinityStage(tiny_network(), affinity_config(), truth, n_known=1)
     # keys: images 8, 5, 7, 6 and one of unknown class, which counts for neither precision nor recall
     positives = torch.tensor([[True, False, True, False, True], [False] * 5])
     logs = stage._statistics(positives, torch.tensor([5, 6]), torch.tensor([8, 5, 7, 6, 1]))
-    assert logs["positives"].item() == 1.5
-    assert logs["without_positives"].item() == 0.5
-    assert logs["precision"].item() == 0.5  # of image 8 (same class as 5) and 7 (another)
-    assert logs["recall"].item() == 0.25  # one of: 5-8, 5-5, 6-7, 6-6
+    assert logs["positives"].tolist() == [3, 2]
+    assert logs["precision"].tolist() == [1, 2]  # of image 8 (same class as 5) and 7 (another)
+    assert logs["recall_new"].tolist() == [0, 2]  # image 6 finds neither 7 nor itself
+    without_truth = AffinityStage(tiny_network(), affinity_config())
+    assert set(without_truth._statistics(positives, torch.tensor([5, 6]), torch.zeros(5))) == {
+        "positives",
+        "without_positives",
+    }
+
+
+def test_the_teachers_weights_are_kept_where_asked_for():
+    stage = AffinityStage(tiny_network(), affinity_config(affinity={"keep": "teacher"}))
+    stage.teacher.parameters["vit.prompts"].add_(1.0)
+    before = {name: p.detach().clone() for name, p in stage.network.trained_parameters().items()}
+    with weights_in_place(stage.network, stage.kept()):
+        torch.testing.assert_close(stage.network.vit.prompts, before["vit.prompts"] + 1.0)
+    assert all(torch.equal(p, before[name]) for name, p in stage.network.trained_parameters().items())
+    assert AffinityStage(tiny_network(), affinity_config()).kept() is None
 
 
 @pytest.mark.parametrize(

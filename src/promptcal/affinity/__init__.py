@@ -2,6 +2,7 @@
 
 from promptcal.affinity.graph import (
     AffinityGraph,
+    GraphSettings,
     affinity_graph,
     affinity_threshold,
     consensus_graph,
@@ -13,15 +14,18 @@ from promptcal.affinity.graph import (
 from promptcal.affinity.memory import EmbeddingMemory
 from promptcal.affinity.mining import neighbour_positives, ranking_positives
 from promptcal.affinity.prior import apply_label_prior, sample_negatives
+from promptcal.affinity.statistics import mining_statistics
 
 __all__ = [
     "AffinityGraph",
     "EmbeddingMemory",
+    "GraphSettings",
     "affinity_graph",
     "affinity_threshold",
     "apply_label_prior",
     "consensus_graph",
     "diffuse",
+    "mining_statistics",
     "nearest_neighbours",
     "neighbour_graph",
     "neighbour_positives",

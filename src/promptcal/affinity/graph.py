@@ -64,19 +64,26 @@ def affinity_threshold(diffused: Tensor, quantile: float, include_diagonal: bool
 
 class GraphSettings(NamedTuple):
     """What the graph is made by: neighbours, threshold quantile, diffusion steps, the diagonal in the threshold or
-    not, and consensus or the plain neighbour graph in its place."""
+    not, and consensus or the plain neighbour graph in its place.
+
+    ``rule`` is whence the threshold comes: "global", one of all affinities, as published; "row", one of each query's
+    own; "class-share", that which leaves each query its ``top`` strongest.
+    """
 
     k: int
     quantile: float
     steps: int = 1
     include_diagonal: bool = True
     consensus: bool = True
+    rule: Literal["global", "row", "class-share"] = "global"
+    top: int = 1
 
 
 class AffinityGraph(NamedTuple):
     """What SemiAG found: pseudo positives (query x node) and the threshold that made them.
 
-    ``exact``: whether the threshold is that of all N x N affinities, or of evenly spaced rows of them.
+    ``exact``: whether the threshold is that of all N x N affinities, or of evenly spaced rows of them. Where each
+    query has its own, ``threshold`` is their mean.
     """
 
     positives: Tensor
@@ -88,8 +95,14 @@ EXACT_UP_TO = 8192  # nodes, where a matrix of all pairs is made
 SAMPLED_ROWS = 4096  # beyond that many nodes the threshold is taken from as many rows
 
 
-def way_for(n: int, settings: GraphSettings, device: torch.device) -> Literal["sparse", "halves", "dense", "sampled"]:
-    """The fastest way to the graph of ``n`` nodes: three exact ones, and for many nodes one of sampled rows."""
+Way = Literal["sparse", "halves", "dense", "sampled", "rows"]
+
+
+def way_for(n: int, settings: GraphSettings, device: torch.device) -> Way:
+    """The fastest way to the graph of ``n`` nodes: three exact ones, and for many nodes one of sampled rows; only the
+    queries' rows where nothing else is asked for."""
+    if settings.rule != "global":
+        return "rows"
     if device.type == "cpu" and 16 * settings.k < n:  # with more neighbours than that, rows are hardly sparse
         return "sparse"
     if n > EXACT_UP_TO:
@@ -99,22 +112,12 @@ def way_for(n: int, settings: GraphSettings, device: torch.device) -> Literal["s
     return "dense"
 
 
-def affinity_graph(
-    queries: Tensor,
-    memory: Tensor,
-    k: int,
-    quantile: float,
-    *,
-    steps: int = 1,
-    include_diagonal: bool = True,
-    consensus: bool = True,
-) -> AffinityGraph:
+def affinity_graph(queries: Tensor, memory: Tensor, settings: GraphSettings) -> AffinityGraph:
     """Steps 1 to 5 of SemiAG on the nodes [queries; memory]: which nodes are positives of which query.
 
-    Without ``consensus`` the plain neighbour graph takes the place of the consensus graph. `dense_affinity_graph`
-    says what is computed; this does it in the fastest way for the device and the number of nodes.
+    `dense_affinity_graph` says what is computed; this does it in the fastest way for the device and the number of
+    nodes.
     """
-    settings = GraphSettings(k, quantile, steps, include_diagonal, consensus)
     nodes = torch.cat([queries, memory])
     make = _WAYS[way_for(len(nodes), settings, nodes.device)]
     return make(nodes, len(queries), settings)
@@ -159,11 +162,36 @@ def sampled_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSetting
     return AffinityGraph(rows[:n_queries] > threshold, threshold, exact=False)
 
 
+def rows_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
+    """Thresholds by query; a query's affinity to itself counts for nothing, and one of 0 is never a positive."""
+    queries = torch.arange(n_queries, device=nodes.device)
+    neighbours = nearest_neighbours(nodes, settings.k)
+    rows = diffused_rows(neighbours, queries, settings.steps, settings.consensus).clamp_(min=0.0)
+    rows.fill_diagonal_(0.0)
+    if settings.rule == "row":
+        thresholds = row_thresholds(rows, settings.quantile)
+        return AffinityGraph(rows > thresholds, thresholds.mean())
+    thresholds = rows.topk(min(settings.top, rows.shape[1]), dim=1).values[:, -1:]
+    return AffinityGraph((rows >= thresholds) & (rows > 0), thresholds.mean())
+
+
+def row_thresholds(rows: Tensor, quantile: float) -> Tensor:
+    """Of each row (a column of them): the ``quantile`` of the entries above the mean of its non-zero ones."""
+    means = rows.sum(dim=1, keepdim=True) / (rows > 0).sum(dim=1, keepdim=True).clamp(min=1)
+    above = rows > means
+    ascending = torch.where(above, rows, torch.inf).sort(dim=1).values
+    place = quantile * (above.sum(dim=1, keepdim=True) - 1).clamp(min=0).float()
+    low, high = (ascending.gather(1, p.long()) for p in (place.floor(), place.ceil()))
+    thresholds = torch.where(place.frac() > 0, low + (high - low) * place.frac(), low)
+    return torch.where(above.any(dim=1, keepdim=True), thresholds, means)
+
+
 _WAYS = {
     "dense": dense_affinity_graph,
     "halves": halves_affinity_graph,
     "sparse": sparse_affinity_graph,
     "sampled": sampled_affinity_graph,
+    "rows": rows_affinity_graph,
 }
 
 
@@ -176,5 +204,5 @@ def pseudo_positives(
     include_diagonal: bool = True,
 ) -> Tensor:
     """Boolean queries x memory: the memory entries whose diffused affinity to a query passes the threshold."""
-    graph = affinity_graph(queries, memory, k, quantile, steps=steps, include_diagonal=include_diagonal)
+    graph = affinity_graph(queries, memory, GraphSettings(k, quantile, steps, include_diagonal))
     return graph.positives[:, len(queries) :]

@@ -13,9 +13,11 @@ from promptcal.training.warmup import Distillation
 
 
 class Surroundings(NamedTuple):
-    """What a stage may know besides the config: class numbers for statistics only, and images to distil on."""
+    """What a stage may know besides the config: class numbers (known classes first) for statistics only, and images
+    to distil on."""
 
     truth: Tensor | None
+    n_known: int
     distillation: Callable[[], Distillation | None]
 
 

@@ -23,7 +23,7 @@ from promptcal.config import Config
 from promptcal.methods.base import OneStage, Surroundings
 from promptcal.methods.parts import labelled_cross_entropy, mean_entropy
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
-from promptcal.training.stage import Batch, Stage, StepResult
+from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
 
 def margin_cross_entropy(cosines: Tensor, labels: Tensor, margin: Tensor | float, scale: float) -> Tensor:
@@ -68,7 +68,7 @@ class ORCANetwork(ClassifierNetwork):
         return self.scale * self.classifier(features)
 
 
-class ORCAStage:
+class ORCAStage(PlainStage):
     name = "orca"
 
     def __init__(self, network: ORCANetwork, config: Config) -> None:
@@ -90,9 +90,6 @@ class ORCAStage:
         loss = supervised + settings.pair_weight * pairwise - settings.entropy_weight * entropy
         logs = {"supervised": supervised, "pairwise": pairwise, "mean_entropy": entropy, "uncertainty": uncertainty}
         return StepResult(loss, {name: value.detach() for name, value in logs.items()})
-
-    def after_update(self) -> None:
-        pass
 
     def state_dict(self) -> dict[str, Any]:
         return self.uncertainty.state_dict()

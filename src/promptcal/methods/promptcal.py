@@ -34,7 +34,7 @@ class TwoStages(Method):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derive_seed(self.config.seed, "affinity", "head"))
                 network.renew_prompt_head()
-        return AffinityStage(network, self.config, surroundings.truth)
+        return AffinityStage(network, self.config, surroundings.truth, surroundings.n_known)
 
 
 class WarmupOnly(TwoStages):

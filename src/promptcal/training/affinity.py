@@ -9,6 +9,7 @@ from promptcal.affinity import (
     EmbeddingMemory,
     affinity_graph,
     apply_label_prior,
+    mining_statistics,
     neighbour_positives,
     ranking_positives,
     sample_negatives,
@@ -26,17 +27,18 @@ class AffinityTerm(NamedTuple):
 
 
 class AffinityStage:
-    """``truth`` (class number by image, -1 = unknown) is only for the statistics of the graph.
+    """``truth`` (class number by image, known classes first, -1 = untold) is only for the statistics of the graph.
 
     A term that is switched off for a token is 0; nothing else changes.
     """
 
     name = "affinity"
 
-    def __init__(self, network: Network, config: Config, truth: Tensor | None = None) -> None:
+    def __init__(self, network: Network, config: Config, truth: Tensor | None = None, n_known: int = 0) -> None:
         self.network = network
         self.config = config
         self.truth = truth
+        self.n_known = n_known
         self.teacher = Teacher(network, config.affinity.teacher_momentum)
         device = next(network.parameters()).device
         self.memories = {
@@ -53,12 +55,21 @@ class AffinityStage:
         if settings.mining != "graph" or not self.memories:
             return ""
         nodes = 2 * self.config.data.batch_size + settings.memory
-        graph = GraphSettings(
-            self.config.neighbours, settings.quantile, settings.diffusion_steps, consensus=settings.consensus
+        way = way_for(nodes, self._graph_settings(nodes), next(self.network.parameters()).device)
+        whence = {"sampled": f"{SAMPLED_ROWS:,} sampled rows", "rows": "each query's own row"}
+        return f"Affinity graph of {nodes:,} nodes, its threshold from {whence.get(way, 'all rows (exact)')}"
+
+    def _graph_settings(self, nodes: int) -> GraphSettings:
+        settings = self.config.affinity
+        return GraphSettings(
+            self.config.neighbours,
+            settings.quantile,
+            settings.diffusion_steps,
+            self.config.switches.threshold_diagonal,
+            settings.consensus,
+            settings.threshold,
+            max(1, round(settings.class_share * nodes / self.config.n_classes)),
         )
-        way = way_for(nodes, graph, next(self.network.parameters()).device)
-        rows = f"{SAMPLED_ROWS:,} sampled rows" if way == "sampled" else "all rows (exact)"
-        return f"Affinity graph of {nodes:,} nodes, its threshold from {rows}"
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss
@@ -159,32 +170,17 @@ class AffinityStage:
             return neighbour_positives(queries, memory, self.config.neighbours), {}
         if settings.mining == "ranking":
             return ranking_positives(queries, memory, settings.ranking_top), {}
-        graph = affinity_graph(
-            queries,
-            memory,
-            self.config.neighbours,
-            settings.quantile,
-            steps=settings.diffusion_steps,
-            include_diagonal=self.config.switches.threshold_diagonal,
-            consensus=settings.consensus,
-        )
+        graph = affinity_graph(queries, memory, self._graph_settings(len(queries) + len(memory)))
         return graph.positives, {"threshold": graph.threshold}
 
     def _statistics(self, positives: Tensor, query_indices: Tensor, key_indices: Tensor) -> dict[str, Tensor]:
-        """How mining fares before the labels correct it; it can starve or flood without a word."""
-        found = positives.sum(dim=1)
-        logs = {
-            "positives": found.float().mean(),
-            "without_positives": (found == 0).float().mean(),
-        }
-        if self.truth is not None:
-            query_truth, key_truth = self.truth[query_indices], self.truth[key_indices]
-            told = (query_truth >= 0).unsqueeze(1) & (key_truth >= 0).unsqueeze(0)
-            right = told & (query_truth.unsqueeze(1) == key_truth.unsqueeze(0))
-            hits = (positives & right).sum()
-            logs["precision"] = hits / (positives & told).sum().clamp(min=1)
-            logs["recall"] = hits / right.sum().clamp(min=1)
-        return logs
+        """Before the labels correct what was mined."""
+        if self.truth is None:
+            return mining_statistics(positives)
+        return mining_statistics(positives, self.truth[query_indices], self.truth[key_indices], self.n_known)
+
+    def kept(self) -> dict[str, Tensor] | None:
+        return self.teacher.parameters if self.config.affinity.keep == "teacher" else None
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -1,6 +1,8 @@
 """Checkpoints on disk: `last.pt` to go on from exactly, and each stage's best weights to go on with."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,9 @@ class Checkpoints:
         return state
 
     def load_last_weights(self, network: TrainedNetwork) -> None:
-        """Put the weights training ended with into the network."""
-        load_trained(network, self._read_last()["network"])
+        """Put the weights training ended with into the network: those its stage would have kept."""
+        state = self._read_last()
+        load_trained(network, state["kept"] or state["network"])
 
     def _read_last(self) -> dict[str, Any]:
         try:
@@ -65,6 +68,17 @@ def load_trained(network: nn.Module, weights: dict[str, torch.Tensor]) -> None:
     parameters = dict(network.named_parameters())
     for name, value in weights.items():
         parameters[name].copy_(value)
+
+
+@contextmanager
+def weights_in_place(network: TrainedNetwork, weights: dict[str, torch.Tensor] | None) -> Iterator[None]:
+    """With other weights in the network for a while; None: with its own."""
+    own = {} if weights is None else {name: p.detach().clone() for name, p in network.trained_parameters().items()}
+    load_trained(network, weights or {})
+    try:
+        yield
+    finally:
+        load_trained(network, own)
 
 
 def random_states() -> dict[str, Any]:

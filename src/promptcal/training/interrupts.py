@@ -1,34 +1,45 @@
-"""Ctrl-C and SIGTERM as a wish, granted between two steps; a second Ctrl-C is granted at once."""
+"""Ctrl-C, SIGTERM and a time limit as a wish, granted between two steps; a second Ctrl-C is granted at once."""
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from promptcal.distributed import Group
 
+_CLOCK = 1  # among the signals' numbers, of which none that is listened to is that low
+TIME_IS_UP = 75  # exit code: nothing went wrong, the same command with --resume goes on
+
 
 class StopRequest:
-    """Set by a signal, read by the loop."""
+    """Set by a signal or, where ``deadline`` (of `time.monotonic`) is given, by the clock; read by the loop."""
 
-    def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_first: Callable[[], None] = lambda: None, deadline: float | None = None) -> None:
         self.signal: int | None = None
         self._on_first = on_first
+        self._deadline = deadline
 
     def __bool__(self) -> bool:
-        return self.signal is not None
+        return self.signal is not None or self._time_is_up()
+
+    def _time_is_up(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
 
     def heard_by_any(self, group: Group) -> bool:
         """Whether any process of a group was asked to stop, on which all then stop before the same step."""
-        heard = group.largest(self.signal or 0)
-        if heard and self.signal is None:
+        heard = group.largest(self.signal or (_CLOCK if self._time_is_up() else 0))
+        if heard == _CLOCK:
+            self._deadline = -math.inf
+        elif heard and self.signal is None:
             self.signal = heard
         return bool(heard)
 
     @property
     def exit_code(self) -> int:
-        return 128 + (self.signal or signal.SIGINT)
+        return TIME_IS_UP if self.signal is None else 128 + self.signal
 
     @contextmanager
     def listening(self) -> Iterator["StopRequest"]:

@@ -14,7 +14,7 @@ from promptcal.config import OptimConfig
 from promptcal.data import BalancedSampler, StreamedView, View
 from promptcal.data.views import WHOLE
 from promptcal.errors import Interrupted, TrainingError
-from promptcal.training.checkpoints import Checkpoints, load_trained
+from promptcal.training.checkpoints import Checkpoints, load_trained, weights_in_place
 from promptcal.training.interrupts import StopRequest
 from promptcal.training.recorder import Reading, Recorder, progress_bar
 from promptcal.training.seeds import derive_seed
@@ -34,12 +34,16 @@ class Position:
     best_epoch: int = 0
 
     def add(self, logs: dict[str, Tensor]) -> None:
+        """A log is a number to take the mean of, or a pair: a sum and of how many it is."""
         for key, value in logs.items():
             self.sums[key] = self.sums[key] + value if key in self.sums else value
             self.counts[key] = self.counts.get(key, 0) + 1
 
     def means(self) -> dict[str, Tensor]:
-        return {key: total / self.counts[key] for key, total in self.sums.items()}
+        return {
+            key: total[0] / total[1].clamp(min=1) if total.ndim else total / self.counts[key]
+            for key, total in self.sums.items()
+        }
 
     def next_epoch(self) -> None:
         self.epoch, self.step, self.sums, self.counts = self.epoch + 1, 0, {}, {}
@@ -160,15 +164,15 @@ class Loop:
     def _look(self) -> dict[str, float]:
         """Compare with the best so far; of equals the later epoch is kept. Without looks, the last epoch is."""
         position = self.position
-        if self.look is None:
-            if position.epoch == self.epochs:
+        if position.epoch != self.epochs and (self.look is None or position.epoch % self.look_every):
+            return {}
+        with weights_in_place(self.stage.network, self.stage.kept()):
+            if self.look is None:
                 self._keep(math.nan)
-            return {}
-        if position.epoch % self.look_every and position.epoch != self.epochs:
-            return {}
-        found = self.look()
-        if not found.score < position.best_score:  # a score that is not a number must not leave a stage without weights
-            self._keep(found.score)
+                return {}
+            found = self.look()
+            if not found.score < position.best_score:  # one that is not a number must not leave a stage without weights
+                self._keep(found.score)
         return found.logs()
 
     def _keep(self, score: float) -> None:
@@ -192,6 +196,7 @@ class Loop:
                 "stage": self.stage.name,
                 "position": {**vars(position), "sums": dict(position.sums), "counts": dict(position.counts)},
                 "network": {name: p.detach() for name, p in self.parameters.items()},
+                "kept": self.stage.kept(),
                 "optimiser": self.optimiser.state_dict(),
                 "stage_state": self.stage.state_dict(),
                 "records": self.recorder.position(),

@@ -36,6 +36,9 @@ class Stage(Protocol):
     def after_update(self) -> None:
         """Called when the optimiser has moved the student."""
 
+    def kept(self) -> dict[str, Tensor] | None:
+        """Weights to look at and to keep, where these are not the network's own."""
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -46,6 +49,9 @@ class PlainStage:
 
     def after_update(self) -> None:
         pass
+
+    def kept(self) -> dict[str, Tensor] | None:
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         return {}
