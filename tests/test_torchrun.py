@@ -105,10 +105,19 @@ def test_a_fit_of_two_processes_is_that_of_one_and_only_the_first_speaks(finishe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["mapped", "stream"])
-@pytest.mark.parametrize("method", ["promptcal", "kmeans", "gcd", "simgcd"])
+@pytest.mark.parametrize(
+    ("store", "method"),
+    [
+        ("mapped", "promptcal"),
+        ("stream", "promptcal"),
+        ("mapped", "kmeans"),
+        ("stream", "gcd"),
+        ("memory", "promptcal-warmup"),
+        ("memory", "simgcd"),
+    ],
+)
 def test_stores_and_methods_under_torchrun(finished, tmp_path, store, method):
-    settings = (f"data.store={store}", f"method={method}", *(["model.prompts=0"] if method != "promptcal" else []))
+    settings = (f"data.store={store}", f"method={method}", *(["model.prompts=0"] if "promptcal" not in method else []))
     finished(tmp_path / "two", 2, *settings)
     finished(tmp_path / "one", 1, *settings)
     assert clusters(tmp_path / "two") == clusters(tmp_path / "one")
