@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -38,8 +39,10 @@ def start(folder, quick_settings):
 
     def launch(output, world=1, *more, torchrun=(), n_classes=4):
         program = [sys.executable]
+        if world > 1 or torchrun:
+            program += ["-m", "torch.distributed.run", "--nproc-per-node", str(world), *torchrun]
         if world > 1:
-            program += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world), *torchrun]
+            program.append("--standalone")
         command = ["-m", "promptcal", "fit", str(folder), "--labels", str(folder / "labels.csv")]
         command += ["--n-classes", str(n_classes), "--output", str(output), "--seed", "3", "--no-report"]
         for setting in (*quick_settings, *more):
@@ -79,6 +82,19 @@ def wait_for_records(run, n, process):
         time.sleep(0.05)
     process.kill()
     pytest.fail(f"no {n} records: {process.communicate()}")
+
+
+def free_port():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return unused.getsockname()[1]
+
+
+def has_rank(rank, torchrun):
+    try:
+        return bool(pid_of(rank, torchrun))
+    except AssertionError:
+        return False
 
 
 def pid_of(rank, torchrun):
@@ -172,6 +188,22 @@ def test_a_restarted_group_goes_on_from_the_checkpoint(start, finished, tmp_path
     assert "restarted by torchrun (restart 1)" in errors
     assert "goes on from its last checkpoint" in errors
     assert outcome(tmp_path / "run") == outcome(tmp_path / "undisturbed")  # to the last bit
+
+
+@pytest.mark.slow
+def test_two_machines_restart_together_though_only_one_counts_it(start, finished, tmp_path, outcome):
+    """Each torchrun stands for a machine; a process of the second one is killed."""
+    finished(tmp_path / "undisturbed", 2)
+    endpoint = f"127.0.0.1:{free_port()}"
+    together = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "a-job")
+    agents = [start(tmp_path / "run", 1, torchrun=(*together, "--max-restarts", "1")) for _ in range(2)]
+    wait_for_records(tmp_path / "run", 2, agents[0])
+    killed = next(agent for agent in agents if has_rank(1, agent))
+    os.kill(pid_of(1, killed), signal.SIGKILL)
+    said = [agent.communicate(timeout=280)[1] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    assert "".join(said).count("goes on from its last checkpoint") == 1
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "undisturbed")
 
 
 @pytest.mark.slow

@@ -179,6 +179,8 @@ def fit(
     Example: promptcal fit photos --labels labels.csv --n-classes 20 --output run
 
     With some of the found categories named: promptcal fit photos --labels more.csv --from run --output run-2
+
+    On two GPUs: torchrun --nproc-per-node 2 -m promptcal fit photos --labels labels.csv --n-classes 20 --output run
     """
     run = verbs.fit(
         images=images,

@@ -1,0 +1,163 @@
+"""How training steps and extraction grow with the number of processes, the batch being the same for all numbers.
+
+    python benchmarks/scaling.py                     1 and 2 processes
+    python benchmarks/scaling.py --processes 1 2 4 8 as many as there are GPUs
+
+On a GPU: ViT-B/16, 224 px, 128 images x 2 views, memory 4096, not compiled. On a CPU: the demo's step, one thread a
+process, so that more processes than cores mean nothing. The numbers of processes take turns, each in a few launches of
+torchrun, and every time is the median over all; ratios are of times of the same run. Processor time is what the first
+process itself computes: its ratio tells how the work is divided where others keep the machine busy.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import machine, median_ms, once_s, show
+from step import data_of, fill_memory, network_of, stepper
+
+from promptcal import distributed
+from promptcal.config import Config, load_config
+from promptcal.device import choose_device, choose_dtype, computing_on
+from promptcal.distributed import Group
+from promptcal.models import Network
+from promptcal.training.affinity import AffinityStage
+from promptcal.training.embedding import embed
+from promptcal.training.warmup import WarmupStage
+
+
+def config_of(device: torch.device) -> Config:
+    if device.type == "cuda":
+        return load_config(values={"n_classes": 200}, overrides=["affinity.k=5"])
+    return load_config(preset="quick", values={"n_classes": 10})
+
+
+def measured(device: torch.device, repeats: int) -> dict[str, float]:
+    """Milliseconds of each step, and of an image's extraction, in this process's part of the work."""
+    group = distributed.group()
+    config = config_of(device)
+    times = {}
+    for name in ("warmup", "affinity"):
+        network = network_of(config, device, compiled=False)
+        network.join(group)
+        data = replace(data_of(network, config.data.batch_size, device, 512), part=group.part(config.data.batch_size))
+        stage = WarmupStage(network, config.loss) if name == "warmup" else AffinityStage(network, config)
+        step = stepper(stage, data, config)
+        if name == "affinity":
+            fill_memory(step, config)
+        talking, begun = listen_to(group), time.process_time()
+        times[f"{name} step"] = median_ms(step, device, repeats=repeats)
+        times[f"{name} step: processor"] = 1000 * (time.process_time() - begun) / (repeats + 3)
+        times[f"{name} step: talking and waiting"] = 1000 * sum(talking) / (repeats + 3)
+    every = torch.arange(len(data.view.store)).repeat(2)
+    embed(network, data.view, every[:64], group=group)
+    begun = time.process_time()
+    seconds = once_s(lambda: embed(network, data.view, every, group=group), device)
+    times["extraction, an image"] = 1000 * seconds / len(every)
+    times["extraction, an image: processor"] = 1000 * (time.process_time() - begun) / len(every)
+    return times
+
+
+def listen_to(group: Group) -> list[float]:
+    """Seconds that each message between processes takes from now on; on a GPU, only of the host."""
+    seconds: list[float] = []
+
+    def timed(talk: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **more: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                return talk(*given, **more)
+            finally:
+                seconds.append(time.perf_counter() - begun)
+
+        return call
+
+    if group.world > 1:
+        kind = type(group)
+        group.gathered, group.add_up = (  # type: ignore[method-assign]
+            timed(getattr(kind, name).__get__(group)) for name in ("gathered", "add_up")
+        )
+    return seconds
+
+
+def bytes_in_a_step(network: Network, batch: int, world: int) -> dict[str, int]:
+    """What a process sends in an affinity step, by the formulas of docs/scaling.md."""
+    embeddings = 2 * batch // world * network.vit.dim * len(network.tokens) * 4
+    trained = 4 * sum(p.numel() for p in network.vit.parameters() if p.requires_grad)
+    return {"gathered": 2 * (world - 1) * embeddings, "summed": 2 * (world - 1) * trained // world}
+
+
+@distributed.by_all_processes
+def worker(place: Path, repeats: int) -> None:
+    device = choose_device("auto")
+    with computing_on(device, choose_dtype("auto", device)):
+        times = measured(device, repeats)
+    if distributed.group().is_first:
+        place.write_text(json.dumps(times))
+
+
+def launched(world: int, repeats: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "times.json"
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+        own = [__file__, "--worker", str(place), "--repeats", str(repeats)]
+        environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        subprocess.run([sys.executable, *(torchrun if world > 1 else []), *own], check=True, env=environment)
+        return json.loads(place.read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--repeats", type=int, default=10, help="steps timed in a launch")
+    parser.add_argument("--rounds", type=int, default=3, help="launches for each number of processes")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker is not None:
+        worker(given.worker, given.repeats)
+        return
+    found: dict[int, list[dict[str, float]]] = {world: [] for world in given.processes}
+    for round_number in range(given.rounds):
+        for world in given.processes:
+            print(f"round {round_number + 1} of {given.rounds}: {world} processes", file=sys.stderr)
+            found[world].append(launched(world, given.repeats))
+    medians = {
+        world: {what: statistics.median(times[what] for times in rounds) for what in rounds[0]}
+        for world, rounds in found.items()
+    }
+    device = choose_device("auto")
+    config = config_of(device)
+    network = network_of(config, torch.device("cpu"), compiled=False)
+    base = min(medians)
+    rows = []
+    for what in (name for name in medians[base] if ":" not in name):
+        for world, times in medians.items():
+            clock, processor = (medians[base][w] / times[w] for w in (what, f"{what}: processor"))
+            rows.append(
+                (what, world, times[what], clock, times[f"{what}: processor"], processor, processor * base / world)
+            )
+    header = ("what", "processes", "ms", "times faster", "processor ms", "times less", "of what is possible")
+    show(f"Growth with processes, {machine(device)}, a batch of {config.data.batch_size} in all", header, rows)
+    rows = [
+        (what.split(":")[0], world, times[what], times[what] / times[what.split(":")[0]])
+        + tuple(bytes_in_a_step(network, config.data.batch_size, world).values())
+        for what in medians[base]
+        if what.startswith("affinity") and "talking" in what
+        for world, times in medians.items()
+    ]
+    header = ("what", "processes", "talking and waiting ms", "share", "bytes gathered", "bytes summed")
+    show("What processes say to each other", header, rows)
+
+
+if __name__ == "__main__":
+    main()
