@@ -151,6 +151,14 @@ def refuse_labels():
     raise LabelError("these labels will not do")
 
 
+def was_said_before():
+    """Of an error that passes through two verbs, as one of `benchmark`'s fit does."""
+    try:
+        distributed.by_all_processes(distributed.by_all_processes(refuse_labels))()
+    except LabelError as error:
+        return error.was_said
+
+
 def messages(group):
     rank = group.place.rank
     apart = torch.ones(3) + (0.5 if rank else 0.0)
@@ -169,7 +177,7 @@ def messages(group):
         "joined": group.joined(torch.full((rank + 1,), rank, dtype=torch.uint8)),
         "same": error_of(lambda: group.check_same("images", "images")),
         "not same": error_of(lambda: group.check_same(rank, "images")),
-        "said": group.is_first_to_say("the same"),
+        "said before": was_said_before(),
     }
 
 

@@ -46,12 +46,12 @@ class Place(NamedTuple):
 
     @classmethod
     def here(cls) -> "Place":
-        """By the environment torchrun sets (any other launcher may set it too); without it, alone."""
+        """By the environment torchrun sets; without it, alone. Other launchers may leave out what is local."""
         told = os.environ
         if any(name not in told for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
             return cls()
         rank, world = int(told["RANK"]), int(told["WORLD_SIZE"])
-        return cls(rank, world, int(told.get("LOCAL_RANK", rank)), int(told.get("LOCAL_WORLD_SIZE", world)))
+        return cls(rank, world, int(told.get("LOCAL_RANK", 0)), int(told.get("LOCAL_WORLD_SIZE", 1)))
 
 
 def restarts() -> int:
@@ -322,7 +322,7 @@ def by_all_processes(verb: Callable[P, T]) -> Callable[P, T]:
         except BaseException as error:
             atexit.unregister(dist.destroy_process_group)  # which may wait for those that are gone
             if isinstance(error, PromptCALError):
-                error.was_said = error.was_said or not found.is_first_to_say(str(error))
+                error.was_said = not found.is_first_to_say(str(error)) if error.was_said is None else error.was_said
             raise
 
     return run
