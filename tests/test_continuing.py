@@ -13,13 +13,13 @@ from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 
-from promptcal.continuing import numbering
+from promptcal.continuing import Changes, numbering
 from promptcal.data import embedded_set
 from promptcal.data.splits import hold_out
 from promptcal.errors import ConfigError, Interrupted, LabelError, RunError
 from promptcal.report.data import clusters
 from promptcal.report.making import Material
-from promptcal.run import Run
+from promptcal.run import Assignments, Run
 from promptcal.training.loop import Loop
 from promptcal.verbs import evaluate, fit, predict
 
@@ -107,6 +107,69 @@ def test_what_moved_is_what_differs_between_the_two_tables(first, second):
     assert summary["renamed"] == [{"cluster": 3, "from": "new-2", "to": "goose"}]
     assert sum(flow["images"] for flow in summary["flows"]) == len(differ)
     assert summary["from"] == str(first.run.path)
+
+
+def test_an_empty_label_takes_an_earlier_one_back_and_a_missing_one_does_not(first, tmp_path):
+    wrong, kept = list(first.labels)[:2]
+    table = tmp_path / "labels.csv"
+    table.write_text(f"path,label\n{wrong},\n" + "".join(f"{p},{n}\n" for p, n in first.to_name.items()))
+    run = go_on(first, tmp_path / "run", labels=table, overrides=["affinity.epochs=0"])
+    found = rows(run.path / "assignments.csv")
+    assert (found[wrong]["labelled"], found[kept]["labelled"]) == ("no", "yes")
+    assert sum(row["labelled"] == "yes" for row in found.values()) == len(first.labels) - 1 + len(first.to_name)
+
+
+def test_categories_merged_by_the_labels_are_one(first, promptcal, tmp_path):
+    """As the report writes it: all images of both but those marked wrong have the name of the one."""
+    found = first.run.assignments()
+    both = [p for p, c in zip(found.paths, found.clusters, strict=True) if c >= 2]
+    lines = ["path,label", *(f"{p},new-1" for p in both[1:]), f"{both[0]},"]
+    (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
+    code, _, err = promptcal(
+        "fit", first.images, "--labels", tmp_path / "labels.csv", "--from", first.run.path, "--output", tmp_path / "run",
+        "--set", "affinity.epochs=0", "--no-report",
+    )  # fmt: skip
+    assert code == 0
+    assert "The labels merge new-2 into others, so 3 categories are sought" in err
+    run = Run(tmp_path / "run")
+    assert (run.names, run.known) == (["ape", "bee", "new-1"], [True] * 3)
+    changes = json.loads((run.path / "changes.json").read_text())
+    members = int((found.clusters == 3).sum())
+    assert changes["vanished"] == [{"cluster": 3, "name": "new-2", "images": members, "into": "new-1"}]
+    assert changes["renamed"] == changes["appeared"] == []
+    same = go_on(first, tmp_path / "same", labels=tmp_path / "labels.csv", n_classes=4, overrides=["affinity.epochs=0"])
+    assert len(same.names) == 4
+    assert same.names[3] not in ("new-1", "new-2")  # what is found instead is another category
+    changes = json.loads((same.path / "changes.json").read_text())
+    assert [told["name"] for told in changes["vanished"]] == ["new-2"]
+    assert changes["appeared"] == [{"cluster": 3, "name": "new-3"}]
+    assert changes["renamed"] == []
+
+
+def test_what_became_of_the_categories_is_told_by_the_images_that_stayed():
+    generator = np.random.default_rng(1)
+    for _ in range(40):
+        earlier = ["ape", *(f"new-{i}" for i in range(1, 5))]
+        names = ["ape", *generator.permutation(["new-1", "new-2", "owl", "new-9"]).tolist()][: generator.integers(3, 6)]
+        before, clusters = generator.integers(-1, 5, size=9), generator.integers(len(names), size=9)
+        now = Assignments(
+            [str(i) for i in range(9)], clusters, np.ones(9), names, [True] * len(names), np.zeros(9, dtype=bool),
+            np.full(9, -1), np.zeros(9),
+        )  # fmt: skip
+        told = Changes("run", earlier, before, now, 9).summary()
+        lasting = []
+        for c in range(min(5, len(names))):
+            stayed = [i for i in range(9) if before[i] == c and clusters[i] == c]
+            lasting += [c] if stayed or earlier[c] == names[c] else []
+        assert [(r["cluster"], r["from"], r["to"]) for r in told["renamed"]] == [
+            (c, earlier[c], names[c]) for c in lasting if earlier[c] != names[c]
+        ]
+        assert [a["cluster"] for a in told["appeared"]] == [c for c in range(len(names)) if c not in lasting]
+        assert [v["cluster"] for v in told["vanished"]] == [c for c in range(5) if c not in lasting]
+        for vanished in told["vanished"]:
+            went = [names[clusters[i]] for i in range(9) if before[i] == vanished["cluster"]]
+            most = [name for name in names if 2 * went.count(name) > len(went)]
+            assert (vanished["images"], vanished["into"]) == (len(went), most[0] if most else None)
 
 
 def test_it_is_a_run_like_any_other(first, second):

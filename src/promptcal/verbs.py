@@ -17,6 +17,7 @@ from promptcal.continuing import Earlier
 from promptcal.counting import ClassCounter, count_in_backbone, count_in_run
 from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
+from promptcal.data.labels import taken_back
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
 from promptcal.export import export_run
 from promptcal.fitting import Fit
@@ -95,9 +96,11 @@ def fit(
     directory.check_free(resume=resume, overwrite=overwrite)
     image_set = ImageSet.of(images)
     given = read_labels(labels, image_set)
+    if earlier is not None:
+        given = earlier.with_its_labels(given, taken_back(labels, image_set), image_set.names)
     problem = Problem.of(
         image_set,
-        given if earlier is None else earlier.with_its_labels(given, image_set.names),
+        given,
         None if truth is None else read_labels(truth, image_set),
         inductive,
     )
@@ -107,6 +110,8 @@ def fit(
             "choose another place"
         )
     console = Console(stderr=True, quiet=not progress)
+    if isinstance(base, Config) and earlier is not None and not _sets_n_classes(n_classes, overrides):
+        base = _without_merged(base, earlier.merged_away(given, image_set.names), len(problem.classes), console)
     counter = ClassCounter(problem, directory if resume else None, skip_unreadable=skip_unreadable, console=console)
     named = {
         "n_classes": n_classes,
@@ -136,6 +141,19 @@ def _earlier(
     if config is not None or preset is not None:
         raise ConfigError(f"--from takes its settings from {start_from}; change single ones with --set")
     return Earlier(start_from)
+
+
+def _sets_n_classes(n_classes: Any, overrides: Sequence[str]) -> bool:
+    return n_classes is not None or any(setting.startswith("n_classes=") for setting in overrides)
+
+
+def _without_merged(config: Config, merged: list[str], n_known: int, console: Console) -> Config:
+    """With as many categories fewer as the labels merge into others."""
+    left = max(config.n_classes - len(merged), n_known)
+    if left < config.n_classes:
+        told = f"The labels merge {', '.join(merged)} into others, so {left} categories are sought"
+        console.print(f"{told} (--n-classes sets another number)", markup=False, highlight=False, soft_wrap=True)
+    return config.model_copy(update={"n_classes": min(left, config.n_classes)})
 
 
 def _resolve(

@@ -16,6 +16,7 @@ from promptcal.data import ImageSet, StreamedImages
 from promptcal.data.images import OpenFile
 from promptcal.errors import PromptCALWarning, RunError
 from promptcal.report.attention import AttentionMaps, Examples, attention_maps, example_record, overlay_sheet
+from promptcal.report.changes import changes_record
 from promptcal.report.data import Findings, page_data
 from promptcal.report.html import render
 from promptcal.report.map import STEPS, plane, read_map, write_map
@@ -104,6 +105,7 @@ def make_report(run: Run, output: Path | None, console: Console) -> Report:
         coordinates=material.coordinates(),
         tiles=None if thumbnails is None else thumbnails.layout(),
         attention=example_record(maps),
+        changes=changes_record(run.directory, found),
         # decisions the browser keeps are for these very clusters
         fingerprint=hashlib.sha256(run.directory.assignments_file.read_bytes()).hexdigest(),
         root=run.info.get("root"),

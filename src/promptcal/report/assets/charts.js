@@ -30,6 +30,7 @@ function overviewView() {
       tile(count(s.known), "known classes", "known"), tile(count(s.new), "discovered", "new"),
       tile(count(s.doubtful), "doubtful images"),
       end && end.all !== null ? tile(`${percent(end.all)} %`, "accuracy, all") : null),
+    data.changes ? h("p", { class: "note" }, changesTold(), " ", h("a", { href: "#changes" }, "What changed")) : null,
     s.shown < s.images ? h("p", { class: "note" }, `The report carries pictures of ${count(s.shown)} of the ${count(s.images)} images, spread over the clusters; counts are of all.`) : null,
     data.tiles ? null : h("p", { class: "note" }, "This run kept no thumbnails and its image folder is not there, so there are no pictures."),
     h("div", { class: "columns" },

@@ -61,9 +61,10 @@ const decisions = (() => {
     return images.paths.map((_, image) => labelOf(image));
   }
 
+  // an image marked wrong stands there without a label, which takes back one that an earlier fit was given
   function csv() {
     const lines = ["path,label"];
-    labels().forEach((label, i) => { if (label !== null) lines.push(`${field(images.paths[i])},${field(label)}`); });
+    labels().forEach((label, i) => { if (label !== null || wrong.has(i)) lines.push(`${field(images.paths[i])},${field(label ?? "")}`); });
     return `${lines.join("\n")}\n`;
   }
 

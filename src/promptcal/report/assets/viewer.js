@@ -14,6 +14,7 @@ const viewer = (() => {
     const second = images.second[image];
     return h("dl", {},
       fact("Cluster", chip(images.cluster[image])),
+      movedFrom.has(image) ? fact("Before", movedFrom.get(image)) : null,
       fact("Confidence", decimal(images.confidence[image], 3)),
       Number.isFinite(images.margin[image]) && fact("Second best", chip(second), ` margin ${decimal(images.margin[image], 3)}`),
       images.labelled[image] ? fact("Label given", clusters[images.cluster[image]].label) : null,
