@@ -126,8 +126,8 @@ def test_categories_merged_by_the_labels_are_one(first, promptcal, tmp_path):
     lines = ["path,label", *(f"{p},new-1" for p in both[1:]), f"{both[0]},"]
     (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
     code, _, err = promptcal(
-        "fit", first.images, "--labels", tmp_path / "labels.csv", "--from", first.run.path, "--output", tmp_path / "run",
-        "--set", "affinity.epochs=0", "--no-report",
+        "fit", first.images, "--labels", tmp_path / "labels.csv", "--from", first.run.path,
+        "--output", tmp_path / "run", "--set", "affinity.epochs=0", "--no-report",
     )  # fmt: skip
     assert code == 0
     assert "The labels merge new-2 into others, so 3 categories are sought" in err

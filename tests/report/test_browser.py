@@ -5,7 +5,9 @@ import json
 import time
 
 import pytest
-from hostile import CLASSES, HOSTILE_FILES, LONG, page_data, unpacked
+from hostile import CLASSES, HOSTILE_FILES, LONG, NAMED, page_data, unpacked
+
+from promptcal import verbs
 
 By = pytest.importorskip("selenium.webdriver.common.by").By
 ActionChains = pytest.importorskip("selenium.webdriver").ActionChains
@@ -13,13 +15,22 @@ ActionChains = pytest.importorskip("selenium.webdriver").ActionChains
 
 @pytest.fixture
 def page(browser, hostile_report):
+    yield from opened(browser, hostile_report)
+
+
+@pytest.fixture
+def continued_page(browser, continued_run):
+    yield from opened(browser, verbs.report(run=continued_run, progress=False))
+
+
+def opened(browser, report):
     """The report, freshly opened at desktop size in light mode; at the end nothing may have been complained of."""
     size(browser, 1300, 900)
     colour_scheme(browser, "light")
-    browser.get(hostile_report.path.as_uri())
+    browser.get(report.path.as_uri())
     browser.execute_script("localStorage.clear()")
     browser.get("about:blank")
-    browser.get(hostile_report.path.as_uri())
+    browser.get(report.path.as_uri())
     browser.get_log("browser")
     yield browser
     assert [entry["message"] for entry in browser.get_log("browser")] == []
@@ -310,6 +321,49 @@ def test_the_map_zooms_into_pictures_and_shows_what_is_under_the_pointer(page, d
     assert len(names) == 4
     assert sorted(data["classes"]) == sorted(CLASSES)
     assert data["classes"][:2] == [record["label"] for record in data["clusters"][:2]]  # known ones first
+
+
+def test_what_moved_since_the_run_before_is_shown_and_filtered(continued_page, continued_run):
+    page = continued_page
+    with (continued_run.path / "changes.csv").open(newline="", encoding="utf-8") as file:
+        moved = list(csv.DictReader(file))
+    assert len(moved) >= 2
+    assert f"{len(moved)} images of 48 moved" in one(page, ".note").text
+    go(page, "changes")
+    figures = {f.text.split("\n")[1]: f.text.split("\n")[0] for f in all_of(page, ".figure")}
+    assert figures == {
+        "moved": str(len(moved)), "stayed": str(48 - len(moved)), "images more": "0", "images fewer": "0",
+    }  # fmt: skip
+    assert one(page, "#changed-categories").text.split("\n") == ["renamed", f"new 2 is now {NAMED}"]
+
+    def listed():
+        return sorted(thumb.get_attribute("title") for thumb in all_of(page, "#moved .thumb"))
+
+    assert listed() == sorted(row["path"] for row in moved)
+    into_known = [row for row in moved if row["to_name"] == CLASSES[0]]
+    one(page, f'#moved-to option[value="{into_known[0]["to_cluster"]}"]').click()
+    assert listed() == sorted(row["path"] for row in into_known)
+    one(page, '#moved-from option[value="new 1"]').click()
+    both = sorted(row["path"] for row in into_known if row["from_name"] == "new-1")
+    assert listed() == both
+    assert one(page, "#moved-count").text.startswith(f"{len(both)} images of {len(moved)} that moved")
+    pressed = one(page, '#flows [aria-pressed="true"]')  # the same as clicking the flow itself, which also ends it
+    assert pressed.text.split("\n")[0].startswith(str(len(both)))
+    pressed.click()
+    assert listed() == sorted(row["path"] for row in moved)
+    one(page, f'#moved [title="{both[0]}"]').click()
+    facts = one(page, "#viewer dl").text.split("\n")
+    assert facts[facts.index("Before") + 1] == "new 1"
+    one(page, "#close-viewer").click()
+    size(page, 390, 844)
+    time.sleep(0.1)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= 390
+    assert all_of(page, "#main b") == []
+
+
+def test_a_run_that_started_by_itself_tells_of_no_changes(page):
+    assert all_of(page, '[data-tab="changes"]') == []
+    assert all_of(page, ".note") == []
 
 
 def test_text_stays_text(page, data):
