@@ -1,6 +1,7 @@
 """Going on from a run with new labels: numbers, names and weights persist, and what moved is told."""
 
 import csv
+import functools
 import itertools
 import json
 import signal
@@ -9,20 +10,25 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 
+from promptcal.config import load_config
 from promptcal.continuing import Changes, numbering
 from promptcal.data import embedded_set
 from promptcal.data.splits import hold_out
 from promptcal.errors import ConfigError, Interrupted, LabelError, RunError
+from promptcal.methods.rankstats import RankStatsNetwork
+from promptcal.models import PromptedViT
 from promptcal.report.data import clusters
 from promptcal.report.making import Material
 from promptcal.run import Assignments, Run
 from promptcal.training.loop import Loop
 from promptcal.verbs import evaluate, fit, predict
 
+UNTRAINED = ("warmup.epochs=0", "affinity.epochs=0", "tensorboard=false")
 SHORT = ("warmup.epochs=1", "affinity.epochs=1", "tensorboard=false")
 
 
@@ -351,13 +357,82 @@ def test_the_earlier_run_is_not_written_over(first):
     assert (first.run.path / "assignments.csv").read_bytes() == before
 
 
-def test_a_classifiers_run_cannot_take_new_classes(first, quick_settings, tmp_path):
-    run = fit(
-        images=first.images, labels=first.labels, n_classes=4, method="simgcd", output=tmp_path / "simgcd",
-        overrides=[*quick_settings, "warmup.epochs=0", "affinity.epochs=0"], progress=False,
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match="classifier of its own .* fit anew without --from"):
+@pytest.fixture(scope="module")
+def classifier_run(first, quick_settings, tmp_path_factory):
+    """A run of a method with a classifier, untrained, and the images of each of its categories."""
+
+    @functools.cache
+    def run(method):
+        made = fit(
+            images=first.images, labels=first.labels, n_classes=4, method=method, progress=False,
+            output=tmp_path_factory.mktemp(method) / "run", overrides=[*quick_settings, *UNTRAINED],
+        )  # fmt: skip
+        found = made.assignments()
+        members = [[p for p, c in zip(found.paths, found.clusters, strict=True) if c == k] for k in range(4)]
+        return made, members
+
+    return run
+
+
+@pytest.mark.parametrize("method", ["simgcd", "orca", "rankstats"])
+def test_a_classifiers_outputs_go_on_as_the_categories_they_were(first, classifier_run, tmp_path, method):
+    run, members = classifier_run(method)
+    # of a new name that comes first in the alphabet: its output is the last before and the first now
+    where = max((2, 3), key=lambda c: len(members[c]))
+    labels = dict.fromkeys(members[where][:4], "aardvark")
+    plain = {"images": first.images, "labels": labels, "start_from": run.path, "progress": False}
+    still = fit(output=tmp_path / "still", overrides=UNTRAINED, **plain)
+    assert [name for c, name in enumerate(still.names) if c != where] == [
+        n for c, n in enumerate(run.names) if c != where
+    ]
+    assert (still.names[where], still.known[where]) == ("aardvark", True)
+    features = run.embed(first.images, progress=False)[1]
+    assert torch.allclose(still.embed(first.images, progress=False)[1], features)
+    assert torch.allclose(still.scores(features)[0], run.scores(features)[0], atol=1e-5)
+    before, after = run.assignments(), still.assignments()
+    assert np.array_equal(after.clusters, np.where([p in labels for p in after.paths], where, before.clusters))
+    if method != "simgcd":
+        return
+    learned = fit(output=tmp_path / "learned", overrides=["simgcd.epochs=1"], **plain)
+    assert learned.names == still.names
+    assert not torch.allclose(learned.scores(features)[0], run.scores(features)[0], atol=1e-5)
+
+
+def test_a_classifier_takes_rows_over_one_by_one():
+    torch.manual_seed(0)
+    vit = PromptedViT("vit_tiny_patch4_32.promptcal", prompts=0, pretrained=False)
+    config = load_config(preset="quick", values={"n_classes": 5, "method": "rankstats"})
+    network = RankStatsNetwork(vit, config)
+    fresh = {k: v.clone() for k, v in network.state_dict().items()}
+    state = {k: torch.randn(4 if "classifier" in k else v.shape[0], *v.shape[1:]) for k, v in fresh.items()}
+    network.take_over(state, [3, -1, 0, 2, -1])
+    for name, value in network.state_dict().items():
+        if "classifier" in name:
+            expected = torch.stack([state[name][3], fresh[name][1], state[name][0], state[name][2], fresh[name][4]])
+        else:
+            expected = state[name]
+        assert torch.equal(value, expected)
+
+
+def test_fewer_and_more_categories_of_a_classifier(first, classifier_run, tmp_path):
+    run, members = classifier_run("simgcd")
+    merged = dict.fromkeys([*members[2], *members[3]], "new-1")
+    settings = {"images": first.images, "start_from": run.path, "progress": False}
+    settings["overrides"] = UNTRAINED
+    fewer = fit(labels=merged, output=tmp_path / "fewer", **settings)
+    assert fewer.names == ["ape", "bee", "new-1"]
+    more = fit(labels={}, n_classes=6, output=tmp_path / "more", **settings)
+    assert more.names[:4] == run.names
+    features = run.embed(first.images, progress=False)[1]
+    assert torch.allclose(fewer.scores(features)[0], run.scores(features)[0][:, :3], atol=1e-5)
+    assert torch.allclose(more.scores(features)[0][:, :4], run.scores(features)[0], atol=1e-5)
+
+
+def test_unos_new_categories_cannot_become_known(first, classifier_run, tmp_path):
+    run, _ = classifier_run("uno")
+    with pytest.raises(ConfigError, match="method uno, whose new categories .* fit anew without --from"):
         fit(images=first.images, labels=first.to_name, start_from=run.path, output=tmp_path / "on", progress=False)
+    assert not (tmp_path / "on").exists()
 
 
 def test_the_command_says_how_many_moved(promptcal, first, second, tmp_path):

@@ -23,6 +23,7 @@ from promptcal.data.labels import class_numbers
 from promptcal.errors import ConfigError, LabelError, RunError
 from promptcal.models import ClassifierNetwork, TrainedNetwork
 from promptcal.partition import Partition
+from promptcal.problem import Problem
 from promptcal.run import Assignments, Run
 
 
@@ -78,13 +79,29 @@ class Earlier:
                     "leave the setting as it is, or fit anew without --from"
                 )
 
-    def load_into(self, network: TrainedNetwork) -> None:
-        if isinstance(network, ClassifierNetwork):
+    def load_into(self, network: TrainedNetwork, problem: Problem, n_classes: int) -> None:
+        """Its weights; of a classifier, the outputs in the order of the categories they now stand for."""
+        state = self.run.network.state_dict()
+        if not isinstance(network, ClassifierNetwork):
+            network.load_state_dict(state)
+        elif network.by_category:
+            network.take_over(state, self._outputs(problem, n_classes))
+        else:
             raise ConfigError(
-                f"{self.path} has a classifier of its own for its categories, which cannot take new ones; "
-                "fit anew without --from, or go on from a run of promptcal, promptcal-warmup, gcd or kmeans"
+                f"{self.path} is of the method {self.run.config.method}, whose new categories have a network of their "
+                "own that cannot become known ones; fit anew without --from, or go on from a run of another method"
             )
-        network.load_state_dict(self.run.network.state_dict())
+
+    def _outputs(self, problem: Problem, n_classes: int) -> list[int]:
+        """The output of the run's classifier for each category, known classes first; -1 for one it did not have."""
+        labels, names = problem.label_names(), problem.images.names
+        shared = _counts(problem.labels, self.before(names), len(problem.classes), len(self.run.names))
+        origin = class_origins(self.run.names, problem.classes, shared)
+        gone = {*origin.values(), *map(self.run.names.index, self.merged_away(labels, names))}
+        numbers = [origin.get(i, -1) for i in range(len(problem.classes))]
+        numbers += [e for e in range(len(self.run.names)) if e not in gone]
+        numbers = [*numbers, *([-1] * n_classes)][:n_classes]
+        return [-1 if e < 0 else int(self.run.columns[e]) for e in numbers]
 
     def with_its_labels(
         self, labels: Sequence[str | None], taken_back: Sequence[bool], names: Sequence[str]

@@ -125,7 +125,7 @@ class Fit:
         self.method = method_of(self.config)
         network = build_network(self.config, len(self.problem.classes), pretrained=not self._goes_on)
         if self.earlier is not None and self._goes_on:
-            self.earlier.load_into(network)
+            self.earlier.load_into(network, self.problem, self.config.n_classes)
         self.network = network.to(self.device)
         self.network.vit.compute_in(choose_dtype(self.config.precision, self.device))
 
