@@ -399,6 +399,8 @@ def check(
 def demo(
     *,
     output: str | PathLike[str],
+    labels: Any = None,
+    start_from: str | PathLike[str] | None = None,
     method: str | None = None,
     seed: int = 0,
     device: str | None = None,
@@ -415,6 +417,8 @@ def demo(
 
     Args:
         output: The run directory to write.
+        labels: As `fit` takes them, instead of those, such as the file that the report of a demo gives.
+        start_from: A finished demo to go on from, as `fit` does.
         method: As `fit` takes it.
         seed: Seed of everything random; which images are labelled does not depend on it.
         device: auto, cpu, cuda, mps.
@@ -428,14 +432,17 @@ def demo(
     data = embedded_set("train")
     labelled = label_half(data.labels, list(range(DEMO_KNOWN)))
     truth = [data.classes[c] for c in data.labels]
+    if labels is None and start_from is None:
+        labels = [t if is_labelled else None for t, is_labelled in zip(truth, labelled, strict=True)]
     return fit(
         images=data.images,
-        labels=[t if is_labelled else None for t, is_labelled in zip(truth, labelled, strict=True)],
+        labels=labels,
         truth=truth,
         output=output,
-        preset="quick",
+        preset="quick" if start_from is None else None,
+        start_from=start_from,
         method=method,
-        n_classes=len(data.classes),
+        n_classes=len(data.classes) if start_from is None else None,
         overrides=overrides,
         seed=seed,
         device=device,

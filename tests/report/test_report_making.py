@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import re
+import shlex
 import shutil
 from base64 import b64encode
 
@@ -90,6 +91,15 @@ def test_changes_that_cannot_be_read_are_told(continued_run, tmp_path):
     (run / "changes.csv").write_text("path,from_cluster,from_name\nno such image,0,x\n", encoding="utf-8")
     with pytest.raises(RunError, match=r"changes\.csv .* cannot be read .*no such image"):
         make_report(run=run, progress=False)
+
+
+def test_the_page_says_how_to_go_on(hostile_run, hostile_report):
+    words = shlex.split(page_data(hostile_report.path)["next"])
+    run = hostile_run.path
+    assert words == [
+        "promptcal", "fit", hostile_run.info["root"], "--labels", "labels.csv", "--from", str(run),
+        "--output", f"{run}-2",
+    ]  # fmt: skip
 
 
 def test_thumbnails_show_the_images_they_stand_for(hostile_run):

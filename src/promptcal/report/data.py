@@ -128,6 +128,7 @@ def page_data(
     changes: dict[str, Any] | None,
     fingerprint: str,
     root: str | None,
+    next_step: str,
     version: str,
 ) -> dict[str, Any]:
     """Everything, ready for JSON; long columns of numbers are packed."""
@@ -137,6 +138,7 @@ def page_data(
             "title": title,
             "fingerprint": fingerprint,
             "root": root,
+            "next": next_step,
             "version": version,
             "summary": summary(found, config, results),
             "settings": settings(config),
@@ -266,6 +268,7 @@ def confusion_record(found: Findings) -> dict[str, Any] | None:
         "clusters": matrix.clusters,
         "knownClusters": matrix.n_known_clusters,
         "counts": matrix.counts.tolist(),
+        "standsFor": matrix.stands_for,
     }
 
 

@@ -28,7 +28,8 @@ function changesView() {
     const key = JSON.stringify([from, to]);
     flows.set(key, (flows.get(key) || 0) + 1);
   }
-  const shown = { from: "", to: "" };
+  const bySelf = moves.filter(({ image }) => !images.labelled[image]).length;
+  const shown = { from: "", to: "", bySelf: false };
   const told = h("p", { class: "quiet", id: "moved-count", "aria-live": "polite" });
   const gallery = h("div", { class: "gallery captions", id: "moved" });
   const chips = h("div", { class: "confusions", id: "flows" });
@@ -39,7 +40,7 @@ function changesView() {
   const tos = select("moved-to", "To", "to", [...new Set(moves.map((move) => move.to))].sort((a, b) => a - b).map((to) => [String(to), decisions.nameOf(to)]));
 
   function refill() {
-    const found = moves.filter(({ from, to }) => (shown.from === "" || from === shown.from) && (shown.to === "" || String(to) === shown.to));
+    const found = moves.filter(({ image, from, to }) => (shown.from === "" || from === shown.from) && (shown.to === "" || String(to) === shown.to) && !(shown.bySelf && images.labelled[image]));
     const seen = withPicture(found.map(({ image }) => image));
     froms.value = shown.from;
     tos.value = shown.to;
@@ -58,11 +59,13 @@ function changesView() {
 
   const view = h("section", {},
     h("div", { class: "figures" }, tile(count(c.moved), "moved"), tile(count(c.images - c.moved), "stayed"),
-      tile(count(c.added), "images more"), tile(count(c.gone), "images fewer")),
+      tile(count(bySelf), "moved without a label"),
+      c.added ? tile(count(c.added), "images more") : null, c.gone ? tile(count(c.gone), "images fewer") : null),
     h("p", { class: "quiet" }, "Since ", h("span", { class: "path" }, c.from)),
     changedCategories(),
     moves.length ? h("div", { class: "panel" }, h("h2", {}, "From where to where"), chips) : null,
-    moves.length ? h("div", { class: "toolbar" }, froms, tos) : null,
+    moves.length ? h("div", { class: "toolbar" }, froms, tos,
+      h("label", { class: "check" }, h("input", { type: "checkbox", id: "moved-by-self", onchange: (event) => { shown.bySelf = event.target.checked; refill(); } }), "Only images without a label")) : null,
     moves.length ? told : null, gallery);
   if (moves.length) refill();
   return { view, refresh: (whole) => { if (whole) show(); } };

@@ -114,6 +114,7 @@ const decisions = (() => {
   };
 })();
 
+let downloaded = false; // from then on the bar says what to do with the file
 function decisionsBar() {
   const bar = document.getElementById("decisions");
   const { names, merges, wrong } = decisions.counts();
@@ -130,7 +131,8 @@ function decisionsBar() {
     h("span", { class: "actions" },
       h("button", { type: "button", id: "undo", disabled: !decisions.canUndo(), onclick: decisions.undo }, "Undo"),
       h("button", { type: "button", id: "start-over", onclick: decisions.startOver }, "Start over"),
-      h("button", { type: "button", class: "primary", id: "download", onclick: decisions.download }, "Download labels.csv")),
+      h("button", { type: "button", class: "primary", id: "download", onclick: () => { decisions.download(); downloaded = true; decisionsBar(); } }, "Download labels.csv")),
+    downloaded ? h("p", { class: "next" }, "Go on with it: ", h("code", { id: "next" }, data.next)) : null,
   );
 }
 decisions.onChange(decisionsBar);
