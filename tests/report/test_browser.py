@@ -409,7 +409,7 @@ def test_numbers_in_the_confusion_matrix_can_be_read(page, data, scheme):
     go(page, "confusion")
     until(lambda: all_of(page, "#confusion-matrix td"))
     contrasts = page.execute_script(
-        """const context = document.createElement("canvas").getContext("2d");
+        """const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
            const light = (colour) => { context.fillStyle = colour; context.fillRect(0, 0, 1, 1);
              const [r, g, b] = Array.from(context.getImageData(0, 0, 1, 1).data).map((v) => v / 255)
                .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
