@@ -191,7 +191,7 @@ def predict(
         float | None,
         typer.Option(
             help="Cosine with the nearest category's centre below which an image is of none; default: that which 95 % "
-            "of the labelled images kept back in the fit reach.",
+            "of the fit's images without a label reach.",
             show_default=False,
         ),
     ] = None,

@@ -198,7 +198,7 @@ def predict(
         images: As `fit` takes them, or one image file.
         output: CSV file to write.
         none_below: Images are of none of the categories if their cosine with the nearest centre is below this; by
-            default the run's own threshold, which 95 % of the labelled images it was measured on reach.
+            default the run's own threshold, which 95 % of its images without a label reach.
         accept_all: Have no threshold.
         device: auto, cpu, cuda, mps; by default the run's.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
