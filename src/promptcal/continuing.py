@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from scipy.optimize import linear_sum_assignment
 
 from promptcal import files
@@ -124,6 +125,16 @@ class Earlier:
         sizes = np.bincount(before[before >= 0], minlength=len(self.run.names))
         gone = (2 * shared.sum(axis=0) > sizes).nonzero()[0]
         return [self.run.names[e] for e in gone if e not in taken]
+
+    def without_merged(self, config: Config, problem: Problem, overrides: Sequence[str], console: Console) -> Config:
+        """The settings with as many categories fewer as the labels merge into others, unless ``overrides`` say."""
+        merged = self.merged_away(problem.label_names(), problem.images.names)
+        left = max(config.n_classes - len(merged), len(problem.classes))
+        if left >= config.n_classes or any(setting.startswith("n_classes=") for setting in overrides):
+            return config
+        told = f"The labels merge {', '.join(merged)} into others, so {left} categories are sought"
+        console.print(f"{told} (--n-classes sets another number)", markup=False, highlight=False, soft_wrap=True)
+        return config.model_copy(update={"n_classes": left})
 
     def not_learned_from(self, names: Sequence[str]) -> np.ndarray:
         """Which images' labels the run has not seen in training."""

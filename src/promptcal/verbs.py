@@ -110,8 +110,8 @@ def fit(
             "choose another place"
         )
     console = Console(stderr=True, quiet=not progress)
-    if isinstance(base, Config) and earlier is not None and not _sets_n_classes(n_classes, overrides):
-        base = _without_merged(base, earlier.merged_away(given, image_set.names), len(problem.classes), console)
+    if earlier is not None and n_classes is None and isinstance(base, Config):
+        base = earlier.without_merged(base, problem, overrides, console)
     counter = ClassCounter(problem, directory if resume else None, skip_unreadable=skip_unreadable, console=console)
     named = {
         "n_classes": n_classes,
@@ -141,19 +141,6 @@ def _earlier(
     if config is not None or preset is not None:
         raise ConfigError(f"--from takes its settings from {start_from}; change single ones with --set")
     return Earlier(start_from)
-
-
-def _sets_n_classes(n_classes: Any, overrides: Sequence[str]) -> bool:
-    return n_classes is not None or any(setting.startswith("n_classes=") for setting in overrides)
-
-
-def _without_merged(config: Config, merged: list[str], n_known: int, console: Console) -> Config:
-    """With as many categories fewer as the labels merge into others."""
-    left = max(config.n_classes - len(merged), n_known)
-    if left < config.n_classes:
-        told = f"The labels merge {', '.join(merged)} into others, so {left} categories are sought"
-        console.print(f"{told} (--n-classes sets another number)", markup=False, highlight=False, soft_wrap=True)
-    return config.model_copy(update={"n_classes": min(left, config.n_classes)})
 
 
 def _resolve(
