@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import Tensor
 
 from promptcal import files
-from promptcal.calibration import NONE, Calibration, calibrate_run
+from promptcal.calibration import Calibration, calibrate_run
 from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config
@@ -437,7 +437,7 @@ class Fit:
             labels_in_centres=self.method.uses_labels_to_cluster,
             temperature=training_temperature(self.config, self.network),
         )
-        if found.basis == NONE and self.problem.classes:
+        if not found.n and self.problem.classes:
             _warn("no label can be spared to calibrate by, so confidences are as they are")
         return found
 

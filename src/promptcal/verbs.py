@@ -15,9 +15,8 @@ from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config, load_config, method_preset
 from promptcal.continuing import Earlier
 from promptcal.counting import ClassCounter, count_in_backbone, count_in_run
-from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
+from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels, taken_back
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
-from promptcal.data.labels import taken_back
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
 from promptcal.export import export_run
 from promptcal.fitting import Fit
@@ -104,14 +103,14 @@ def fit(
         None if truth is None else read_labels(truth, image_set),
         inductive,
     )
+    if earlier is not None and n_classes is None and isinstance(base, Config):
+        base = earlier.without_merged(base, problem, overrides, Console(stderr=True, quiet=not progress))
     if image_set.root is not None and Path(output).resolve().is_relative_to(image_set.root.resolve()):
         raise RunError(
             f"the output {output} lies in the image folder, where its pictures would be taken for images; "
             "choose another place"
         )
     console = Console(stderr=True, quiet=not progress)
-    if earlier is not None and n_classes is None and isinstance(base, Config):
-        base = earlier.without_merged(base, problem, overrides, console)
     counter = ClassCounter(problem, directory if resume else None, skip_unreadable=skip_unreadable, console=console)
     named = {
         "n_classes": n_classes,
