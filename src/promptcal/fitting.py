@@ -130,7 +130,7 @@ class Fit:
         self.method = method_of(self.config)
         network = build_network(self.config, len(self.problem.classes), pretrained=not self._goes_on)
         if self.earlier is not None and self._goes_on:
-            self.earlier.load_into(network)
+            self.earlier.load_into(network, self.problem, self.config.n_classes)
         self.network = network.to(self.device)
         self.network.vit.compute_in(choose_dtype(self.config.precision, self.device))
 
@@ -449,8 +449,8 @@ class Fit:
             labels_in_centres=self.method.uses_labels_to_cluster,
             temperature=training_temperature(self.config, self.network),
         )
-        if found.threshold is None and self.problem.classes:
-            _warn("no label can be spared to calibrate by, so confidences are as they are, and predict accepts all")
+        if not found.n and self.problem.classes:
+            _warn("no label can be spared to calibrate by, so confidences are as they are")
         return found
 
     def _embed(self, network: TrainedNetwork | PromptedViT, what: str) -> Tensor:

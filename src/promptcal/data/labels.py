@@ -38,6 +38,18 @@ def read_labels(labels: Any, images: ImageSet) -> list[str | None]:
     return [class_name(label) for label in labels]
 
 
+def taken_back(labels: Any, images: ImageSet) -> list[bool]:
+    """Of each image whether a file or mapping names it without a label, as one does whose label was wrong."""
+    if isinstance(labels, str | os.PathLike):
+        pairs = _read_table(Path(labels))
+    elif isinstance(labels, Mapping):
+        pairs = [(str(name), class_name(label)) for name, label in labels.items()]
+    else:
+        return [False] * len(images)
+    empty = {_as_image_name(path, images) for path, label in pairs if label is None}
+    return [_plain(name) in empty for name in images.names]
+
+
 def class_name(label: Any) -> str | None:
     """The class a label names, as text; None for -1, NaN, None and empty text."""
     label = label.item() if hasattr(label, "item") else label  # of a NumPy or torch scalar

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from promptcal.data import ImageSet, StreamedImages
 from promptcal.data.images import OpenFile
 from promptcal.errors import PromptCALWarning, RunError
 from promptcal.report.attention import AttentionMaps, Examples, attention_maps, example_record, overlay_sheet
+from promptcal.report.changes import changes_record
 from promptcal.report.data import Findings, page_data
 from promptcal.report.html import render
 from promptcal.report.map import STEPS, plane, read_map, write_map
@@ -104,15 +106,27 @@ def make_report(run: Run, output: Path | None, console: Console) -> Report:
         coordinates=material.coordinates(),
         tiles=None if thumbnails is None else thumbnails.layout(),
         attention=example_record(maps),
+        changes=changes_record(run.directory, found),
         # decisions the browser keeps are for these very clusters
         fingerprint=hashlib.sha256(run.directory.assignments_file.read_bytes()).hexdigest(),
         root=run.info.get("root"),
+        next_step=_next_step(run),
         version=__version__,
     )
     sheets, overlays = [] if thumbnails is None else thumbnails.sheets, overlay_sheet(maps)
     data["bytes"] = len(render(data, sheets, overlays).encode("utf-8"))  # which the page itself states
     files.write_text(path, render(data, sheets, overlays))
     return Report(path, path.stat().st_size, len(found.assignments), len(found.shown))
+
+
+def _next_step(run: Run) -> str:
+    """How to go on from this run with the labels that its page gives."""
+    here, root = run.path.absolute(), run.info.get("root")
+    onward = here.with_name(f"{here.name}-2")
+    if root is None:  # the images came as an array or a dataset
+        return f'promptcal.fit(images=..., labels="labels.csv", start_from={str(here)!r}, output={str(onward)!r})'
+    words = ["promptcal", "fit", root, "--labels", "labels.csv", "--from", str(here), "--output", str(onward)]
+    return shlex.join(words)
 
 
 def _thumbnails_from_folder(run: Run, console: Console) -> Thumbnails | None:
