@@ -15,12 +15,12 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperCommand
 
-from promptcal import verbs
+from promptcal import distributed, verbs
 from promptcal._version import __version__
 from promptcal.config import MethodName, presets
 from promptcal.data.benchmarks import default_root
 from promptcal.data.check import MAX_DISTANCE
-from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning
+from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning
 from promptcal.export import FORMS
 from promptcal.report.check import check_report
 from promptcal.report.class_count import class_count_table
@@ -38,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 console = Console()
+_SHARED_COMMANDS = ("fit", "demo", "benchmark")
 
 Overrides = Annotated[
     list[str] | None,
@@ -107,11 +108,16 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    if distributed.Place.here().world > 1 and context.invoked_subcommand not in _SHARED_COMMANDS:
+        raise ConfigError(
+            f"{context.invoked_subcommand} runs in one process; leave torchrun out "
+            f"({', '.join(_SHARED_COMMANDS)} can be shared)"
+        )
 
 
 def _number_or_auto(text: str) -> int | str:
@@ -454,6 +460,8 @@ def demo(
 
 def _show(run: Run, *, report: bool, progress: bool) -> None:
     """The end of a fit: what was found, how well if that can be told, and where it lies."""
+    if not distributed.group().is_first:
+        return
     found = verbs.results(run)
     console.print(_categories(run.assignments(), "unlabelled images"))
     table = results_table(found)
@@ -707,10 +715,12 @@ def main() -> None:
     try:
         app()
     except PromptCALError as error:
-        errors.print(f"promptcal: {error}", style="red", markup=False, highlight=False)
+        if not error.was_said:
+            errors.print(f"promptcal: {error}", style="red", markup=False, highlight=False)
         sys.exit(2)
     except Interrupted as stopped:
-        errors.print(f"promptcal: {stopped}", markup=False, highlight=False)
+        if distributed.group().is_first:
+            errors.print(f"promptcal: {stopped}", markup=False, highlight=False)
         sys.exit(stopped.exit_code)
     except OSError as error:  # no room, no permission
         errors.print(f"promptcal: {error}; make room or choose another place", markup=False, highlight=False)

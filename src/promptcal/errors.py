@@ -4,6 +4,8 @@
 class PromptCALError(Exception):
     """Anything the user can mend."""
 
+    was_said = False  # by another process of the same run
+
 
 class ConfigError(PromptCALError):
     """A setting is unknown, of the wrong type, or at odds with another."""
@@ -27,6 +29,10 @@ class RunError(PromptCALError):
 
 class TrainingError(PromptCALError):
     """Training went astray."""
+
+
+class LostProcessError(PromptCALError):
+    """Of several processes that share a run, another one ended or was never there."""
 
 
 class PromptCALWarning(UserWarning):

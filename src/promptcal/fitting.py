@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from promptcal import files
+from promptcal import distributed, files
 from promptcal.calibration import Calibration, calibrate_run
 from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.clustering.class_count import ClassCount
@@ -52,15 +52,15 @@ from promptcal.run import (
     training_temperature,
 )
 from promptcal.training.affinity import AffinityStage
-from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.interrupts import StopRequest
 from promptcal.training.loop import Loop, TrainingData
-from promptcal.training.recorder import Recorder, progress_bar
+from promptcal.training.recorder import progress_bar
 from promptcal.training.seeds import derive_seed
 from promptcal.training.selection import Selector
 from promptcal.training.sharing import WARMUP, SharedWarmup
 from promptcal.training.stage import Stage
+from promptcal.training.together import SharedCheckpoints, recorder_of
 from promptcal.training.warmup import Distillation
 
 
@@ -92,8 +92,10 @@ class Fit:
         self.console = console
         self.class_count = class_count
         self.device = choose_device(config.device)
-        self.checkpoints = Checkpoints(directory.checkpoints_folder)
+        self.group = distributed.group()
+        self.checkpoints = SharedCheckpoints(directory.checkpoints_folder, self.group)
         self.results: dict[str, Any] = {}
+        self.group.check(config.data.batch_size, self.device)
         if config.selection.by == "oracle" and problem.truth is None:
             raise ConfigError("selection.by=oracle needs the truth; give --truth or choose validation or last")
 
@@ -110,7 +112,7 @@ class Fit:
         store = self._decode(skip_unreadable)
         if not self.problem.classes:
             self._do_without_training()
-        self._prepare_directory(store, resume)
+        self.results = self.group.on_first(lambda: self._prepare_directory(store, resume))
         self.view = self._view(store)
         self.all_images = torch.arange(len(store))
         if self.problem.inductive is not None:
@@ -133,6 +135,7 @@ class Fit:
             self.earlier.load_into(network, self.problem, self.config.n_classes)
         self.network = network.to(self.device)
         self.network.vit.compute_in(choose_dtype(self.config.precision, self.device))
+        self.network.join(self.group)
 
     @property
     def _goes_on(self) -> bool:
@@ -178,20 +181,25 @@ class Fit:
                 beside=self.directory.path.parent,
                 skip_unreadable=skip_unreadable,
                 on_progress=lambda done: bar.update(task, completed=done),
+                group=self.group,
             )
 
     def _view(self, store: ImageStore | StreamedImages) -> View | StreamedView:
         return view_of(store, *self.network.vit.preprocessing, resize=self.resize, device=self.device)
 
-    def _prepare_directory(self, store: ImageStore | StreamedImages, resume: bool) -> None:
+    def _prepare_directory(self, store: ImageStore | StreamedImages, resume: bool) -> dict[str, Any]:
+        """Begin or go on with the run directory; returns what an earlier part of the run has measured."""
         fingerprint = self._fingerprint(store)
+        launch = {} if distributed.launch() is None else {"launch": distributed.launch()}
         if self.warmup is not None:
             self.warmup.check(self.config, fingerprint)
         if resume:
             self._check_same_run(fingerprint)
+            if launch:
+                self.directory.write_info({**self.directory.info(), **launch})
             if self.directory.results_file.exists():
-                self.results = json.loads(self.directory.results_file.read_text(encoding="utf-8"))
-            return
+                return json.loads(self.directory.results_file.read_text(encoding="utf-8"))
+            return {}
         self.directory.clear()
         files.write_text(self.directory.config_file, self.config.to_yaml())
         if self.class_count is not None:
@@ -200,7 +208,9 @@ class Fit:
             rows = [(name, reason, position) for (name, reason), position in zip(self.skipped, self.gaps, strict=True)]
             files.write_csv(self.directory.skipped_file, ["path", "reason", "position"], rows)
         started = {} if self.earlier is None else {"started_from": str(self.earlier.path.absolute())}
-        self.directory.write_info({"status": "running", **self._description(), **started, "fingerprint": fingerprint})
+        about = {**self._description(), **started, **launch, "fingerprint": fingerprint}
+        self.directory.write_info({"status": "running", **about})
+        return {}
 
     def _description(self) -> dict[str, Any]:
         root = self.problem.images.root
@@ -249,19 +259,20 @@ class Fit:
         if not stages:
             return
         state = self.checkpoints.load_last() if resume else None
-        self.recorder = Recorder(self.directory.path, self.console, tensorboard=self.config.tensorboard)
+        self.recorder = recorder_of(self.group, self.directory.path, self.console, tensorboard=self.config.tensorboard)
         self.recorder.rewind(state["records"] if state else 0)  # forget what came after the last checkpoint
         labels = np.where(self.held_out >= 0, -1, self.problem.labels)
         data = TrainingData(
             self.view,
             torch.from_numpy(labels).to(self.device),
             self._sampler(labels),
+            self.group.part(self.config.data.batch_size),
         )
         selector = self._selector(labels, self.held_out)
         epochs = sum(self.method.epochs()[name] for name in stages)
         self._compile_if_worth_it(epochs * data.sampler.steps_per_epoch)
         if self.warmup is not None and state is None:
-            self.results[WARMUP] = self.warmup.copy_into(self.checkpoints, self.recorder.path)
+            self.results[WARMUP] = self.group.on_first(self._take_over_warmup)
         for place, name in enumerate(stages):
             if state is not None and state["stage"] != name:
                 continue  # done before the run was stopped
@@ -273,6 +284,10 @@ class Fit:
             self._run_stage(stage, data, selector, stop, state)
             state = None
 
+    def _take_over_warmup(self) -> dict[str, Any]:
+        assert self.warmup is not None
+        return self.warmup.copy_into(self.checkpoints, self.recorder.path)
+
     def _compile_if_worth_it(self, steps: int) -> None:
         vit = self.network.vit
         compiled = choose_compile(self.config.compile, self.device, steps)
@@ -280,6 +295,7 @@ class Fit:
             vit.compile(dynamic=False)
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         how = ", compiled (the first steps take half a minute)" if compiled else ""
+        how += f", in {self.group.world} processes" if self.group.world > 1 else ""
         self.console.print(
             f"Training on {name} in {str(vit.compute_dtype).removeprefix('torch.')}{how}", highlight=False
         )
@@ -380,8 +396,9 @@ class Fit:
             "epochs": epochs,
             "score": loop.position.best_score,
         }
-        files.write_json(self.directory.results_file, self.results)
-        if stop:
+        if self.group.is_first:
+            files.write_json(self.directory.results_file, self.results)
+        if stop.heard_by_any(self.group):
             raise Interrupted(f"stopped after {stage.name}; run the same command with --resume", stop.exit_code)
 
     def _say_stopping(self) -> None:
@@ -417,7 +434,8 @@ class Fit:
             chosen.second,
             chosen.second_confidence,
         )
-        self._write(store, features, partition, assignments)
+        if self.group.is_first:
+            self._write(store, features, partition, assignments)
 
     def _assign(self, features: Tensor) -> Partition:
         """Every image in a cluster, the method's way; labelled ones in their class."""
@@ -461,7 +479,9 @@ class Fit:
     ) -> Tensor:
         with progress_bar(self.console) as bar:
             task = bar.add_task(what, total=len(images), note="")
-            return embed(network, view, images, on_progress=lambda done: bar.update(task, completed=done))
+            return embed(
+                network, view, images, on_progress=lambda done: bar.update(task, completed=done), group=self.group
+            )
 
     def _cluster(self, features: Tensor, labels: np.ndarray | None) -> SemiSupervisedKMeans:
         settings = self.config.clustering
@@ -476,7 +496,8 @@ class Fit:
             known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
             starts = settings.n_init if known < self.config.n_classes else 1  # nothing is random then
             task = bar.add_task("clustering", total=starts, note="")
-            return kmeans.fit(features, labels, on_progress=lambda done: bar.update(task, completed=done))
+            show = lambda done: bar.update(task, completed=done)  # noqa: E731
+            return self.group.on_first(lambda: kmeans.fit(features, labels, on_progress=show))
 
     def _score_frozen(self) -> None:
         """The backbone as it came: what any of this is worth is the gain over this."""

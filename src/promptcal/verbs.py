@@ -1,6 +1,7 @@
 """The verbs, one keyword-only function each; the command line and the estimator call these."""
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from os import PathLike
@@ -10,14 +11,14 @@ from typing import Any, Literal
 import numpy as np
 from rich.console import Console
 
-from promptcal import files
+from promptcal import distributed, files
 from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config, load_config, method_preset
 from promptcal.continuing import Earlier
 from promptcal.counting import ClassCounter, count_in_backbone, count_in_run
 from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels, taken_back
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
-from promptcal.errors import ConfigError, DataError, LabelError, RunError
+from promptcal.errors import ConfigError, DataError, LabelError, PromptCALWarning, RunError
 from promptcal.export import export_run
 from promptcal.fitting import Fit
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
@@ -36,6 +37,7 @@ DEMO_KNOWN = 5
 TABLES_OUTPUT = Path("runs/tables")
 
 
+@distributed.by_all_processes
 def fit(
     *,
     images: Any,
@@ -98,9 +100,16 @@ def fit(
     if stop_after is not None and not stop_after > 0:
         raise ConfigError(f"--stop-after takes minutes above 0, not {stop_after}")
     directory = RunDirectory(output)
-    earlier = _earlier(start_from, directory, resume, config, preset)
+    group = distributed.group()
+    restarts = group.largest(distributed.restarts())  # which may differ by machine
+    begun = group.on_first(lambda: _begun_before(restarts, directory, overwrite))
+    if begun == "finished":
+        return group.on_first(lambda: Run(output, device))
+    if begun is not None:
+        resume, overwrite = True, False
+    earlier = group.on_first(lambda: _earlier(start_from, directory, resume, config, preset))
     base = config if earlier is None else earlier.settings(method)
-    directory.check_free(resume=resume, overwrite=overwrite)
+    group.on_first(lambda: directory.check_free(resume=resume, overwrite=overwrite))
     image_set = ImageSet.of(images)
     given = read_labels(labels, image_set)
     if earlier is not None:
@@ -118,7 +127,8 @@ def fit(
             f"the output {output} lies in the image folder, where its pictures would be taken for images; "
             "choose another place"
         )
-    console = Console(stderr=True, quiet=not progress)
+    group.check_same((image_set.names, given), "images or labels")
+    console = Console(stderr=True, quiet=not (progress and group.is_first))
     counter = ClassCounter(problem, directory if resume else None, skip_unreadable=skip_unreadable, console=console)
     named = {
         "n_classes": n_classes,
@@ -128,13 +138,36 @@ def fit(
         "precision": precision,
         "compile": None if compile is None else "always" if compile else "never",
     }
-    resolved = _resolve(base, preset, overrides, named, {"backbone": backbone, "weights": weights}, counter)
+    resolved = group.on_first(
+        lambda: _resolve(base, preset, overrides, named, {"backbone": backbone, "weights": weights}, counter)
+    )
     if earlier is not None:
         earlier.check(resolved, directory.path)
     problem.check(resolved.n_classes)
-    fitting = Fit(problem, resolved, directory, console, counter.count, earlier, _shared(warmup_from, resolved))
+    warmup = group.on_first(lambda: _shared(warmup_from, resolved))
+    fitting = Fit(problem, resolved, directory, console, counter.count, earlier, warmup)
     fitting.run(resume=resume, skip_unreadable=skip_unreadable, stop_after=stop_after)
-    return Run(output, device)
+    return group.on_first(lambda: Run(output, device))
+
+
+def _begun_before(restarts: int, directory: RunDirectory, overwrite: bool) -> str | None:
+    """The status of the run in the directory, if it is this very launch of torchrun that began it.
+
+    Where another machine takes part than before, torchrun starts the processes again without counting it a restart.
+    """
+    if distributed.launch() is None or (overwrite and not restarts) or not directory.exists():
+        return None
+    info = directory.info()
+    if info.get("launch") != distributed.launch():
+        return None
+    status = info["status"]
+    how = "is finished" if status == "finished" else "goes on from its last checkpoint, as with --resume"
+    warnings.warn(
+        f"restarted by torchrun (restart {restarts}): the run in {directory.path} {how}",
+        PromptCALWarning,
+        stacklevel=2,
+    )
+    return status
 
 
 def _earlier(
@@ -473,6 +506,7 @@ def datasets(*, root: str | PathLike[str] | None = None) -> list[benchmarks.List
     return benchmarks.listing(root)
 
 
+@distributed.by_all_processes
 def benchmark(
     *,
     name: str,
@@ -515,7 +549,11 @@ def benchmark(
         progress: Show progress.
     """
     setup = benchmarks.setup(name)
+    if download and not distributed.group().is_first:
+        distributed.group().wait()  # until the first process has fetched it
     data = benchmarks.benchmark(name, root, download)
+    if download and distributed.group().is_first:
+        distributed.group().wait()
     inductive = None
     if data.test is not None and data.validation is not None:
         inductive = Inductive(data.validation, data.test, data.test_truth())

@@ -6,6 +6,7 @@ cache and none goes stale. The pixels are mapped, not read, into memory.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 
 from promptcal.data.images import ImageSet, UnreadableImage
 from promptcal.data.store import ImageStore, decoded, planar, refuse_faults, stored_size
+from promptcal.distributed import ALONE, Group
 from promptcal.errors import DataError
 from promptcal.files import write_json, write_with
 
@@ -36,17 +38,25 @@ def decode_to_file(
     *,
     skip_unreadable: bool = False,
     on_progress: Callable[[int], None] = lambda done: None,
+    group: Group = ALONE,
 ) -> Decoded:
-    """As `store.decode`, with the pixels in a mapped file in ``folder``; reused if it is there and whole."""
-    key = cache_key(images, shorter_side)
+    """As `store.decode`, with the pixels in a mapped file in ``folder``; reused if it is there and whole.
+
+    Of a group of processes the first one on each machine writes it, with all its cores, and the others map the same.
+    """
+    keys = group.told_by_all(cache_key(images, shorter_side) if group.leads_machine else None)
+    if len(set(keys) - {None}) > 1:
+        raise DataError("the images are not the same on all machines; give them all the same ones")
+    key = keys[group.place.rank - group.place.local_rank]
     pixels_file, index_file = folder / f"{key}.pixels", folder / f"{key}.json"
-    found = _load(pixels_file, index_file)
-    if found is None:
+    found = _load(pixels_file, index_file) if group.leads_machine else None
+    if found is None and group.leads_machine:
         folder.mkdir(parents=True, exist_ok=True)
         _write(images, shorter_side, pixels_file, index_file, on_progress)
-        found = _load(pixels_file, index_file)
-        if found is None:
-            raise DataError(f"the cache of decoded images in {folder} cannot be read back; check its disk")
+    group.wait()
+    found = found or _load(pixels_file, index_file)
+    if found is None:
+        raise DataError(f"the cache of decoded images in {folder} cannot be read back; check its disk")
     on_progress(len(images))
     _, kept, faults = found
     refuse_faults(faults, len(kept), skip_unreadable)
@@ -66,7 +76,7 @@ def _write(
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            for i, image in enumerate(decoded(images, stored_size(images, shorter_side))):
+            for i, image in enumerate(decoded(images, stored_size(images, shorter_side), cores=os.cpu_count())):
                 if isinstance(image, UnreadableImage):
                     faults.append([images.names[i], str(image)])
                 else:

@@ -10,6 +10,7 @@ from promptcal.data.images import ImageSet
 from promptcal.data.store import HOST_SHARE, ImageStore, decode, free_host_memory, stored_size
 from promptcal.data.stream import StreamedImages, StreamedView, inspect
 from promptcal.data.views import View
+from promptcal.distributed import ALONE, Group
 
 
 def read(
@@ -21,25 +22,29 @@ def read(
     beside: Path,
     skip_unreadable: bool,
     on_progress: Callable[[int], None],
+    group: Group = ALONE,
 ) -> tuple[ImageStore | StreamedImages, list[int], list[tuple[str, str]]]:
     """The images in a ``store`` (auto, memory, mapped, stream), the positions kept, names and faults of the others.
 
-    A mapped file lies in ``cache`` if that is given, else in a folder ``beside`` the run.
+    A mapped file lies in ``cache`` if that is given, else in a folder ``beside`` the run. Processes of a group share
+    the reading; in memory each has all of the images, a mapped file they share.
     """
     if store == "stream":
-        return inspect(images, resize, skip_unreadable=skip_unreadable, on_progress=on_progress)
-    if cache is None and (store == "mapped" or (store == "auto" and _would_crowd(images, resize))):
+        return inspect(images, resize, skip_unreadable=skip_unreadable, on_progress=on_progress, group=group)
+    if cache is None and store == "auto":
+        store = "mapped" if group.largest(_would_crowd(images, resize, group.place.local_world)) else "memory"
+    if cache is None and store == "mapped":
         cache = beside / "promptcal-cache"
-    if cache is not None:
-        return decode_to_file(images, resize, cache, skip_unreadable=skip_unreadable, on_progress=on_progress)
-    return decode(images, resize, skip_unreadable=skip_unreadable, on_progress=on_progress)
+    if cache is None:
+        return decode(images, resize, skip_unreadable=skip_unreadable, on_progress=on_progress, group=group)
+    return decode_to_file(images, resize, cache, skip_unreadable=skip_unreadable, on_progress=on_progress, group=group)
 
 
-def _would_crowd(images: ImageSet, resize: int) -> bool:
-    """Whether the decoded images would fill half of the free memory."""
+def _would_crowd(images: ImageSet, resize: int, copies: int) -> bool:
+    """Whether so many copies of the decoded images would fill half of the free memory."""
     side = stored_size(images, resize) or min(images.size(0) or (resize,))
     likely_bytes = len(images) * 3 * side * side * 4 // 3
-    return likely_bytes > HOST_SHARE * free_host_memory()
+    return copies * likely_bytes > HOST_SHARE * free_host_memory()
 
 
 def view_of(

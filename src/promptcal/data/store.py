@@ -4,7 +4,6 @@ The buffer lies on the GPU if it fits, else in pinned or plain host memory, else
 """
 
 import multiprocessing
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from promptcal import distributed
 from promptcal.data.images import ImageSet, UnreadableImage
+from promptcal.distributed import ALONE, Group
 from promptcal.errors import DataError
 
 GPU_SHARE, HOST_SHARE = 0.4, 0.5  # of the free memory that a store may take
@@ -125,14 +126,14 @@ def free_host_memory() -> float:
 
 
 def decoded(
-    images: ImageSet, shorter_side: int | None, *, processes: bool | None = None
+    images: ImageSet, shorter_side: int | None, *, processes: bool | None = None, cores: int | None = None
 ) -> Iterator[np.ndarray | UnreadableImage]:
-    """Each image resized (not at all for None), or why it cannot be read, in order, on every core.
+    """Each image resized (not at all for None), or why it cannot be read, in order, on every core (or on ``cores``).
 
     PIL holds the interpreter lock for part of its work, so threads stop helping at a few cores; with more of them
     and many images, ``processes`` are worth their start.
     """
-    cores = os.cpu_count() or 1
+    cores = cores or distributed.cores()
     if processes is None:
         processes = cores > 4 and len(images) >= 1000 and sys.platform == "linux"
     load = partial(_load, images, shorter_side)
@@ -178,22 +179,36 @@ def decode(
     *,
     skip_unreadable: bool = False,
     on_progress: Callable[[int], None] = lambda done: None,
+    group: Group = ALONE,
 ) -> tuple[ImageStore, list[int], list[tuple[str, str]]]:
     """The store, the positions of the images in it, and the name and fault of each image left out.
 
-    Unreadable images are an error that names them unless ``skip_unreadable``.
+    Unreadable images are an error that names them unless ``skip_unreadable``. Of a group of processes each decodes its
+    part of the images, and all get all of them.
     """
     parts, sizes, kept, faults = [], [], [], []
-    for i, image in enumerate(decoded(images, stored_size(images, shorter_side))):
+    for i, image in decoded_by(group, images, stored_size(images, shorter_side), on_progress):
         if isinstance(image, UnreadableImage):
             faults.append((images.names[i], str(image)))
         else:
             parts.append(planar(image))
             sizes.append(image.shape[:2])
             kept.append(i)
-        on_progress(i + 1)
+    own = _joined(parts)
+    sizes, kept, faults = group.all_of(sizes), group.all_of(kept), group.all_of(faults)
     refuse_faults(faults, len(kept), skip_unreadable)
-    return ImageStore.laid_out(_joined(parts), sizes), kept, faults
+    return ImageStore.laid_out(group.joined(own), sizes), kept, faults
+
+
+def decoded_by(
+    group: Group, images: ImageSet, shorter_side: int | None, on_progress: Callable[[int], None]
+) -> Iterator[tuple[int, np.ndarray | UnreadableImage]]:
+    """As `decoded`, this process's part of the images, each with its position among all of them."""
+    own = range(len(images))[group.part(len(images))]
+    chosen = images if group.world == 1 else images.subset(own)
+    for i, image in zip(own, decoded(chosen, shorter_side), strict=True):
+        yield i, image
+        on_progress(min(len(images), group.world * (i - own.start + 1)))
 
 
 def refuse_faults(faults: list[tuple[str, str]], n_read: int, skip_unreadable: bool) -> None:

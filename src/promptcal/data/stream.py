@@ -1,7 +1,6 @@
 """Views of images too many to keep decoded: read again each time, by a DataLoader's workers ahead of training."""
 
 import hashlib
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from promptcal import distributed
 from promptcal.data.images import ImageSet, UnreadableImage
-from promptcal.data.store import ImageStore, decoded, refuse_faults
-from promptcal.data.views import Normalise, View
+from promptcal.data.store import ImageStore, decoded_by, refuse_faults
+from promptcal.data.views import WHOLE, Normalise, View
+from promptcal.distributed import ALONE, Group
 
 
 class StreamedImages:
@@ -36,39 +37,42 @@ def inspect(
     *,
     skip_unreadable: bool = False,
     on_progress: Callable[[int], None] = lambda done: None,
+    group: Group = ALONE,
 ) -> tuple[StreamedImages, list[int], list[tuple[str, str]]]:
     """As `store.decode`, keeping nothing: every image is read once, to find the bad ones before training does."""
-    kept, faults = [], []
-    digest = hashlib.sha256()
-    for i, image in enumerate(decoded(images, shorter_side)):
+    digests, kept, faults = [], [], []
+    for i, image in decoded_by(group, images, shorter_side, on_progress):
         if isinstance(image, UnreadableImage):
             faults.append((images.names[i], str(image)))
         else:
-            digest.update(np.ascontiguousarray(image).data)
+            digests.append(hashlib.sha256(np.ascontiguousarray(image).data).digest())
             kept.append(i)
-        on_progress(i + 1)
+    digests, kept, faults = group.all_of(digests), group.all_of(kept), group.all_of(faults)
     refuse_faults(faults, len(kept), skip_unreadable)
-    return StreamedImages(images.subset(kept), shorter_side, digest.digest()), kept, faults
+    digest = hashlib.sha256(b"".join(digests)).digest()
+    return StreamedImages(images.subset(kept), shorter_side, digest), kept, faults
 
 
 class _Batches(Dataset[Tensor]):
     """Item k is batch k of views, made in a worker by the very code that serves stored images."""
 
-    def __init__(self, source: StreamedImages, size: int, order: Tensor, seeds: Sequence[int] | None) -> None:
-        self.source, self.size, self.order, self.seeds = source, size, order, seeds
+    def __init__(
+        self, source: StreamedImages, size: int, order: Tensor, seeds: Sequence[int] | None, part: slice = WHOLE
+    ) -> None:
+        self.source, self.size, self.order, self.seeds, self.part = source, size, order, seeds, part
 
     def __len__(self) -> int:
         return len(self.order)
 
     def __getitem__(self, k: int) -> Tensor:
-        chosen, place = self.order[k].unique(return_inverse=True)  # an image drawn twice is decoded once
+        chosen, place = self.order[k][self.part].unique(return_inverse=True)  # an image drawn twice is decoded once
         store = ImageStore.of([self.source.image(int(i)) for i in chosen])
         unchanged = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)
         view = View(store, self.size, *unchanged)
         if self.seeds is None:
             views = view.centre(place)
         else:
-            views = view.random(place.repeat(2), torch.Generator().manual_seed(self.seeds[k]))
+            views = view.cropped(place.repeat(2), view.draws_of_two(self.order.shape[1], self.seeds[k], self.part))
         return views.round().to(torch.uint8)  # four times less to hand over
 
 
@@ -94,11 +98,11 @@ class StreamedView:
         self.size = size
         self.device = torch.device(device)
         self.normalise = Normalise(mean, std, self.device)
-        self.workers = (os.cpu_count() or 1) if workers is None else workers
+        self.workers = distributed.cores() if workers is None else workers
 
-    def batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Tensor]:
+    def batches(self, order: Tensor, seeds: Sequence[int], part: slice = WHOLE) -> Iterator[Tensor]:
         """As `View.batches`."""
-        return self._loaded(_Batches(self.source, self.size, order, seeds))
+        return self._loaded(_Batches(self.source, self.size, order, seeds, part))
 
     def centres(self, images: Tensor, batch_size: int) -> Iterator[Tensor]:
         """As `View.centres`."""

@@ -9,6 +9,8 @@ from torch import Tensor
 from promptcal.data.enlarge import enlarged_crops, enlarging_matrix
 from promptcal.data.store import ImageStore
 
+WHOLE = slice(None)
+
 
 class Normalise:
     """Pixels 0..255 to (pixel / 255 - mean) / std, as one multiplication and one addition."""
@@ -84,17 +86,35 @@ class View:
 
     def random(self, index: Tensor, generator: torch.Generator) -> Tensor:
         """One random crop, mirrored half of the time, of each image; ``generator`` is the host's."""
+        return self.cropped(index, self.draws(len(index), generator))
+
+    @staticmethod
+    def draws(n: int, generator: torch.Generator) -> Tensor:
+        """What decides over n crops: 3 x n random numbers."""
+        return torch.rand(3, n, generator=generator)
+
+    @classmethod
+    def draws_of_two(cls, n: int, seed: int, part: slice = WHOLE) -> Tensor:
+        """The same for two views of each of n images; of the images in ``part``, what they have among all n."""
+        draws = cls.draws(2 * n, torch.Generator().manual_seed(seed))
+        return draws if part == WHOLE else draws.view(3, 2, n)[:, :, part].flatten(1)
+
+    def cropped(self, index: Tensor, draws: Tensor) -> Tensor:
+        """A crop of each image, down, across and mirrored as its three ``draws`` say."""
         index = index.to(self.store.device, non_blocking=True)
-        draws = torch.rand(3, len(index), generator=generator).to(self.store.device, non_blocking=True)
+        draws = draws.to(self.store.device, non_blocking=True)
         spare_rows, spare_columns = self._spare(index)
         top = (draws[0] * (spare_rows + 1)).long().clamp(max=spare_rows)
         left = (draws[1] * (spare_columns + 1)).long().clamp(max=spare_columns)
         return self._crops(index, top, left, draws[2] < 0.5)
 
-    def batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Tensor]:
-        """Two random views of the images in each row of ``order``: the first ones, then the second ones."""
+    def batches(self, order: Tensor, seeds: Sequence[int], part: slice = WHOLE) -> Iterator[Tensor]:
+        """Two random views of the images in each row of ``order``: the first ones, then the second ones.
+
+        Only those in ``part`` of the row, with the crops they have among all of it.
+        """
         for index, seed in zip(order, seeds, strict=True):
-            yield self.random(index.repeat(2), torch.Generator().manual_seed(seed))
+            yield self.cropped(index[part].repeat(2), self.draws_of_two(len(index), seed, part))
 
     def centres(self, images: Tensor, batch_size: int) -> Iterator[Tensor]:
         """The centre crops of many images, batch by batch."""

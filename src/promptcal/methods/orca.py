@@ -63,7 +63,7 @@ class ORCANetwork(ClassifierNetwork):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The feature, and its cosines with the prototypes."""
-        embedding = self.vit(images).cls.float()
+        embedding = self.embeddings(images).cls.float()
         return embedding, self.classifier(embedding)
 
     def classify(self, features: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class RankStatsNetwork(ClassifierNetwork):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """L2-normalised features, and their logits."""
-        features = F.normalize(self.vit(images).cls.float(), dim=1)
+        features = F.normalize(self.embeddings(images).cls.float(), dim=1)
         return features, self.classify(features)
 
     def classify(self, features: Tensor) -> Tensor:

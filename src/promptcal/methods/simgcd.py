@@ -54,7 +54,7 @@ class SimGCDNetwork(ClassifierNetwork):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines with the prototypes, and the L2-normalised projection z."""
-        embedding = self.vit(images).cls.float()
+        embedding = self.embeddings(images).cls.float()
         return self.classifier(embedding), F.normalize(self.projection(embedding).float(), dim=1)
 
     def classify(self, features: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class UNONetwork(ClassifierNetwork):
 
     def forward(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Cosines with known and new prototypes, by head and by over-clustering head."""
-        features = F.normalize(self.vit(images).cls.float(), dim=1)
+        features = F.normalize(self.embeddings(images).cls.float(), dim=1)
         known = self.known(features)
         heads, overclustering = (
             [torch.cat([known, head(features)], dim=1) for head in group] for group in (self.heads, self.overclustering)

@@ -5,8 +5,10 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from promptcal.distributed import ALONE, Group
+from promptcal.errors import ConfigError
 from promptcal.models.head import DINOHead, Projection
-from promptcal.models.prompted_vit import PromptedViT
+from promptcal.models.prompted_vit import PromptedViT, Tokens
 
 
 class TokenOutput(NamedTuple):
@@ -22,9 +24,33 @@ class TrainedNetwork(nn.Module):
     def __init__(self, vit: PromptedViT) -> None:
         super().__init__()
         self.vit = vit
+        self.group: Group = ALONE
+
+    def join(self, group: Group) -> None:
+        """Train with other processes: from the first one's values, each on its part of the batches."""
+        if group.world > 1 and any(map(_drops_out, self.modules())):
+            raise ConfigError("a backbone that drops out would do so otherwise in several processes; train it in one")
+        self.group = group
+        group.copy_from_first([*self.parameters(), *self.buffers()])
+
+    def embeddings(self, images: Tensor) -> Tokens:
+        """Of two views of the whole batch, though each process of a group is given only its part of the images."""
+        cls, prompt = self.vit(images)
+        gathered = self.group.gathered
+        return Tokens(gathered(cls, views=2), None if prompt is None else gathered(prompt, views=2))
+
+    def add_up_gradients(self) -> None:
+        """Those of the ViT, which each process has only of its own part; what is on top of it saw the whole batch."""
+        if self.group.world > 1:
+            self.group.add_up([p.grad for p in self.vit.parameters() if p.grad is not None])
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
+
+
+def _drops_out(module: nn.Module) -> bool:
+    """Whether it is one of PyTorch's or timm's kinds of dropout and switched on."""
+    return "Drop" in type(module).__name__ and any(getattr(module, name, 0) for name in ("p", "drop_prob", "prob"))
 
 
 class Network(TrainedNetwork):
@@ -48,10 +74,11 @@ class Network(TrainedNetwork):
             self.heads["prompt"] = self._new_head().to(device)
 
     def forward(self, images: Tensor) -> dict[str, TokenOutput]:
-        embeddings = self.vit(images)
+        embeddings = self.embeddings(images)
         outputs = {}
         for token, head in self.heads.items():
             embedding = embeddings.cls if token == "cls" else embeddings.prompt
+            assert embedding is not None
             with self.vit.arithmetic(images.device):
                 projection = head(embedding)
             outputs[token] = TokenOutput(F.normalize(embedding.float(), dim=1), projection)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from promptcal.data import StreamedView, View
+from promptcal.distributed import ALONE, Group
 from promptcal.models import PromptedViT, TrainedNetwork
 
 
@@ -17,17 +18,22 @@ def embed(
     *,
     batch_size: int = 256,
     on_progress: Callable[[int], None] = lambda done: None,
+    group: Group = ALONE,
 ) -> Tensor:
-    """L2-normalised class-token embeddings of the centre views, on the network's device."""
+    """L2-normalised class-token embeddings of the centre views, on the network's device.
+
+    Of a group of processes each embeds its part of the images, and all get all of them.
+    """
+    own = images[group.equal_part(len(images))]
     was_training = network.training
     network.eval()
     vit = network if isinstance(network, PromptedViT) else network.vit
     features: list[Tensor] = []
-    for views in view.centres(_in_full_batches(images, batch_size) if vit.is_compiled else images, batch_size):
+    for views in view.centres(_in_full_batches(own, batch_size) if vit.is_compiled else own, batch_size):
         features.append(torch.nn.functional.normalize(vit(views).cls.float(), dim=1))
-        on_progress(min(len(images), sum(map(len, features))))
+        on_progress(min(len(images), group.world * sum(map(len, features))))
     network.train(was_training)
-    return torch.cat(features)[: len(images)]
+    return group.gathered(torch.cat(features)[: len(own)])[: len(images)]
 
 
 def _in_full_batches(images: Tensor, batch_size: int) -> Tensor:

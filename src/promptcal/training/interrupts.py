@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM and a time limit as a wish, granted between two steps; a second Ctrl-C is granted at once."""
 
+import math
 import signal
 import threading
 import time
@@ -7,6 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from promptcal.distributed import Group
+
+_CLOCK = 1  # among the signals' numbers, of which none that is listened to is that low
 TIME_IS_UP = 75  # exit code: nothing went wrong, the same command with --resume goes on
 
 
@@ -23,6 +27,15 @@ class StopRequest:
 
     def _time_is_up(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def heard_by_any(self, group: Group) -> bool:
+        """Whether any process of a group was asked to stop, on which all then stop before the same step."""
+        heard = group.largest(self.signal or (_CLOCK if self._time_is_up() else 0))
+        if heard == _CLOCK:
+            self._deadline = -math.inf
+        elif heard and self.signal is None:
+            self.signal = heard
+        return bool(heard)
 
     @property
     def exit_code(self) -> int:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from promptcal.config import OptimConfig
 from promptcal.data import BalancedSampler, StreamedView, View
+from promptcal.data.views import WHOLE
 from promptcal.errors import Interrupted, TrainingError
 from promptcal.training.checkpoints import Checkpoints, load_trained, weights_in_place
 from promptcal.training.interrupts import StopRequest
@@ -50,15 +51,19 @@ class Position:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Views of the images, their training labels (-1 = unlabelled), and how batches are drawn from them."""
+    """Views of the images, their training labels (-1 = unlabelled), and how batches are drawn from them.
+
+    ``part`` is this process's part of a batch, of which it sees the views; labels and indices are of the whole batch.
+    """
 
     view: View | StreamedView
     labels: Tensor
     sampler: BalancedSampler
+    part: slice = field(default_factory=lambda: WHOLE)
 
     def batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Batch]:
         """A batch for each row of ``order``; its seed decides crops, flips and what the stage draws."""
-        for views, indices, seed in zip(self.view.batches(order, seeds), order, seeds, strict=True):
+        for views, indices, seed in zip(self.view.batches(order, seeds, self.part), order, seeds, strict=True):
             twice = indices.repeat(2).to(views.device, non_blocking=True)
             yield Batch(views, self.labels[twice], twice, torch.Generator(views.device).manual_seed(seed))
 
@@ -139,6 +144,7 @@ class Loop:
                 "and start anew (the checkpoint of the epoch before is kept)"
             )
         position.next_epoch()
+        self.stage.network.group.keep_together(self.parameters.values())
         record |= self._look()
         record["seconds"] = time.monotonic() - started
         self.recorder.epoch(record, position.epoch * len(order))
@@ -149,6 +155,7 @@ class Loop:
         result = self.stage.step(batch, epochs_done)
         self.optimiser.zero_grad(set_to_none=True)
         result.loss.backward()
+        self.stage.network.add_up_gradients()
         self.optimiser.step()
         self.stage.after_update()
         position.add({"loss": result.loss.detach(), **result.logs})
@@ -173,7 +180,7 @@ class Loop:
         self.checkpoints.save_best(self.stage.name, self.stage.network)
 
     def _stop_if_asked(self) -> None:
-        if self.stop:
+        if self.stop.heard_by_any(self.stage.network.group):
             self.save()
             position = self.position
             raise Interrupted(

@@ -72,7 +72,10 @@ class Selector:
         return np.sort(by_need[first_mention][:allowed])
 
     def look(self, network: TrainedNetwork, stage: str) -> Look:
-        features = embed(network, self.view, self.images)
+        features = embed(network, self.view, self.images, group=network.group)
+        return network.group.on_first(lambda: self._judge(features, network, stage))
+
+    def _judge(self, features: Tensor, network: TrainedNetwork, stage: str) -> Look:
         if isinstance(network, ClassifierNetwork):
             clusters = network.classify(features).argmax(dim=1).cpu().numpy()
         else:

@@ -28,10 +28,13 @@ class Distillation:
         """Mean squared difference of the L2-normalised class tokens on images drawn by ``seed``."""
         generator = torch.Generator().manual_seed(seed)
         images = torch.randint(len(self.view.store), (self.batch_size,), generator=generator)
-        views = self.view.random(images, generator)
+        draws = self.view.draws(len(images), generator)
+        part = network.group.part(len(images))
+        views = self.view.cropped(images[part], draws[:, part])
         with torch.no_grad():
             target = F.normalize(self.frozen(views).cls.float(), dim=1)
-        return F.mse_loss(F.normalize(network.vit(views).cls.float(), dim=1), target)
+        student = F.normalize(network.vit(views).cls.float(), dim=1)
+        return F.mse_loss(network.group.gathered(student), network.group.gathered(target))
 
 
 class WarmupStage(PlainStage):

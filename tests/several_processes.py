@@ -1,0 +1,193 @@
+"""What the processes of tests/test_distributed.py do: run by torchrun, or imported to do the same alone.
+
+    torchrun --nproc-per-node 2 tests/several_processes.py FOLDER
+
+Each process leaves what it found in FOLDER/RANK.pt; the tests compare.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from timm.models.vision_transformer import VisionTransformer
+
+from promptcal import distributed
+from promptcal.config import load_config
+from promptcal.data import BalancedSampler, ImageSet, View
+from promptcal.data.store import ImageStore, decode
+from promptcal.errors import LabelError, PromptCALError
+from promptcal.methods import Surroundings, method_of
+from promptcal.models import PromptedViT
+from promptcal.training.checkpoints import Checkpoints
+from promptcal.training.embedding import embed
+from promptcal.training.interrupts import StopRequest
+from promptcal.training.loop import Loop, TrainingData
+from promptcal.training.recorder import Recorder
+from promptcal.training.warmup import Distillation
+
+STEPS, BATCH, IMAGES, CLASSES, KNOWN = 20, 8, 42, 5, 2
+SETTINGS = (
+    "model.head_hidden=12",
+    "model.head_bottleneck=6",
+    "model.head_prototypes=20",
+    f"data.batch_size={BATCH}",
+    "optim.lr=0.05",
+    "affinity.k=3",
+    "affinity.memory=24",
+    "affinity.negatives=8",
+    "switches.beta_ramp_epochs=0",
+)
+# name: method, stages of 20 steps in all, further settings
+TRIALS = {
+    "promptcal": ("promptcal", {"warmup": 8, "affinity": 12}, ()),
+    "promptcal as in the paper": ("promptcal", {"warmup": 8, "affinity": 12}, ("variant=paper",)),
+    "promptcal-warmup": ("promptcal-warmup", {"warmup": 20}, ()),
+    "distillation": ("promptcal-warmup", {"warmup": 20}, ("warmup.distillation=somewhere",)),
+    "gcd": ("gcd", {"gcd": 20}, ()),
+    "simgcd": ("simgcd", {"simgcd": 20}, ()),
+    "orca": ("orca", {"orca": 20}, ()),
+    "uno": ("uno", {"uno": 20}, ()),
+    "rankstats": ("rankstats", {"rankstats": 20}, ()),
+}
+
+
+def pixels():
+    """Images of different shapes, each a colour of its own, so that no two are about as near to a third."""
+    random = np.random.default_rng(0)
+    shapes = random.integers(9, 14, size=(IMAGES, 2))
+    noise = [random.integers(0, 64, size=(*shape, 3)) for shape in shapes]
+    colours = random.integers(0, 192, size=(IMAGES, 1, 1, 3))
+    return [(colour + grain).astype(np.uint8) for colour, grain in zip(colours, noise, strict=True)]
+
+
+def tiny_vit(**more):
+    vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=0, **more)
+    for block in vit.blocks:  # a new one's are so small that it embeds all images nearly alike
+        for weight in (block.attn.qkv.weight, block.attn.proj.weight, block.mlp.fc1.weight, block.mlp.fc2.weight):
+            weight.data.mul_(10)
+    return vit
+
+
+def view_of_all():
+    return View(ImageStore.of(pixels()), 8, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+
+
+def trained(name, group, folder):
+    """Loss of each step, and network and stage at the end, of 20 steps in this process's part of the batches."""
+    method_name, stages, more = TRIALS[name]
+    config = load_config(values={"n_classes": CLASSES, "method": method_name}, overrides=(*SETTINGS, *more))
+    # a group must start from the first process's values, whatever the others have
+    torch.manual_seed(group.place.rank)
+    method = method_of(config)
+    network = method.network(PromptedViT(tiny_vit(), prompts=config.model.prompts), KNOWN)
+    network.join(group)
+    frozen = PromptedViT(tiny_vit(), prompts=0, train_blocks=0)
+    group.copy_from_first(frozen.parameters())
+    distillation = (
+        Distillation(frozen, view_of_all(), BATCH, 0.5, 5) if "warmup.distillation=somewhere" in more else None
+    )
+    labels = torch.arange(IMAGES) % CLASSES
+    labels[labels >= KNOWN] = -1
+    data = TrainingData(view_of_all(), labels, BalancedSampler(labels >= 0, BATCH), group.part(BATCH))
+    losses, states = [], []
+    for stage_name, steps in stages.items():
+        stage = method.stage(stage_name, network, Surroundings(None, KNOWN, lambda: distillation))
+        loop = Loop(
+            stage,
+            data,
+            epochs=1,
+            optim=config.optim,
+            seed=0,
+            look=None,
+            look_every=1,
+            checkpoints=Checkpoints(folder),
+            recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
+            stop=StopRequest(),
+        )
+        order = torch.cat([data.sampler.epoch(epoch) for epoch in range(-(-steps // data.sampler.steps_per_epoch))])
+        for done, batch in enumerate(data.batches(order[:steps], range(steps))):
+            before = loop.position.sums.get("loss", torch.zeros(()))
+            loop.step(batch, done / data.sampler.steps_per_epoch)
+            losses.append(loop.position.sums["loss"] - before)
+        states.append(stage.state_dict())
+    return {
+        "losses": torch.stack(losses),
+        "weights": {name: p.detach().clone() for name, p in network.trained_parameters().items()},
+        "states": states,
+        "embeddings": embed(network, view_of_all(), torch.arange(IMAGES), batch_size=5, group=group),
+    }
+
+
+def batch_rows(world=1):
+    """Embeddings of two views of 2 images a process, both first views before both second ones, as one process has."""
+    return torch.arange(2.0 * 2 * world * 3).view(-1, 3).sin()
+
+
+def loss_of(rows):
+    """One that depends on the order of the rows, and in which each one's gradient depends on all."""
+    return ((rows @ rows.T).exp() * torch.arange(float(len(rows)))).sum().log()
+
+
+def gathered(group):
+    world, n = group.world, 2 * group.world
+    part = group.part(n)
+    own = batch_rows(world).view(2, n, 3)[:, part].reshape(-1, 3).requires_grad_()
+    rows = group.gathered(own, views=2)
+    loss_of(rows).backward()
+    return {"rows": rows.detach(), "gradient": own.grad, "half": group.gathered(own.detach().bfloat16(), views=2)}
+
+
+def error_of(work):
+    try:
+        work()
+    except PromptCALError as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def refuse_labels():
+    raise LabelError("these labels will not do")
+
+
+def messages(group):
+    rank = group.place.rank
+    apart = torch.ones(3) + (0.5 if rank else 0.0)
+    nearly = torch.ones(3) + (1e-6 if rank else 0.0)
+    group.keep_together([nearly])
+    summed = [torch.full((2,), float(rank)), torch.ones(1, 3)]
+    group.add_up(summed)
+    return {
+        "summed": summed,
+        "nearly": nearly,
+        "apart": error_of(lambda: group.keep_together([apart])) if rank else group.keep_together([apart]),
+        "result of first": group.on_first(lambda: rank + 10),
+        "error of first": error_of(lambda: group.on_first(refuse_labels)),
+        "told": group.told_by_all(rank),
+        "largest": group.largest(3 if rank == 1 else 1),
+        "joined": group.joined(torch.full((rank + 1,), rank, dtype=torch.uint8)),
+        "same": error_of(lambda: group.check_same("images", "images")),
+        "not same": error_of(lambda: group.check_same(rank, "images")),
+        "said": group.is_first_to_say("the same"),
+    }
+
+
+def decoding(group, folder):
+    """The embedded images' store, each process having decoded a part of them; one cannot be read."""
+    images = ImageSet.of(sorted((folder / "images").iterdir()))
+    store, kept, faults = decode(images, 10, skip_unreadable=True, group=group)
+    return {"pixels": store.pixels, "heights": store.heights, "kept": kept, "faults": faults}
+
+
+@distributed.by_all_processes
+def main(folder: Path) -> None:
+    group = distributed.group()
+    found = {"gathered": gathered(group), "messages": messages(group), "decoding": decoding(group, folder)}
+    found |= {name: trained(name, group, folder) for name in TRIALS}
+    torch.save(found, folder / f"{group.place.rank}.pt")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]))

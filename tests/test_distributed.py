@@ -1,0 +1,171 @@
+"""Several processes do what one does: batches, gradients, stores, embeddings; and what they refuse."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import several_processes as scene
+from promptcal import distributed
+from promptcal.data import ImageSet
+from promptcal.data.store import decode
+from promptcal.distributed import ALONE, Group, Place
+from promptcal.errors import ConfigError
+from promptcal.models import PromptedViT, TrainedNetwork
+
+# float32, summed in another order; a new head normalises what it makes of small numbers, which magnifies rounding
+TOLERANCES = {"losses": 1e-5, "states": 5e-5, "embeddings": 1e-5, "weights": 5e-4}
+
+
+def launch(world, *command, **more):
+    """torchrun on a free port of its own."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    return subprocess.run([*torchrun, *map(str, command)], capture_output=True, text=True, timeout=200, **more)
+
+
+@pytest.fixture(
+    scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)], ids=lambda world: f"{world} processes"
+)
+def found(request, tmp_path_factory):
+    """What each of several processes found, in order."""
+    folder = tmp_path_factory.mktemp("processes")
+    (folder / "images").mkdir()
+    for i, image in enumerate(scene.pixels()):
+        Image.fromarray(image).save(folder / "images" / f"{i:02d}.png")
+    (folder / "images" / "17.png").write_bytes(b"no image")
+    ended = launch(request.param, scene.__file__, folder)
+    assert ended.returncode == 0, ended.stderr
+    return folder, [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(request.param)]
+
+
+def test_rows_are_gathered_in_the_order_of_one_process_and_their_gradient_is_whole(found):
+    processes = [process["gathered"] for process in found[1]]
+    world = len(processes)
+    rows = scene.batch_rows(world).requires_grad_()
+    scene.loss_of(rows).backward()
+    for rank, process in enumerate(processes):
+        assert torch.equal(process["rows"], rows.detach())
+        assert torch.equal(process["half"], rows.detach().bfloat16())
+        own = rows.grad.view(2, 2 * world, 3)[:, 2 * rank : 2 * rank + 2].reshape(-1, 3)
+        torch.testing.assert_close(process["gradient"], own, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("name", list(scene.TRIALS))
+def test_twenty_steps_are_those_of_one_process(found, name, tmp_path):
+    alone = scene.trained(name, ALONE, tmp_path)
+    assert len(alone["losses"]) == scene.STEPS
+    assert (alone["losses"][0] - alone["losses"][-1]).abs() > 1e-3  # it does learn
+    first = found[1][0][name]
+    for what, tolerance in TOLERANCES.items():
+        torch.testing.assert_close(first[what], alone[what], rtol=1e-5, atol=tolerance)
+    for other in found[1][1:]:
+        torch.testing.assert_close(other[name], first, rtol=0, atol=0)  # the processes stay together to the last bit
+
+
+def test_what_processes_tell_each_other(found):
+    world = len(found[1])
+    for rank, process in enumerate(found[1]):
+        told = process["messages"]
+        assert torch.equal(told["summed"][0], torch.full((2,), float(sum(range(world)))))
+        assert torch.equal(told["summed"][1], torch.full((1, 3), float(world)))
+        assert torch.equal(told["nearly"], torch.ones(3))
+        assert (told["apart"] is None) == (rank == 0)
+        if rank:
+            assert told["apart"][0] == "TrainingError"
+            assert "drifted away" in told["apart"][1]
+        assert told["result of first"] == 10
+        assert told["error of first"] == ("LabelError", "these labels will not do")
+        assert told["told"] == list(range(world))
+        assert told["largest"] == 3
+        assert told["joined"].tolist() == [r for r in range(world) for _ in range(r + 1)]
+        assert told["same"] is None
+        assert told["not same"][0] == "DataError"
+    assert sum(process["messages"]["said"] for process in found[1]) == 1
+
+
+def test_images_are_decoded_in_parts_and_all_get_all(found):
+    folder, processes = found
+    images = ImageSet.of(sorted((folder / "images").iterdir()))
+    store, kept, faults = decode(images, 10, skip_unreadable=True)
+    assert len(kept) == scene.IMAGES - 1
+    for process in processes:
+        shared = process["decoding"]
+        assert torch.equal(shared["pixels"], store.pixels)
+        assert torch.equal(shared["heights"], store.heights)
+        assert shared["kept"] == kept
+        assert shared["faults"] == faults
+
+
+@pytest.mark.parametrize(("n", "world"), [(10, 1), (10, 3), (9, 3), (2, 4)])
+def test_parts_make_up_the_whole(n, world):
+    groups = [Group(Place(rank, world)) for rank in range(world)]
+    assert [i for group in groups for i in range(n)[group.part(n)]] == list(range(n))
+    together = torch.cat([group.equal_part(n) for group in groups])
+    assert together[:n].tolist() == list(range(n))
+    assert len({len(group.equal_part(n)) for group in groups}) == 1
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_parts_of_a_batch_are_cropped_as_in_the_whole(world):
+    view, order, seeds = scene.view_of_all(), torch.arange(16).view(2, 8), [5, 6]
+    parts = [list(view.batches(order, seeds, Group(Place(rank, world)).part(8))) for rank in range(world)]
+    for k, whole in enumerate(view.batches(order, seeds)):
+        first, second = (torch.cat(views) for views in zip(*(part[k].chunk(2) for part in parts), strict=True))
+        assert torch.equal(torch.cat([first, second]), whole)
+
+
+def test_a_batch_that_cannot_be_divided_is_refused():
+    with pytest.raises(ConfigError, match=r"batch_size \(128\) cannot be divided among 3 .*data.batch_size=126"):
+        Group(Place(0, 3)).check(128, torch.device("cpu"))
+    Group(Place(0, 4)).check(128, torch.device("cpu"))
+    ALONE.check(127, torch.device("mps"))
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"), [("mps", "cpu or cuda"), ("cuda:1", "a GPU of its own"), ("cuda", "GPUs")]
+)
+def test_a_device_processes_cannot_share_is_refused(monkeypatch, device, reason):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match=reason):
+        Group(Place(0, 2, 0, 2)).check(128, torch.device(device))
+
+
+@pytest.mark.parametrize("kind", ["proj_drop_rate", "drop_path_rate", "patch_drop_rate"])
+def test_a_backbone_that_drops_out_is_refused_by_several(kind):
+    network = TrainedNetwork(PromptedViT(scene.tiny_vit(**{kind: 0.1})))
+    with pytest.raises(ConfigError, match="drops out"):
+        network.join(Group(Place(0, 2)))
+    TrainedNetwork(PromptedViT(scene.tiny_vit())).join(Group(Place(0, 2)))
+
+
+def test_where_a_process_stands_is_read_from_the_environment(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert Place.here() == Place(0, 1, 0, 1)
+    monkeypatch.setenv("WORLD_SIZE", "8")  # as some job systems set it for programs that have nothing to do with it
+    assert Place.here() == Place(0, 1, 0, 1)
+    for name, value in {"RANK": "5", "MASTER_ADDR": "there", "MASTER_PORT": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert Place.here() == Place(5, 8, 1, 4)
+
+
+def test_a_launch_is_known_again_after_a_restart(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert distributed.launch() is None
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job-7")
+    assert distributed.launch() == "job-7"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # torchrun's, where no id is given
+    assert distributed.launch() == distributed.launch() != "none"
+
+
+def test_commands_that_are_not_shared_are_refused_under_torchrun(monkeypatch, promptcal, tmp_path):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "there", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    code, _, errors = promptcal("predict", tmp_path, tmp_path)
+    assert code == 2
+    assert "predict runs in one process; leave torchrun out" in errors
+    assert not Path(tmp_path / "predictions.csv").exists()
