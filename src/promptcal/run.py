@@ -25,7 +25,7 @@ from promptcal.calibration import Calibration
 from promptcal.config import Config, validate
 from promptcal.data import ImageSet
 from promptcal.data.reading import view_of
-from promptcal.data.store import decode
+from promptcal.data.store import decode, refuse_faults
 from promptcal.device import choose_device, choose_dtype, computing_on
 from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
 from promptcal.methods import method_of
@@ -229,16 +229,24 @@ def embed_in_parts(
     device = next(vit.parameters()).device
     positions: list[int] = []
     features = []
+    left_out: list[tuple[str, str]] = []
     with progress_bar(console) as bar:
         task = bar.add_task("reading and embedding", total=len(images), note="")
         for first in range(0, len(images), _IMAGES_AT_ONCE):
             part = images.subset(range(first, min(first + _IMAGES_AT_ONCE, len(images))))
-            store, kept, _ = decode(part, resize, skip_unreadable=skip_unreadable)
-            view = view_of(store, *vit.preprocessing, resize=resize, device=device)
+            store, kept, faults = decode(part, resize, skip_unreadable=skip_unreadable, part=True)
+            left_out += faults
             positions += [first + i for i in kept]
-            with computing_on(device, vit.compute_dtype):
-                features.append(embed(vit, view, torch.arange(len(store))))
+            if kept:
+                view = view_of(store, *vit.preprocessing, resize=resize, device=device)
+                with computing_on(device, vit.compute_dtype):
+                    features.append(embed(vit, view, torch.arange(len(store))))
             bar.advance(task, len(part))
+    refuse_faults(left_out, len(positions), skip_unreadable)
+    if left_out:
+        told = "; ".join(f"{name} ({reason})" for name, reason in left_out)
+        message = f"{len(left_out)} unreadable images are left out: {told}"
+        warnings.warn(message, PromptCALWarning, stacklevel=2)
     return positions, torch.cat(features)
 
 

@@ -177,11 +177,13 @@ def decode(
     shorter_side: int,
     *,
     skip_unreadable: bool = False,
+    part: bool = False,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[ImageStore, list[int], list[tuple[str, str]]]:
     """The store, the positions of the images in it, and the name and fault of each image left out.
 
-    Unreadable images are an error that names them unless ``skip_unreadable``.
+    Unreadable images are an error that names them unless ``skip_unreadable``, and so is a store without any image
+    unless it is only a ``part`` of one.
     """
     parts, sizes, kept, faults = [], [], [], []
     for i, image in enumerate(decoded(images, stored_size(images, shorter_side))):
@@ -192,7 +194,8 @@ def decode(
             sizes.append(image.shape[:2])
             kept.append(i)
         on_progress(i + 1)
-    refuse_faults(faults, len(kept), skip_unreadable)
+    if not (part and skip_unreadable):
+        refuse_faults(faults, len(kept), skip_unreadable)
     return ImageStore.laid_out(_joined(parts), sizes), kept, faults
 
 

@@ -18,6 +18,7 @@ from PIL import Image
 
 from promptcal import files
 from promptcal.data.images import UnreadableImage
+from promptcal.data.opening import open_image
 
 if TYPE_CHECKING:
     from promptcal.run import Assignments
@@ -91,7 +92,7 @@ class Thumbnails:
 
 @lru_cache(maxsize=8)
 def _opened(sheet: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(sheet)).convert("RGB")
+    return open_image(io.BytesIO(sheet)).convert("RGB")
 
 
 def chosen_images(assignments: "Assignments", most: int = MOST_IMAGES) -> np.ndarray:
