@@ -187,8 +187,7 @@ def test_any_bytes_are_an_image_of_bounded_size_or_unreadable(data):
     images = opened(data)
     try:
         image = images.image(0)
-    except UnreadableImage as fault:
-        assert str(fault)
+    except UnreadableImage:
         return
     assert isinstance(image, Image.Image)
     assert image.mode == "RGB"
