@@ -444,7 +444,10 @@ class Run:
         if self.directory.skipped_file.exists():
             try:
                 with self.directory.skipped_file.open(newline="", encoding="utf-8") as file:
-                    for row in csv.DictReader(file):  # by rising position, so that each finds its place
+                    table = csv.DictReader(file)
+                    if not {"path", "position"} <= {*(table.fieldnames or ())}:
+                        raise ValueError("its columns")
+                    for row in table:  # by rising position, so that each finds its place
                         skipped.append(int(row["position"]))
                         if not 0 <= skipped[-1] <= len(names):
                             raise ValueError(f"the position {skipped[-1]}")

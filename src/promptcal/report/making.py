@@ -16,6 +16,7 @@ from promptcal.arrays import read_array
 from promptcal.data import ImageSet, StreamedImages
 from promptcal.data.images import OpenFile
 from promptcal.errors import PromptCALWarning, RunError
+from promptcal.methods import METHODS
 from promptcal.report.attention import AttentionMaps, Examples, attention_maps, example_record, overlay_sheet
 from promptcal.report.data import Findings, page_data
 from promptcal.report.html import render
@@ -24,6 +25,8 @@ from promptcal.report.thumbnails import Thumbnails, chosen_images, make_thumbnai
 from promptcal.run import Run, refuse_ways_out
 from promptcal.training.recorder import progress_bar
 from promptcal.training.seeds import derive_seed
+
+_PARTS = ("all", "known", "new")
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,15 @@ def _embeddings(run: Run, n_images: int) -> np.ndarray:
 
 def _results(run: Run) -> dict[str, Any]:
     file = run.directory.results_file
-    found = _json(file, file.read_text(encoding="utf-8")) if file.is_file() else {}
+    found = _json(file, _read(file)) if file.is_file() else {}
+    steps = [step for step in found.values() if isinstance(step, dict) and "accuracy" in step]
+    shares = [
+        step["accuracy"].get(part, "") if isinstance(step["accuracy"], dict) else ""
+        for step in steps
+        for part in _PARTS
+    ]
+    if found.get("method", "kmeans") not in list(METHODS) or not all(map(_is_number, [*shares, found.get("seconds")])):
+        raise RunError(f"{file} is damaged (it tells no results); delete it")
     return found
 
 
@@ -183,10 +194,22 @@ def _records(run: Run) -> list[dict[str, Any]]:
     file = run.directory.metrics_file
     if not file.is_file():
         return []
-    records = [_json(file, line) for line in file.read_text(encoding="utf-8").splitlines()]
-    if not all(isinstance(record.get("stage"), str) for record in records):
-        raise RunError(f"{file} is damaged (an epoch of no stage); delete it")
+    records = [_json(file, line) for line in _read(file).splitlines()]
+    for record in records:
+        if not isinstance(record.get("stage"), str) or not all(map(_is_number, (record | {"stage": 0}).values())):
+            raise RunError(f"{file} is damaged (an epoch of no stage, or figures that are none); delete it")
     return records
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, int | float)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise RunError(f"{file} is damaged ({error}); delete it") from error
 
 
 def _json(file: Path, text: str) -> dict[str, Any]:
