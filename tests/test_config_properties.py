@@ -70,7 +70,7 @@ def test_every_setting_is_here():
 
 
 @pytest.mark.parametrize("path", FIELDS, ids=".".join)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(value=VALUES)
 def test_any_value_of_any_setting_is_taken_or_refused_by_name(path, value):
     given_values = {"n_classes": 5, **nested(path, value)}
@@ -88,7 +88,7 @@ def _depends(message):
     return any(name in message for name in ("model.prompts", "affinity.semicl", "supervised_prompts", "epochs"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.dictionaries(st.sampled_from([p[0] for p in FIELDS]) | st.text(max_size=8) | st.integers(), VALUES, max_size=4)
 )
@@ -116,7 +116,7 @@ def _at(where):
     return section
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.text(max_size=60) | st.binary(max_size=60).map(lambda b: b.decode("latin-1")))
 def test_any_text_is_yaml_of_settings_or_refused(text):
     for key in ("seed", "affinity.k"):
@@ -130,7 +130,7 @@ JSON_LIKE = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(JSON_LIKE)
 def test_yaml_is_read_as_the_safe_loader_reads_it(value):
     text = yaml.safe_dump(value)

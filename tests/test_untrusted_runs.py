@@ -113,6 +113,8 @@ def test_whatever_a_file_of_a_run_holds_nothing_runs_and_one_sentence_is_said(ru
     file = run / name
     assert file.is_file()
     for kind, content in contents(file, mark).items():
+        if name in REMADE and kind not in ("pickle", "half"):
+            continue  # which takes a while
         file.write_bytes(content)
         os.utime(file)
         if name in REMADE:
@@ -403,7 +405,7 @@ JSON = st.recursive(
 KEYS = ("format", "status", "known_classes", "categories", "resize", "root", "folder", "former_names", "fingerprint")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.sampled_from(KEYS), value=JSON)
 def test_a_run_json_is_sound_or_refused(sound, tmp_path, key, value):
     info = json.loads((sound / "run.json").read_text())
@@ -420,7 +422,7 @@ def test_a_run_json_is_sound_or_refused(sound, tmp_path, key, value):
         assert all(isinstance(name, str) for name in found["categories"])
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     column=st.sampled_from(["path", "cluster", "confidence", "labelled", "second", "second_confidence"]),
     value=st.text(max_size=12) | st.integers().map(str) | st.floats().map(str),

@@ -181,7 +181,7 @@ def damaged_images(draw):
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(damaged_images(), st.binary(max_size=200)))
 def test_any_bytes_are_an_image_of_bounded_size_or_unreadable(data):
     images = opened(data)

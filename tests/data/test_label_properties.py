@@ -37,7 +37,7 @@ def expected(label):
     return None if text in ("", "-1", "-1.0") else text
 
 
-QUIET = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUIET = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @QUIET
