@@ -7,6 +7,7 @@ The threshold needs no label: it is the cosine with the nearest centre that 95 %
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -60,8 +61,13 @@ class Calibration:
     @classmethod
     def read(cls, path: Path) -> "Calibration":
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            found = cls(**json.loads(path.read_text(encoding="utf-8")))
+            if not (found.temperature > 0 and math.isfinite(found.temperature)):
+                raise ValueError(f"the temperature {found.temperature}")
+            if found.threshold is not None and not math.isfinite(found.threshold):
+                raise ValueError(f"the threshold {found.threshold}")
+            return found
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise RunError(f"{path} cannot be read ({error}); fit again with --overwrite") from error
 
 

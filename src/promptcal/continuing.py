@@ -48,8 +48,12 @@ class Earlier:
         return self.run.path
 
     def settings(self, method: str | None) -> Config:
-        """Those of the run, to change single ones of; a run that trained nothing may be gone on from by any method."""
+        """Those of the run, to change single ones of; a run that trained nothing may be gone on from by any method.
+
+        Not its cache: where to write is for who fits to say, not for a run that may be from elsewhere.
+        """
         config, switches = self.run.config, self.run.config.switches
+        config = config.model_copy(update={"data": config.data.model_copy(update={"cache": None})})
         if self._has_weights:  # those of its [P] head, too
             switches = switches.model_copy(update={"prompt_head": "from-warmup"})
         elif method not in (None, "kmeans"):

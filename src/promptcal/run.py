@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
@@ -24,18 +23,20 @@ from promptcal._version import __version__
 from promptcal.calibration import Calibration
 from promptcal.config import Config, validate
 from promptcal.data import ImageSet
+from promptcal.data.opening import is_image
 from promptcal.data.reading import view_of
-from promptcal.data.store import decode
+from promptcal.data.store import decode, refuse_faults
 from promptcal.device import choose_device, choose_dtype, computing_on
 from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
 from promptcal.methods import method_of
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork, load_weights
 from promptcal.partition import centre_cosines, choices, classifier_logits, nearest_centres
+from promptcal.run_info import FORMAT, read_info
 from promptcal.training.embedding import embed
 from promptcal.training.recorder import progress_bar
 from promptcal.training.seeds import derive_seed
+from promptcal.yaml_text import read_yaml
 
-FORMAT = 1
 _IMAGES_AT_ONCE = 2048  # decoded together when new images are embedded
 
 
@@ -138,24 +139,23 @@ class RunDirectory:
     def info(self) -> dict[str, Any]:
         if not self.exists():
             raise RunError(f"{self.path} is not a run directory (it has no run.json); give the --output of a fit")
-        try:
-            info = json.loads(self.info_file.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise RunError(f"{self.info_file} is damaged ({error}); fit again with --overwrite") from error
-        if info.get("format") != FORMAT:
-            raise RunError(
-                f"{self.path} has run format {info.get('format')}, and this promptcal {__version__} reads {FORMAT}; "
-                "use the version that made it"
-            )
-        return info
+        return read_info(self.info_file)
+
+    def check_links(self) -> None:
+        """Refuse a run that would have others write, through its links, what lies outside of it."""
+        home = self.path.resolve()
+        written = (self.sheets_folder, self.thumbnails_folder, self.figures_folder, self.checkpoints_folder)
+        for place in (*written, self.path / "tensorboard", self.metrics_file):
+            if not place.resolve().is_relative_to(home):
+                raise RunError(f"{place} is a link that leads out of the run; put what it links to in its place")
 
     def write_info(self, info: dict[str, Any]) -> None:
         files.write_json(self.info_file, {"format": FORMAT, "promptcal": __version__, **info})
 
     def config(self) -> Config:
         try:
-            return validate(yaml.safe_load(self.config_file.read_text(encoding="utf-8")))
-        except (OSError, yaml.YAMLError, TypeError, ValueError) as error:
+            return validate(read_yaml(self.config_file.read_text(encoding="utf-8")))
+        except (OSError, TypeError, ValueError) as error:
             raise RunError(f"{self.config_file} cannot be read ({error}); fit again with --overwrite") from error
 
     def write_truth(self, names: Sequence[str], truth: Sequence[str | None]) -> None:
@@ -171,6 +171,7 @@ class RunDirectory:
         if resume:
             if self.info()["status"] == "finished":
                 raise RunError(f"the run in {self.path} is finished; there is nothing to resume")
+            self.check_links()
         elif self.exists():
             finished = self.info()["status"] == "finished"
             remedy = "" if finished else " add --resume to go on with it,"
@@ -229,16 +230,24 @@ def embed_in_parts(
     device = next(vit.parameters()).device
     positions: list[int] = []
     features = []
+    left_out: list[tuple[str, str]] = []
     with progress_bar(console) as bar:
         task = bar.add_task("reading and embedding", total=len(images), note="")
         for first in range(0, len(images), _IMAGES_AT_ONCE):
             part = images.subset(range(first, min(first + _IMAGES_AT_ONCE, len(images))))
-            store, kept, _ = decode(part, resize, skip_unreadable=skip_unreadable)
-            view = view_of(store, *vit.preprocessing, resize=resize, device=device)
+            store, kept, faults = decode(part, resize, skip_unreadable=skip_unreadable, part=True)
+            left_out += faults
             positions += [first + i for i in kept]
-            with computing_on(device, vit.compute_dtype):
-                features.append(embed(vit, view, torch.arange(len(store))))
+            if kept:
+                view = view_of(store, *vit.preprocessing, resize=resize, device=device)
+                with computing_on(device, vit.compute_dtype):
+                    features.append(embed(vit, view, torch.arange(len(store))))
             bar.advance(task, len(part))
+    refuse_faults(left_out, len(positions), skip_unreadable)
+    if left_out:
+        told = "; ".join(f"{name} ({reason})" for name, reason in left_out)
+        message = f"{len(left_out)} unreadable images are left out: {told}"
+        warnings.warn(message, PromptCALWarning, stacklevel=2)
     return positions, torch.cat(features)
 
 
@@ -261,6 +270,7 @@ class Run:
         self.info = self.directory.info()
         if self.info["status"] != "finished":
             raise RunError(f"the run in {path} is not finished; run its fit again with --resume")
+        self.directory.check_links()
         self.config = self.directory.config()
         self.device = choose_device(device or self.config.device)
         self.names: list[str] = self.info["categories"]
@@ -269,12 +279,22 @@ class Run:
 
     @cached_property
     def centres(self) -> Tensor:
-        return self._read(self.directory.centres_file)["centres"].to(self.device)
+        width = self.network.vit.backbone.num_features
+        return self._stored_centres("centres", (len(self.names), width)).to(self.device)
 
     @cached_property
     def columns(self) -> Tensor:
         """Of a classifier: which of its outputs stands for which cluster."""
-        return self._read(self.directory.centres_file)["columns"].to(self.device)
+        columns = self._stored_centres("columns", (len(self.names),))
+        if not torch.equal(columns.sort().values, torch.arange(len(columns))):
+            raise RunError(f"{self.directory.centres_file} is damaged (columns); fit again with --overwrite")
+        return columns.to(self.device)
+
+    def _stored_centres(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        found = self._read(self.directory.centres_file).get(name)
+        if found is None or tuple(found.shape) != shape:
+            raise RunError(f"{self.directory.centres_file} does not fit its run ({name}); fit again with --overwrite")
+        return found
 
     @cached_property
     def network(self) -> TrainedNetwork:
@@ -298,7 +318,10 @@ class Run:
         if not self.directory.truth_file.is_file():
             return None
         with self.directory.truth_file.open(newline="", encoding="utf-8") as file:
-            told = {row["path"]: row["label"] for row in csv.DictReader(file)}
+            try:
+                told = {_text(row["path"]): _text(row["label"]) for row in csv.DictReader(file)}
+            except (KeyError, ValueError, TypeError, csv.Error) as error:
+                raise self._damaged(self.directory.truth_file, error) from error
         return [told.get(path) for path in self.assignments().paths]
 
     def embed(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> tuple[list[str], Tensor]:
@@ -376,35 +399,64 @@ class Run:
                 rows = list(csv.DictReader(file))
         except OSError as error:
             raise RunError(f"{self.directory.assignments_file} cannot be read ({error}); fit again") from error
+        except (ValueError, csv.Error) as error:
+            raise self._damaged(self.directory.assignments_file, error) from error
         number = {name: i for i, name in enumerate(self.names)}
-        return Assignments(
-            [row["path"] for row in rows],
-            np.array([int(row["cluster"]) for row in rows]),
-            np.array([float(row["confidence"]) for row in rows]),
-            self.names,
-            self.known,
-            np.array([row["labelled"] == "yes" for row in rows]),
-            np.array([number.get(row.get("second", ""), -1) for row in rows]),
-            np.array([float(row.get("second_confidence") or 0) for row in rows]),
-        )
+        try:
+            found = Assignments(
+                [_text(row["path"]) for row in rows],
+                np.array([int(row["cluster"]) for row in rows], dtype=np.int64),
+                np.array([float(row["confidence"]) for row in rows], dtype=np.float64),
+                self.names,
+                self.known,
+                np.array([row["labelled"] == "yes" for row in rows], dtype=bool),
+                np.array([number.get(row.get("second", ""), -1) for row in rows], dtype=np.int64),
+                np.array([float(row.get("second_confidence") or 0) for row in rows], dtype=np.float64),
+            )
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
+            raise self._damaged(self.directory.assignments_file, error) from error
+        if not ((found.clusters >= 0) & (found.clusters < len(self.names))).all():
+            raise self._damaged(self.directory.assignments_file, "a cluster that the run does not have")
+        if not (np.isfinite(found.confidence).all() and np.isfinite(found.second_confidence).all()):
+            raise self._damaged(self.directory.assignments_file, "a confidence that is no number")
+        return found
+
+    @staticmethod
+    def _damaged(file: Path, why: object) -> RunError:
+        return RunError(f"{file} is damaged ({' '.join(str(why).split())[:200]}); fit again with --overwrite")
 
     def held_out(self) -> list[str]:
         """Names of the images whose labels were kept back from training; older versions did not write them down."""
         if not self.directory.held_out_file.exists():
             return []
-        return json.loads(self.directory.held_out_file.read_text(encoding="utf-8"))
+        try:
+            names = json.loads(self.directory.held_out_file.read_text(encoding="utf-8"))
+            if not isinstance(names, list):
+                raise TypeError("not a list")
+            return [_text(name) for name in names]
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._damaged(self.directory.held_out_file, error) from error
 
     def given_images(self) -> tuple[ImageSet, list[int]]:
         """The names of all images the fit was given, and the positions among them of those it assigned."""
         names = list(self.assignments().paths)
         skipped: list[int] = []
         if self.directory.skipped_file.exists():
-            with self.directory.skipped_file.open(newline="", encoding="utf-8") as file:
-                for row in csv.DictReader(file):  # by rising position, so that each finds its place
-                    skipped.append(int(row["position"]))
-                    names.insert(skipped[-1], row["path"])
+            try:
+                with self.directory.skipped_file.open(newline="", encoding="utf-8") as file:
+                    table = csv.DictReader(file)
+                    if not {"path", "position"} <= {*(table.fieldnames or ())}:
+                        raise ValueError("its columns")
+                    for row in table:  # by rising position, so that each finds its place
+                        skipped.append(int(row["position"]))
+                        if not 0 <= skipped[-1] <= len(names):
+                            raise ValueError(f"the position {skipped[-1]}")
+                        names.insert(skipped[-1], _text(row["path"]))
+            except (KeyError, ValueError, TypeError, csv.Error) as error:
+                raise self._damaged(self.directory.skipped_file, error) from error
         root = self.info.get("root")
-        assigned = [i for i in range(len(names)) if i not in set(skipped)]
+        left_out = set(skipped)
+        assigned = [i for i in range(len(names)) if i not in left_out]
         return ImageSet(names, _no_image, None if root is None else Path(root)), assigned
 
     def image_files(self) -> list[Path]:
@@ -416,11 +468,16 @@ class Run:
                 f"the images of {self.path} did not come from files (but from an array, a dataset or an archive), so "
                 "there are none to link or copy; export to csv, or save them as files and fit those"
             )
+        if self.info.get("root") is not None:
+            refuse_ways_out(names, self.path)
         images = [Path(folder) / name for name in names]
         missing = [image for image in images if not image.is_file()]
         if missing:
             more = f" and {len(missing) - 1} more images are" if len(missing) > 1 else " is"
             raise DataError(f"{missing[0]}{more} no longer there; put the images back where the fit found them")
+        other = next((image for image in images if not is_image(image)), None)
+        if other is not None:  # a run from elsewhere could name any file of this machine to be handed on
+            raise DataError(f"{other} is no image (any more); put the images back where the fit found them")
         return images
 
     @staticmethod
@@ -429,6 +486,19 @@ class Run:
             return load_file(path)
         except Exception as error:  # safetensors and OS errors share no base class
             raise RunError(f"{path} cannot be read ({error}); fit again with --overwrite") from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def refuse_ways_out(names: Sequence[str], run: Path) -> None:
+    """Of images in a folder: no name may lead to another place."""
+    for name in names:
+        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+            raise RunError(f"{run} names the image {name}, which lies outside of its image folder; do not trust it")
 
 
 def _no_image(index: int) -> Any:

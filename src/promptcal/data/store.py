@@ -178,13 +178,15 @@ def decode(
     shorter_side: int,
     *,
     skip_unreadable: bool = False,
+    part: bool = False,
     on_progress: Callable[[int], None] = lambda done: None,
     group: Group = ALONE,
 ) -> tuple[ImageStore, list[int], list[tuple[str, str]]]:
     """The store, the positions of the images in it, and the name and fault of each image left out.
 
-    Unreadable images are an error that names them unless ``skip_unreadable``. Of a group of processes each decodes its
-    part of the images, and all get all of them.
+    Unreadable images are an error that names them unless ``skip_unreadable``, and so is a store without any image
+    unless it is only a ``part`` of one. Of a group of processes each decodes its part of the images, and all get all of
+    them.
     """
     parts, sizes, kept, faults = [], [], [], []
     for i, image in decoded_by(group, images, stored_size(images, shorter_side), on_progress):
@@ -196,7 +198,8 @@ def decode(
             kept.append(i)
     own = _joined(parts)
     sizes, kept, faults = group.all_of(sizes), group.all_of(kept), group.all_of(faults)
-    refuse_faults(faults, len(kept), skip_unreadable)
+    if not (part and skip_unreadable):
+        refuse_faults(faults, len(kept), skip_unreadable)
     return ImageStore.laid_out(group.joined(own), sizes), kept, faults
 
 

@@ -14,6 +14,11 @@ from torch import nn
 from promptcal.errors import RunError
 from promptcal.files import write_safetensors, write_with
 from promptcal.models import TrainedNetwork
+from promptcal.run_info import check_format
+
+FORMAT = 1
+FIRST_FORMAT = 1  # that of checkpoints which do not say
+_PARTS = ("stage", "position", "network", "optimiser", "stage_state", "records", "random")
 
 
 class Checkpoints:
@@ -28,7 +33,8 @@ class Checkpoints:
 
     def save_last(self, state: dict[str, Any]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_with(self.last, lambda temporary: torch.save({**state, "random": random_states()}, temporary))
+        whole = {"format": FORMAT, **state, "random": random_states()}
+        write_with(self.last, lambda temporary: torch.save(whole, temporary))
 
     def load_last(self) -> dict[str, Any] | None:
         """The state to go on from, or None; the random states are put back."""
@@ -45,11 +51,20 @@ class Checkpoints:
 
     def _read_last(self) -> dict[str, Any]:
         try:
-            return torch.load(self.last, map_location="cpu", weights_only=True)
+            state = torch.load(self.last, map_location="cpu", weights_only=True)
         except Exception as error:  # unpickling raises anything
             raise RunError(
                 f"the checkpoint {self.last} is damaged ({error}); start the run anew with --overwrite"
             ) from error
+        return self._checked(state)
+
+    def _checked(self, state: Any) -> dict[str, Any]:
+        """Of a format that is known, and with all that a run goes on from."""
+        if isinstance(state, dict):
+            check_format(state.get("format", FIRST_FORMAT), FORMAT, FIRST_FORMAT, f"the checkpoint {self.last}")
+        if not isinstance(state, dict) or any(key not in state for key in _PARTS):
+            raise RunError(f"the checkpoint {self.last} is not one of a fit; start the run anew with --overwrite")
+        return state
 
     def best(self, stage: str) -> Path:
         return self.folder / f"{stage}-best.safetensors"
