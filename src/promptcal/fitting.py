@@ -94,10 +94,25 @@ class Fit:
         if config.selection.by == "oracle" and problem.truth is None:
             raise ConfigError("selection.by=oracle needs the truth; give --truth or choose validation or last")
 
-    def run(self, *, resume: bool, skip_unreadable: bool) -> None:
+    def run(self, *, resume: bool, overwrite: bool, skip_unreadable: bool) -> None:
         self.started = time.monotonic()
-        with computing_on(self.device, choose_dtype(self.config.precision, self.device)):
-            self._run(resume, skip_unreadable)
+        with (
+            self.directory.locked(),
+            StopRequest(self._say_stopping).listening() as self.stop,
+            computing_on(self.device, choose_dtype(self.config.precision, self.device)),
+        ):
+            is_there = self.directory.check_free(resume=resume, overwrite=overwrite)
+            if resume and not is_there:
+                _warn(f"the run in {self.directory.path} was stopped before it began, so it starts from the beginning")
+            try:
+                self._run(is_there, skip_unreadable)
+            except KeyboardInterrupt:
+                raise Interrupted("stopped; run the same command with --resume to go on", self.stop.exit_code) from None
+            except OSError as error:  # no room, or not the disk it was
+                raise RunError(
+                    f"{_in_words(error)}; {self.checkpoints.what_is_kept()}: mend that, then run the same command "
+                    "with --resume"
+                ) from error
 
     def _run(self, resume: bool, skip_unreadable: bool) -> None:
         self._build()
@@ -114,9 +129,9 @@ class Fit:
             self._score_frozen()
         self.held_out = self._held_out()
         cuda = [self.device] if self.device.type == "cuda" else []
-        with StopRequest(self._say_stopping).listening() as stop, torch.random.fork_rng(devices=cuda):
+        with torch.random.fork_rng(devices=cuda):
             torch.manual_seed(derive_seed(self.config.seed, "backbone"))  # for those that drop out; nothing else asks
-            self._train(stop, resume)
+            self._train(self.stop, resume)
         self._finish(store)
 
     # -- before training ------------------------------------------------------------------------------------
@@ -362,7 +377,8 @@ class Fit:
             loop.restore(state)
         if isinstance(stage, AffinityStage) and stage.about:
             self.console.print(stage.about, highlight=False)
-        loop.run()
+        with stop.waiting():
+            loop.run()
         self.results[stage.name] = {
             "best_epoch": loop.position.best_epoch,
             "epochs": epochs,
@@ -546,6 +562,16 @@ class Fit:
         self.results["seconds"] = round(time.monotonic() - self.started, 1)
         files.write_json(directory.results_file, self.results)
         info = directory.info()
+        info["sha256"] = {
+            file.name: files.file_digest(file)
+            for file in (
+                directory.config_file,
+                directory.model_file,
+                directory.centres_file,
+                directory.embeddings_file,
+                directory.assignments_file,
+            )
+        }
         if self.earlier is not None:
             info["former_names"] = self.earlier.former_names(assignments.names)
         directory.write_info({**info, "status": "finished", "categories": assignments.names})
@@ -567,6 +593,12 @@ class Fit:
 
 def _warn(message: str) -> None:
     warnings.warn(message, PromptCALWarning, stacklevel=2)
+
+
+def _in_words(error: OSError) -> str:
+    """What went wrong and with which file, without the system's number for it."""
+    reason = error.strerror or str(error)
+    return reason if error.filename is None else f"{reason}: {error.filename}"
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

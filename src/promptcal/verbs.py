@@ -90,9 +90,9 @@ def fit(
         progress: Show progress.
     """
     directory = RunDirectory(output)
-    earlier = _earlier(start_from, directory, resume, config, preset)
+    has_begun = directory.check_free(resume=resume, overwrite=overwrite)
+    earlier = _earlier(start_from, directory, has_begun, config, preset)
     base = config if earlier is None else earlier.settings(method)
-    directory.check_free(resume=resume, overwrite=overwrite)
     image_set = ImageSet.of(images)
     given = read_labels(labels, image_set)
     problem = Problem.of(
@@ -107,7 +107,7 @@ def fit(
             "choose another place"
         )
     console = Console(stderr=True, quiet=not progress)
-    counter = ClassCounter(problem, directory if resume else None, skip_unreadable=skip_unreadable, console=console)
+    counter = ClassCounter(problem, directory if has_begun else None, skip_unreadable=skip_unreadable, console=console)
     named = {
         "n_classes": n_classes,
         "method": method,
@@ -121,7 +121,7 @@ def fit(
         earlier.check(resolved, directory.path)
     problem.check(resolved.n_classes)
     fitting = Fit(problem, resolved, directory, console, counter.count, earlier)
-    fitting.run(resume=resume, skip_unreadable=skip_unreadable)
+    fitting.run(resume=resume, overwrite=overwrite, skip_unreadable=skip_unreadable)
     return Run(output, device)
 
 

@@ -1,4 +1,7 @@
-"""Views of images too many to keep decoded: read again each time, by a DataLoader's workers ahead of training."""
+"""Views of images too many to keep decoded: read again each time, by a DataLoader's workers ahead of training.
+
+An image that is gone or another one when it is read again stops the run: it would not be the run it began as.
+"""
 
 import hashlib
 import os
@@ -13,21 +16,52 @@ from torch.utils.data import DataLoader, Dataset
 from promptcal.data.images import ImageSet, UnreadableImage
 from promptcal.data.store import ImageStore, decoded, refuse_faults
 from promptcal.data.views import Normalise, View
+from promptcal.errors import DataError
 
 
 class StreamedImages:
-    """What a store is to a view, without the store: every image is decoded when it is asked for."""
+    """What a store is to a view, without the store: every image is decoded when it is asked for.
 
-    def __init__(self, images: ImageSet, shorter_side: int, digest: bytes = b"") -> None:
+    ``digests`` are of the images' pixels when the run began, by which a change since is noticed; without them images
+    are taken as they are.
+    """
+
+    def __init__(self, images: ImageSet, shorter_side: int, digests: Sequence[bytes] = ()) -> None:
         self.images = images
         self.shorter_side = shorter_side
-        self.digest = digest
+        self.digests = digests
+
+    @property
+    def digest(self) -> bytes:
+        """Of all images."""
+        return hashlib.sha256(b"".join(self.digests)).digest()
 
     def __len__(self) -> int:
         return len(self.images)
 
     def image(self, index: int) -> np.ndarray:
-        return self.images.resized(index, self.shorter_side)
+        if not self.digests:
+            return self.images.resized(index, self.shorter_side)
+        name = self.images.names[index]
+        try:
+            image = self.images.resized(index, self.shorter_side)
+        except UnreadableImage as fault:
+            raise DataError(
+                f"{name} could be read when the run began and cannot be now ({fault}); put it back, "
+                "then run the same command with --resume"
+            ) from fault
+        if _digest(image) != self.digests[index]:
+            raise DataError(
+                f"{name} is not the image it was when the run began; put that back, "
+                "then run the same command with --resume"
+            )
+        return image
+
+
+def _digest(image: np.ndarray) -> bytes:
+    digest = hashlib.blake2b(f"{image.shape}".encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(image).data)
+    return digest.digest()
 
 
 def inspect(
@@ -38,21 +72,20 @@ def inspect(
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[StreamedImages, list[int], list[tuple[str, str]]]:
     """As `store.decode`, keeping nothing: every image is read once, to find the bad ones before training does."""
-    kept, faults = [], []
-    digest = hashlib.sha256()
+    kept, faults, digests = [], [], []
     for i, image in enumerate(decoded(images, shorter_side)):
         if isinstance(image, UnreadableImage):
             faults.append((images.names[i], str(image)))
         else:
-            digest.update(np.ascontiguousarray(image).data)
+            digests.append(_digest(image))
             kept.append(i)
         on_progress(i + 1)
     refuse_faults(faults, len(kept), skip_unreadable)
-    return StreamedImages(images.subset(kept), shorter_side, digest.digest()), kept, faults
+    return StreamedImages(images.subset(kept), shorter_side, digests), kept, faults
 
 
-class _Batches(Dataset[Tensor]):
-    """Item k is batch k of views, made in a worker by the very code that serves stored images."""
+class _Batches(Dataset["Tensor | str"]):
+    """Item k is batch k of views, made in a worker by the very code that serves stored images; or what is wrong."""
 
     def __init__(self, source: StreamedImages, size: int, order: Tensor, seeds: Sequence[int] | None) -> None:
         self.source, self.size, self.order, self.seeds = source, size, order, seeds
@@ -60,7 +93,13 @@ class _Batches(Dataset[Tensor]):
     def __len__(self) -> int:
         return len(self.order)
 
-    def __getitem__(self, k: int) -> Tensor:
+    def __getitem__(self, k: int) -> Tensor | str:
+        try:
+            return self._views(k)
+        except DataError as error:
+            return str(error)  # an exception would come with the worker's traceback in its words
+
+    def _views(self, k: int) -> Tensor:
         chosen, place = self.order[k].unique(return_inverse=True)  # an image drawn twice is decoded once
         store = ImageStore.of([self.source.image(int(i)) for i in chosen])
         unchanged = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)
@@ -72,9 +111,10 @@ class _Batches(Dataset[Tensor]):
         return views.round().to(torch.uint8)  # four times less to hand over
 
 
-def _leave_ctrl_c(worker: int) -> None:
-    """It is the main process's to answer."""
+def _leave_signals(worker: int) -> None:
+    """They are the main process's to answer, which may still want a batch; workers end when it does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class StreamedView:
@@ -110,7 +150,9 @@ class StreamedView:
     def _loaded(self, batches: _Batches) -> Iterator[Tensor]:
         pinned = self.device.type == "cuda"
         loader = DataLoader(
-            batches, batch_size=None, num_workers=self.workers, pin_memory=pinned, worker_init_fn=_leave_ctrl_c
+            batches, batch_size=None, num_workers=self.workers, pin_memory=pinned, worker_init_fn=_leave_signals
         )
         for pixels in loader:
+            if isinstance(pixels, str):
+                raise DataError(pixels)
             yield self.normalise(pixels.to(self.device, non_blocking=pinned))

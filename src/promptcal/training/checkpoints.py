@@ -1,4 +1,4 @@
-"""Checkpoints on disk: `last.pt` to go on from exactly, and each stage's best weights to go on with."""
+"""Checkpoints on disk: `last.pt` to go on from exactly, `previous.pt` the one before it, and best weights by stage."""
 
 import random
 from pathlib import Path
@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from promptcal.errors import RunError
-from promptcal.files import write_safetensors, write_with
+from promptcal.files import copy_of, read_safetensors, read_torch, save_torch, write_safetensors, write_with
 from promptcal.models import TrainedNetwork
 
 
 class Checkpoints:
-    """Every file is written under a temporary name and renamed, so a file that exists is whole."""
+    """Every file is written under a temporary name and renamed, and has a checksum, so a file that is read is whole."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -24,9 +23,21 @@ class Checkpoints:
     def last(self) -> Path:
         return self.folder / "last.pt"
 
+    @property
+    def previous(self) -> Path:
+        """The one before the last, in case that is damaged; nothing reads it until a person renames it."""
+        return self.folder / "previous.pt"
+
     def save_last(self, state: dict[str, Any]) -> None:
+        """The last checkpoint becomes the previous one; until the new one is whole, both are as they were."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_with(self.last, lambda temporary: torch.save({**state, "random": random_states()}, temporary))
+
+        def write(temporary: Path) -> None:
+            save_torch({**state, "random": random_states()}, temporary)
+            if self.last.exists():
+                copy_of(self.last, self.previous)
+
+        write_with(self.last, write)
 
     def load_last(self) -> dict[str, Any] | None:
         """The state to go on from, or None; the random states are put back."""
@@ -40,13 +51,29 @@ class Checkpoints:
         """Put the weights training ended with into the network."""
         load_trained(network, self._read_last()["network"])
 
+    def what_is_kept(self) -> str:
+        """The last checkpoint in words, for whoever must stop."""
+        try:
+            state = read_torch(self.last)
+            return f"the checkpoint after {_place(state)} is kept in {self.last}"
+        except OSError:
+            return "there is no checkpoint yet"
+
     def _read_last(self) -> dict[str, Any]:
         try:
-            return torch.load(self.last, map_location="cpu", weights_only=True)
-        except Exception as error:  # unpickling raises anything
-            raise RunError(
-                f"the checkpoint {self.last} is damaged ({error}); start the run anew with --overwrite"
-            ) from error
+            return read_torch(self.last)
+        except OSError as error:
+            reason = f"the checkpoint {self.last} is damaged ({error.strerror})"
+            raise RunError(f"{reason}; {self._remedy()}") from error
+
+    def _remedy(self) -> str:
+        try:
+            place = _place(read_torch(self.previous))
+        except OSError:
+            return "there is no whole one before it, so start the run anew with --overwrite"
+        return (
+            f"the one before it is whole ({place}): to go on from there, rename {self.previous} to last.pt and resume"
+        )
 
     def best(self, stage: str) -> Path:
         return self.folder / f"{stage}-best.safetensors"
@@ -57,7 +84,19 @@ class Checkpoints:
 
     def load_best(self, stage: str, network: TrainedNetwork) -> None:
         """Put a stage's best weights into the network."""
-        load_trained(network, load_file(self.best(stage)))
+        try:
+            load_trained(network, read_safetensors(self.best(stage)))
+        except OSError as error:
+            raise RunError(
+                f"the weights {self.best(stage)} are damaged ({error.strerror}); start the run anew with --overwrite"
+            ) from error
+
+
+def _place(state: dict[str, Any]) -> str:
+    """Where a checkpoint was made, as `warmup, epoch 2, step 5`."""
+    epoch, step = state["position"]["epoch"], state["position"]["step"]
+    within = f"epoch {epoch + 1}, step {step}" if step else f"epoch {epoch}"
+    return f"{state['stage']}, {within}"
 
 
 @torch.no_grad()

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM as a wish, granted between two steps; a second Ctrl-C is granted at once."""
+"""Ctrl-C and SIGTERM: granted at once, or while something must be saved first, as a wish for when it has been.
+
+A second Ctrl-C is granted at once, whatever is at hand.
+"""
 
 import signal
 import threading
@@ -8,11 +11,12 @@ from types import FrameType
 
 
 class StopRequest:
-    """Set by a signal, read by the loop."""
+    """Set by a signal; raises `KeyboardInterrupt`, or waits to be read by the loop."""
 
     def __init__(self, on_first: Callable[[], None] = lambda: None) -> None:
         self.signal: int | None = None
         self._on_first = on_first
+        self._waits = False
 
     def __bool__(self) -> bool:
         return self.signal is not None
@@ -33,8 +37,18 @@ class StopRequest:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While this lasts, a first signal is only noted."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
+        is_first = self.signal is None
+        self.signal = self.signal or number
+        if not (is_first and self._waits):
             raise KeyboardInterrupt
-        self.signal = number
         self._on_first()
