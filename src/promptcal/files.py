@@ -36,12 +36,14 @@ def is_temporary(path: Path) -> bool:
     return _TEMPORARY_NAME.fullmatch(path.name) is not None
 
 
-def write_with(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary file, flush it to disk, then put it in place."""
+def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None = None) -> None:
+    """Let ``write`` fill a temporary file, flush it to disk, then put it in place; what was there may be kept."""
     temporary = temporary_beside(path)
     try:
         write(temporary)
         flush(temporary)
+        if keep_as is not None and path.exists():
+            _name_also(path, keep_as)
         temporary.replace(path)
         flush(path.parent)
     except OSError as error:
@@ -50,6 +52,18 @@ def write_with(path: Path, write: Callable[[Path], Any]) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _name_also(path: Path, place: Path) -> None:
+    """A second name of the same file, where the system has such; else a copy."""
+
+    def write(temporary: Path) -> None:
+        with suppress(OSError):
+            os.link(path, temporary)
+            return
+        shutil.copyfile(path, temporary)
+
+    write_with(place, write)
 
 
 def flush(path: Path) -> None:
@@ -170,18 +184,6 @@ def read_torch(path: Path) -> Any:
         raise
     except Exception as error:  # damaged archives and pickles raise anything
         raise OSError(errno.EIO, str(error) or type(error).__name__, str(path)) from error
-
-
-def copy_of(path: Path, place: Path) -> None:
-    """The same content under another name: a second name of the same file where the system has such, else a copy."""
-
-    def write(temporary: Path) -> None:
-        with suppress(OSError):
-            os.link(path, temporary)
-            return
-        shutil.copyfile(path, temporary)
-
-    write_with(place, write)
 
 
 def file_digest(path: Path) -> str:

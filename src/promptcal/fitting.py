@@ -109,9 +109,9 @@ class Fit:
             except KeyboardInterrupt:
                 raise Interrupted("stopped; run the same command with --resume to go on", self.stop.exit_code) from None
             except OSError as error:  # no room, or not the disk it was
+                how = "with --resume" if self.directory.exists() else "again"
                 raise RunError(
-                    f"{_in_words(error)}; {self.checkpoints.what_is_kept()}: mend that, then run the same command "
-                    "with --resume"
+                    f"{_in_words(error)}; {self.checkpoints.what_is_kept()}: mend that, then run the same command {how}"
                 ) from error
 
     def _run(self, resume: bool, skip_unreadable: bool) -> None:

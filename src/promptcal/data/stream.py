@@ -4,9 +4,12 @@ An image that is gone or another one when it is read again stops the run: it wou
 """
 
 import hashlib
+import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -111,10 +114,37 @@ class _Batches(Dataset["Tensor | str"]):
         return views.round().to(torch.uint8)  # four times less to hand over
 
 
-def _leave_signals(worker: int) -> None:
-    """They are the main process's to answer, which may still want a batch; workers end when it does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+_CAN_TELL_SENDERS = hasattr(signal, "sigwaitinfo")  # Linux
+
+
+def _answer_only_to_parent(worker: int) -> None:
+    """Stop signals are the main process's to answer, which may still want a batch; its own SIGTERM ends a worker."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        while parent is not None and signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
+            pass
+        os._exit(0)
+
+    if _CAN_TELL_SENDERS:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        threading.Thread(target=wait, daemon=True).start()
+    else:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _stop_signals_held_back() -> Iterator[None]:
+    """Processes begun meanwhile do not get them; this one does, afterwards."""
+    if not _CAN_TELL_SENDERS:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class StreamedView:
@@ -150,9 +180,14 @@ class StreamedView:
     def _loaded(self, batches: _Batches) -> Iterator[Tensor]:
         pinned = self.device.type == "cuda"
         loader = DataLoader(
-            batches, batch_size=None, num_workers=self.workers, pin_memory=pinned, worker_init_fn=_leave_signals
+            batches, batch_size=None, num_workers=self.workers, pin_memory=pinned, worker_init_fn=_answer_only_to_parent
         )
-        for pixels in loader:
-            if isinstance(pixels, str):
-                raise DataError(pixels)
-            yield self.normalise(pixels.to(self.device, non_blocking=pinned))
+        with _stop_signals_held_back():
+            loaded = iter(loader)
+        try:
+            for pixels in loaded:
+                if isinstance(pixels, str):
+                    raise DataError(pixels)
+                yield self.normalise(pixels.to(self.device, non_blocking=pinned))
+        finally:
+            del loaded  # ends its workers, which a traceback would keep waiting

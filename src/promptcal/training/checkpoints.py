@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from promptcal.errors import RunError
-from promptcal.files import copy_of, read_safetensors, read_torch, save_torch, write_safetensors, write_with
+from promptcal.files import read_safetensors, read_torch, save_torch, write_safetensors, write_with
 from promptcal.models import TrainedNetwork
 
 
@@ -31,13 +31,8 @@ class Checkpoints:
     def save_last(self, state: dict[str, Any]) -> None:
         """The last checkpoint becomes the previous one; until the new one is whole, both are as they were."""
         self.folder.mkdir(parents=True, exist_ok=True)
-
-        def write(temporary: Path) -> None:
-            save_torch({**state, "random": random_states()}, temporary)
-            if self.last.exists():
-                copy_of(self.last, self.previous)
-
-        write_with(self.last, write)
+        whole = {**state, "random": random_states()}
+        write_with(self.last, lambda temporary: save_torch(whole, temporary), keep_as=self.previous)
 
     def load_last(self) -> dict[str, Any] | None:
         """The state to go on from, or None; the random states are put back."""
