@@ -30,6 +30,7 @@ from promptcal.run import Assignments, Run
 from promptcal.tables.jobs import Job, State
 from promptcal.tables.making import TableListing, TableReport
 from promptcal.tables.report import show as show_summary
+from promptcal.training.interrupts import StopRequest
 
 app = typer.Typer(
     help="Sort images into the categories you know and the ones you do not know yet (PromptCAL, CVPR 2023).",
@@ -712,8 +713,15 @@ def main() -> None:
             errors.print(f"promptcal: {message}", style="yellow", markup=False, highlight=False)
 
     warnings.showwarning = show_warning
+    stop = StopRequest()
     try:
-        app()
+        with stop.listening():
+            app()
+    except SystemExit:
+        if not stop:
+            raise
+        errors.print("promptcal: stopped", markup=False, highlight=False)
+        sys.exit(stop.exit_code)
     except PromptCALError as error:
         if not error.was_said:
             errors.print(f"promptcal: {error}", style="red", markup=False, highlight=False)

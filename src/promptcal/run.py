@@ -5,7 +5,8 @@ import json
 import math
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
@@ -15,10 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
 from torch import Tensor
 
-from promptcal import files
+from promptcal import files, locking
 from promptcal._version import __version__
 from promptcal.calibration import Calibration
 from promptcal.config import Config, validate
@@ -27,7 +27,7 @@ from promptcal.data.opening import is_image
 from promptcal.data.reading import view_of
 from promptcal.data.store import decode, refuse_faults
 from promptcal.device import choose_device, choose_dtype, computing_on
-from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
+from promptcal.errors import ConfigError, DataError, PromptCALError, PromptCALWarning, RunError, WeightsError
 from promptcal.methods import method_of
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork, load_weights
 from promptcal.partition import centre_cosines, choices, classifier_logits, nearest_centres
@@ -37,6 +37,15 @@ from promptcal.training.recorder import progress_bar
 from promptcal.training.seeds import derive_seed
 from promptcal.yaml_text import read_yaml
 
+DISCARDED = "discarded"  # state of a run that is being removed
+_WRITTEN_BEFORE_RUN_JSON = {
+    ".lock",
+    "config.yaml",
+    "skipped.csv",
+    "class-count.png",
+    "class-count.csv",
+    "class-count.json",
+}
 _IMAGES_AT_ONCE = 2048  # decoded together when new images are embedded
 
 
@@ -108,6 +117,7 @@ class RunDirectory:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
+        self.lock_file = self.path / ".lock"
         self.info_file = self.path / "run.json"
         self.config_file = self.path / "config.yaml"
         self.model_file = self.path / "model.safetensors"
@@ -162,17 +172,55 @@ class RunDirectory:
         told = [(name, label) for name, label in zip(names, truth, strict=True) if label is not None]
         files.write_csv(self.truth_file, ["path", "label"], told)
 
-    def check_free(self, *, resume: bool, overwrite: bool) -> None:
-        """Refuse an output that would destroy something, before anything is computed."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only process that fits into this directory; what a killed one left half-written is removed."""
+        was_there = self.path.is_dir()
+        with ExitStack() as lock:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                lock.enter_context(locking.locked(self.lock_file, str(self.path)))
+                files.remove_leftovers(self.path)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise RunError(f"the output {self.path} cannot be written to ({reason}); choose another") from error
+            try:
+                yield
+            except (PromptCALError, OSError):
+                if not was_there and [*self.path.iterdir()] == [self.lock_file]:
+                    shutil.rmtree(self.path)  # nothing came of it, so leave no trace
+                raise
+
+    def is_unbegun(self) -> bool:
+        """Whether a fit was killed here before its run began, or while it discarded the one before."""
+        if self.exists():
+            return self.info()["status"] == DISCARDED
+        return self.lock_file.exists() and all(
+            entry.name in _WRITTEN_BEFORE_RUN_JSON or files.is_temporary(entry) for entry in self.path.iterdir()
+        )
+
+    def check_free(self, *, resume: bool, overwrite: bool) -> bool:
+        """Refuse an output that would destroy something, before anything is computed.
+
+        Says whether there is anything to resume: a fit killed at its very beginning has nothing, and starts anew.
+        """
         if resume and overwrite:
             raise RunError("--resume goes on with a run and --overwrite discards it; give only one of them")
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"the output {self.path} is a file; give a folder")
+        if self.path.is_dir() and self.is_unbegun():
+            return False
         if resume:
+            if not self.exists():
+                raise RunError(f"there is no run in {self.path} to resume; leave --resume out to start one")
             if self.info()["status"] == "finished":
-                raise RunError(f"the run in {self.path} is finished; there is nothing to resume")
+                raise RunError(
+                    f"the run in {self.path} is finished; there is nothing to resume "
+                    f"(promptcal report {self.path} makes its report again)"
+                )
             self.check_links()
-        elif self.exists():
+            return True
+        if self.exists():
             finished = self.info()["status"] == "finished"
             remedy = "" if finished else " add --resume to go on with it,"
             state = "a finished" if finished else "an unfinished"
@@ -182,12 +230,24 @@ class RunDirectory:
                 )
         elif self.path.is_dir() and any(self.path.iterdir()):
             raise RunError(f"the folder {self.path} is not empty and not a run; choose another --output")
+        return False
 
     def clear(self) -> None:
-        """Remove an earlier run to make room for a new one."""
+        """Remove an earlier run to make room for a new one; if killed in between, it is no run any more."""
         if self.exists():
-            shutil.rmtree(self.path)
-        self.path.mkdir(parents=True, exist_ok=True)
+            self.write_info({"status": DISCARDED})
+        for entry in [*self.path.iterdir()]:
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            elif entry not in (self.lock_file, self.info_file):
+                entry.unlink()
+        self.info_file.unlink(missing_ok=True)
+
+    def check_whole(self, path: Path) -> None:
+        """Refuse a result that is not what the fit wrote; runs of older versions have no checksums."""
+        expected = self.info().get("sha256", {}).get(path.name)
+        if expected is not None and expected != files.file_digest(path):
+            raise RunError(f"{path} is not as the fit wrote it (its checksum is another); fit again, or put it back")
 
 
 def build_network(config: Config, n_known: int, *, pretrained: bool) -> TrainedNetwork:
@@ -395,6 +455,7 @@ class Run:
     def assignments(self) -> Assignments:
         """What the fit assigned to its own images."""
         try:
+            self.directory.check_whole(self.directory.assignments_file)
             with self.directory.assignments_file.open(newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
         except OSError as error:
@@ -483,8 +544,8 @@ class Run:
     @staticmethod
     def _read(path: Path) -> dict[str, Tensor]:
         try:
-            return load_file(path)
-        except Exception as error:  # safetensors and OS errors share no base class
+            return files.read_safetensors(path)
+        except OSError as error:
             raise RunError(f"{path} cannot be read ({error}); fit again with --overwrite") from error
 
 

@@ -107,9 +107,9 @@ def fit(
         return group.on_first(lambda: Run(output, device))
     if begun is not None:
         resume, overwrite = True, False
-    earlier = group.on_first(lambda: _earlier(start_from, directory, resume, config, preset))
+    has_begun = group.on_first(lambda: directory.check_free(resume=resume, overwrite=overwrite))
+    earlier = group.on_first(lambda: _earlier(start_from, directory, has_begun, config, preset))
     base = config if earlier is None else earlier.settings(method)
-    group.on_first(lambda: directory.check_free(resume=resume, overwrite=overwrite))
     image_set = ImageSet.of(images)
     given = read_labels(labels, image_set)
     if earlier is not None:
@@ -129,7 +129,7 @@ def fit(
         )
     group.check_same((image_set.names, given), "images or labels")
     console = Console(stderr=True, quiet=not (progress and group.is_first))
-    counter = ClassCounter(problem, directory if resume else None, skip_unreadable=skip_unreadable, console=console)
+    counter = ClassCounter(problem, directory if has_begun else None, skip_unreadable=skip_unreadable, console=console)
     named = {
         "n_classes": n_classes,
         "method": method,
@@ -146,7 +146,7 @@ def fit(
     problem.check(resolved.n_classes)
     warmup = group.on_first(lambda: _shared(warmup_from, resolved))
     fitting = Fit(problem, resolved, directory, console, counter.count, earlier, warmup)
-    fitting.run(resume=resume, skip_unreadable=skip_unreadable, stop_after=stop_after)
+    fitting.run(resume=resume, overwrite=overwrite, skip_unreadable=skip_unreadable, stop_after=stop_after)
     return group.on_first(lambda: Run(output, device))
 
 

@@ -7,7 +7,9 @@ cache and none goes stale. The pixels are mapped, not read, into memory.
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,10 @@ from promptcal.data.store import ImageStore, decoded, planar, refuse_faults, sto
 from promptcal.distributed import ALONE, Group
 from promptcal.errors import DataError
 from promptcal.files import write_json, write_with
+from promptcal.locking import try_lock
 
 _VERSION = 2
+_TIME_TO_LOCK = 10.0  # seconds
 Decoded = tuple[ImageStore, list[int], list[tuple[str, str]]]
 
 
@@ -52,6 +56,7 @@ def decode_to_file(
     found = _load(pixels_file, index_file, images.names) if group.leads_machine else None
     if found is None and group.leads_machine:
         folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
         _write(images, shorter_side, pixels_file, index_file, on_progress)
     group.wait()
     found = found or _load(pixels_file, index_file, images.names)
@@ -76,6 +81,7 @@ def _write(
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
+            try_lock(file.fileno())  # by which others see that someone is still at it
             for i, image in enumerate(decoded(images, stored_size(images, shorter_side), cores=os.cpu_count())):
                 if isinstance(image, UnreadableImage):
                     faults.append([images.names[i], str(image)])
@@ -91,6 +97,14 @@ def _write(
     write_json(
         index_file, {"format": _VERSION, "sizes": sizes, "kept": kept, "faults": faults, "sha256": digest.hexdigest()}
     )
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Of killed processes: temporary files that no one has locked, though their writer had time to."""
+    for path in folder.glob(".*.pixels.*.tmp"):
+        with suppress(FileNotFoundError), path.open("rb+") as file:  # it may be finished and renamed meanwhile
+            if time.time() - os.fstat(file.fileno()).st_mtime > _TIME_TO_LOCK and try_lock(file.fileno()):
+                path.unlink(missing_ok=True)
 
 
 def _load(pixels_file: Path, index_file: Path, names: list[str]) -> Decoded | None:

@@ -4,8 +4,11 @@ The buffer lies on the GPU if it fits, else in pinned or plain host memory, else
 """
 
 import multiprocessing
+import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
@@ -165,8 +168,16 @@ def _remember(load: Callable[[int], np.ndarray | UnreadableImage]) -> None:
     """In a worker process: keep what `_recall` calls; Ctrl-C is the parent's to answer, and its handlers stay there."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     global _load_in_worker
     _load_in_worker = load
+
+
+def _end_with(parent: int) -> None:
+    """A killed parent tells its workers nothing; they would wait for work forever."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _recall(i: int) -> np.ndarray | UnreadableImage:

@@ -24,6 +24,7 @@ def write_embeddings(run: Run, output: Path) -> None:
     """Parquet: path, cluster, name and the embedding of each image."""
     pyarrow = _require_pyarrow()
     try:
+        run.directory.check_whole(run.directory.embeddings_file)
         embeddings = read_array(run.directory.embeddings_file)
     except (OSError, ValueError) as error:
         raise RunError(f"{run.directory.embeddings_file} cannot be read ({error}); fit again") from error

@@ -182,6 +182,7 @@ def _temperature(run: Run) -> float:
 def _embeddings(run: Run, n_images: int) -> np.ndarray:
     file = run.directory.embeddings_file
     try:
+        run.directory.check_whole(file)
         embeddings = read_array(file)
     except (OSError, ValueError) as error:
         raise RunError(f"{file} cannot be read ({error}); fit again") from error
