@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow test-lowest test-newest audit lint clean
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,5 +25,14 @@ test: lint
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
+# The suite on the lowest versions pyproject.toml allows, and on those it was last run with, in environments of their own.
+test-lowest test-newest: test-%: constraints/%.txt pyproject.toml
+	test -x $(VENV)-$*/bin/python || $(PYTHON) -m venv $(VENV)-$*
+	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check -c $< -e '.[dev]'
+	$(VENV)-$*/bin/python -m pytest $(TESTS)
+
+audit: $(READY)
+	$(BIN)/python .ci/audit.py
+
 clean:
-	rm -rf $(VENV) runs build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest runs build dist .pytest_cache .mypy_cache .ruff_cache

@@ -21,7 +21,7 @@ from promptcal.calibration import (
 )
 from promptcal.data import embedded_set
 from promptcal.errors import ConfigError, PromptCALWarning
-from promptcal.partition import Partition
+from promptcal.partition import Partition, nearest_centres
 from promptcal.run import Run
 from promptcal.verbs import fit, predict
 
@@ -98,7 +98,7 @@ def test_calibration_error_is_the_mean_gap_over_bins():
 def test_overconfidence_is_cured_on_images_not_calibrated_on():
     scores = np.random.default_rng(2).normal(size=(4000, 8))
     classes = drawn_from(scores, 2.0)
-    found = calibrate(Evidence(scores[:500], classes[:500], scores[:500].max(axis=1), "held-out"), temperature=0.2)
+    found = calibrate(Evidence(scores[:500], classes[:500], "held-out"), temperature=0.2)
     assert found.error_before > 0.4
     assert found.error_after < 0.1
     assert found.nll_after < found.nll_before
@@ -114,9 +114,9 @@ def test_images_learned_from_do_not_vouch_for_more_confidence():
     scores = np.random.default_rng(3).uniform(-1, 1, (200, 5))
     for truth, expected in ((0.05, 0.1), (0.4, None)):
         classes = drawn_from(scores, truth)
-        found = calibrate(Evidence(scores, classes, scores.max(axis=1), "left-out"), temperature=0.1)
+        found = calibrate(Evidence(scores, classes, "left-out"), temperature=0.1)
         assert found.temperature == (expected or best_temperature(scores, classes))
-        held_out = calibrate(Evidence(scores, classes, scores.max(axis=1), "held-out"), temperature=0.1)
+        held_out = calibrate(Evidence(scores, classes, "held-out"), temperature=0.1)
         assert held_out.temperature == best_temperature(scores, classes)
 
 
@@ -162,13 +162,57 @@ def test_what_is_calibrated_on_depends_on_what_was_held_out():
     logits = torch.randn(30, 4, generator=generator)
     assert run(held_out, logits).temperature == best_temperature(logits[:4].double().numpy(), labels[:4])
     none = run(nothing, logits)
-    assert (none.basis, none.n, none.threshold, none.temperature) == ("none", 0, None, 0.07)
-    assert run(nothing, labels=nothing).threshold is None
-    best = (features @ torch.nn.functional.normalize(centres, dim=1).T).max(dim=1).values.numpy()
-    found = run(held_out)
-    for kind, members in (("known", clusters < 2), ("new", clusters >= 2)):
-        chosen = [i for i in range(30) if members[i] and labels[i] < 0]
-        assert getattr(found, f"accepted_{kind}") == pytest.approx(np.mean(best[chosen] >= found.threshold))
+    assert (none.basis, none.n, none.temperature) == ("none", 0, 0.07)
+    assert run(nothing, labels=nothing).basis == "none"
+
+
+def without_itself(features, members, i, c):
+    """Cosine of image i with the mean of the images of cluster c, itself left out, by plain arithmetic."""
+    others = [features[j].numpy() for j in range(len(features)) if members[j] == c and j != i]
+    mean = sum(others) / len(others)
+    return float(features[i].numpy() @ mean / np.sqrt(mean @ mean))
+
+
+@pytest.mark.parametrize("kind", ["labels in the centres", "labels elsewhere", "classifier"])
+def test_the_threshold_is_what_enough_of_the_images_without_a_label_reach(kind):
+    """Each against centres made without it; labels that were kept back count as none."""
+    generator = torch.Generator().manual_seed(1)
+    features = torch.nn.functional.normalize(torch.randn(60, 4, generator=generator), dim=1)
+    logits = torch.randn(60, 4, generator=generator) if kind == "classifier" else None
+    centres = torch.nn.functional.normalize(torch.randn(4, 4, generator=generator), dim=1)
+    members = (nearest_centres(features, centres) if logits is None else logits.argmax(dim=1)).numpy()
+    labels = np.where(np.arange(60) < 20, np.arange(60) % 2, -1)
+    if kind == "labels in the centres":
+        members = np.where(labels >= 0, labels, members)
+    centres = torch.stack([features[torch.from_numpy(members) == c].mean(dim=0) for c in range(4)])
+    if kind == "labels elsewhere":  # where they are nearest to the very centres they are in
+        for _ in range(50):
+            members = nearest_centres(features, centres).numpy()
+            centres = torch.stack([features[torch.from_numpy(members) == c].mean(dim=0) for c in range(4)])
+    held_out = np.where(np.arange(60) < 6, labels, -1)
+    partition = Partition(np.where(labels >= 0, labels, members), centres)
+    found = calibrate_run(
+        features, partition, labels, held_out, logits=logits, temperature=0.1,
+        labels_in_centres=kind == "labels in the centres",
+    )  # fmt: skip
+    nearest = {i: max(without_itself(features, members, i, c) for c in range(4)) for i in range(60)}
+    unseen = [i for i in range(60) if i < 6 or i >= 20]
+    enough = [t for t in nearest.values() if np.mean([nearest[i] >= t - 1e-6 for i in unseen]) >= 0.95]
+    assert found.threshold == pytest.approx(max(t for t in enough if t in {nearest[i] for i in unseen}), abs=1e-5)
+    assert found.n_threshold == len(unseen)
+    for known in (True, False):
+        chosen = [i for i in range(20, 60) if (partition.clusters[i] < 2) == known]
+        accepted = np.mean([nearest[i] >= found.threshold - 1e-6 for i in chosen])
+        assert (found.accepted_known if known else found.accepted_new) == pytest.approx(accepted)
+
+
+def test_an_image_that_is_a_cluster_of_its_own_is_no_evidence():
+    features = torch.eye(3)[[0, 0, 0, 1]]
+    partition = Partition(np.array([0, 0, 0, 1]), torch.eye(3)[:2])
+    found = calibrate_run(
+        features, partition, np.full(4, -1), np.full(4, -1), logits=None, labels_in_centres=True, temperature=0.1
+    )
+    assert (found.n_threshold, found.threshold) == (3, pytest.approx(1.0))
 
 
 @pytest.fixture(scope="module")

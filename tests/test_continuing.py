@@ -1,6 +1,7 @@
 """Going on from a run with new labels: numbers, names and weights persist, and what moved is told."""
 
 import csv
+import functools
 import itertools
 import json
 import signal
@@ -9,20 +10,25 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 
-from promptcal.continuing import numbering
+from promptcal.config import load_config
+from promptcal.continuing import Changes, numbering
 from promptcal.data import embedded_set
 from promptcal.data.splits import hold_out
 from promptcal.errors import ConfigError, Interrupted, LabelError, RunError
+from promptcal.methods.rankstats import RankStatsNetwork
+from promptcal.models import PromptedViT
 from promptcal.report.data import clusters
 from promptcal.report.making import Material
-from promptcal.run import Run
+from promptcal.run import Assignments, Run
 from promptcal.training.loop import Loop
 from promptcal.verbs import evaluate, fit, predict
 
+UNTRAINED = ("warmup.epochs=0", "affinity.epochs=0", "tensorboard=false")
 SHORT = ("warmup.epochs=1", "affinity.epochs=1", "tensorboard=false")
 
 
@@ -107,6 +113,69 @@ def test_what_moved_is_what_differs_between_the_two_tables(first, second):
     assert summary["renamed"] == [{"cluster": 3, "from": "new-2", "to": "goose"}]
     assert sum(flow["images"] for flow in summary["flows"]) == len(differ)
     assert summary["from"] == str(first.run.path)
+
+
+def test_an_empty_label_takes_an_earlier_one_back_and_a_missing_one_does_not(first, tmp_path):
+    wrong, kept = list(first.labels)[:2]
+    table = tmp_path / "labels.csv"
+    table.write_text(f"path,label\n{wrong},\n" + "".join(f"{p},{n}\n" for p, n in first.to_name.items()))
+    run = go_on(first, tmp_path / "run", labels=table, overrides=["affinity.epochs=0"])
+    found = rows(run.path / "assignments.csv")
+    assert (found[wrong]["labelled"], found[kept]["labelled"]) == ("no", "yes")
+    assert sum(row["labelled"] == "yes" for row in found.values()) == len(first.labels) - 1 + len(first.to_name)
+
+
+def test_categories_merged_by_the_labels_are_one(first, promptcal, tmp_path):
+    """As the report writes it: all images of both but those marked wrong have the name of the one."""
+    found = first.run.assignments()
+    both = [p for p, c in zip(found.paths, found.clusters, strict=True) if c >= 2]
+    lines = ["path,label", *(f"{p},new-1" for p in both[1:]), f"{both[0]},"]
+    (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
+    code, _, err = promptcal(
+        "fit", first.images, "--labels", tmp_path / "labels.csv", "--from", first.run.path,
+        "--output", tmp_path / "run", "--set", "affinity.epochs=0", "--no-report",
+    )  # fmt: skip
+    assert code == 0
+    assert "The labels merge new-2 into others, so 3 categories are sought" in err
+    run = Run(tmp_path / "run")
+    assert (run.names, run.known) == (["ape", "bee", "new-1"], [True] * 3)
+    changes = json.loads((run.path / "changes.json").read_text())
+    members = int((found.clusters == 3).sum())
+    assert changes["vanished"] == [{"cluster": 3, "name": "new-2", "images": members, "into": "new-1"}]
+    assert changes["renamed"] == changes["appeared"] == []
+    same = go_on(first, tmp_path / "same", labels=tmp_path / "labels.csv", n_classes=4, overrides=["affinity.epochs=0"])
+    assert len(same.names) == 4
+    assert same.names[3] not in ("new-1", "new-2")  # what is found instead is another category
+    changes = json.loads((same.path / "changes.json").read_text())
+    assert [told["name"] for told in changes["vanished"]] == ["new-2"]
+    assert changes["appeared"] == [{"cluster": 3, "name": "new-3"}]
+    assert changes["renamed"] == []
+
+
+def test_what_became_of_the_categories_is_told_by_the_images_that_stayed():
+    generator = np.random.default_rng(1)
+    for _ in range(40):
+        earlier = ["ape", *(f"new-{i}" for i in range(1, 5))]
+        names = ["ape", *generator.permutation(["new-1", "new-2", "owl", "new-9"]).tolist()][: generator.integers(3, 6)]
+        before, clusters = generator.integers(-1, 5, size=9), generator.integers(len(names), size=9)
+        now = Assignments(
+            [str(i) for i in range(9)], clusters, np.ones(9), names, [True] * len(names), np.zeros(9, dtype=bool),
+            np.full(9, -1), np.zeros(9),
+        )  # fmt: skip
+        told = Changes("run", earlier, before, now, 9).summary()
+        lasting = []
+        for c in range(min(5, len(names))):
+            stayed = [i for i in range(9) if before[i] == c and clusters[i] == c]
+            lasting += [c] if stayed or earlier[c] == names[c] else []
+        assert [(r["cluster"], r["from"], r["to"]) for r in told["renamed"]] == [
+            (c, earlier[c], names[c]) for c in lasting if earlier[c] != names[c]
+        ]
+        assert [a["cluster"] for a in told["appeared"]] == [c for c in range(len(names)) if c not in lasting]
+        assert [v["cluster"] for v in told["vanished"]] == [c for c in range(5) if c not in lasting]
+        for vanished in told["vanished"]:
+            went = [names[clusters[i]] for i in range(9) if before[i] == vanished["cluster"]]
+            most = [name for name in names if 2 * went.count(name) > len(went)]
+            assert (vanished["images"], vanished["into"]) == (len(went), most[0] if most else None)
 
 
 def test_it_is_a_run_like_any_other(first, second):
@@ -288,13 +357,82 @@ def test_the_earlier_run_is_not_written_over(first):
     assert (first.run.path / "assignments.csv").read_bytes() == before
 
 
-def test_a_classifiers_run_cannot_take_new_classes(first, quick_settings, tmp_path):
-    run = fit(
-        images=first.images, labels=first.labels, n_classes=4, method="simgcd", output=tmp_path / "simgcd",
-        overrides=[*quick_settings, "warmup.epochs=0", "affinity.epochs=0"], progress=False,
-    )  # fmt: skip
-    with pytest.raises(ConfigError, match="classifier of its own .* fit anew without --from"):
+@pytest.fixture(scope="module")
+def classifier_run(first, quick_settings, tmp_path_factory):
+    """A run of a method with a classifier, untrained, and the images of each of its categories."""
+
+    @functools.cache
+    def run(method):
+        made = fit(
+            images=first.images, labels=first.labels, n_classes=4, method=method, progress=False,
+            output=tmp_path_factory.mktemp(method) / "run", overrides=[*quick_settings, *UNTRAINED],
+        )  # fmt: skip
+        found = made.assignments()
+        members = [[p for p, c in zip(found.paths, found.clusters, strict=True) if c == k] for k in range(4)]
+        return made, members
+
+    return run
+
+
+@pytest.mark.parametrize("method", ["simgcd", "orca", "rankstats"])
+def test_a_classifiers_outputs_go_on_as_the_categories_they_were(first, classifier_run, tmp_path, method):
+    run, members = classifier_run(method)
+    # of a new name that comes first in the alphabet: its output is the last before and the first now
+    where = max((2, 3), key=lambda c: len(members[c]))
+    labels = dict.fromkeys(members[where][:4], "aardvark")
+    plain = {"images": first.images, "labels": labels, "start_from": run.path, "progress": False}
+    still = fit(output=tmp_path / "still", overrides=UNTRAINED, **plain)
+    assert [name for c, name in enumerate(still.names) if c != where] == [
+        n for c, n in enumerate(run.names) if c != where
+    ]
+    assert (still.names[where], still.known[where]) == ("aardvark", True)
+    features = run.embed(first.images, progress=False)[1]
+    assert torch.allclose(still.embed(first.images, progress=False)[1], features)
+    assert torch.allclose(still.scores(features)[0], run.scores(features)[0], atol=1e-5)
+    before, after = run.assignments(), still.assignments()
+    assert np.array_equal(after.clusters, np.where([p in labels for p in after.paths], where, before.clusters))
+    if method != "simgcd":
+        return
+    learned = fit(output=tmp_path / "learned", overrides=["simgcd.epochs=1"], **plain)
+    assert learned.names == still.names
+    assert not torch.allclose(learned.scores(features)[0], run.scores(features)[0], atol=1e-5)
+
+
+def test_a_classifier_takes_rows_over_one_by_one():
+    torch.manual_seed(0)
+    vit = PromptedViT("vit_tiny_patch4_32.promptcal", prompts=0, pretrained=False)
+    config = load_config(preset="quick", values={"n_classes": 5, "method": "rankstats"})
+    network = RankStatsNetwork(vit, config)
+    fresh = {k: v.clone() for k, v in network.state_dict().items()}
+    state = {k: torch.randn(4 if "classifier" in k else v.shape[0], *v.shape[1:]) for k, v in fresh.items()}
+    network.take_over(state, [3, -1, 0, 2, -1])
+    for name, value in network.state_dict().items():
+        if "classifier" in name:
+            expected = torch.stack([state[name][3], fresh[name][1], state[name][0], state[name][2], fresh[name][4]])
+        else:
+            expected = state[name]
+        assert torch.equal(value, expected)
+
+
+def test_fewer_and_more_categories_of_a_classifier(first, classifier_run, tmp_path):
+    run, members = classifier_run("simgcd")
+    merged = dict.fromkeys([*members[2], *members[3]], "new-1")
+    settings = {"images": first.images, "start_from": run.path, "progress": False}
+    settings["overrides"] = UNTRAINED
+    fewer = fit(labels=merged, output=tmp_path / "fewer", **settings)
+    assert fewer.names == ["ape", "bee", "new-1"]
+    more = fit(labels={}, n_classes=6, output=tmp_path / "more", **settings)
+    assert more.names[:4] == run.names
+    features = run.embed(first.images, progress=False)[1]
+    assert torch.allclose(fewer.scores(features)[0], run.scores(features)[0][:, :3], atol=1e-5)
+    assert torch.allclose(more.scores(features)[0][:, :4], run.scores(features)[0], atol=1e-5)
+
+
+def test_unos_new_categories_cannot_become_known(first, classifier_run, tmp_path):
+    run, _ = classifier_run("uno")
+    with pytest.raises(ConfigError, match="method uno, whose new categories .* fit anew without --from"):
         fit(images=first.images, labels=first.to_name, start_from=run.path, output=tmp_path / "on", progress=False)
+    assert not (tmp_path / "on").exists()
 
 
 def test_the_command_says_how_many_moved(promptcal, first, second, tmp_path):

@@ -29,6 +29,23 @@ def test_demo_runs_the_whole_method_on_the_embedded_set(tmp_path, quick_settings
 
 
 @pytest.mark.slow
+def test_a_demo_goes_on_with_what_was_named_in_its_report(tmp_path, quick_settings):
+    shortened = [s for s in quick_settings if not s.startswith("affinity.k")]
+    run = demo(output=tmp_path / "run", overrides=[*shortened, "warmup.epochs=0", "affinity.epochs=0"], progress=False)
+    assignments = run.assignments()
+    frogs = [name for name, c in zip(assignments.paths, assignments.clusters, strict=True) if c == 6][:5]
+    (tmp_path / "labels.csv").write_text("path,label\n" + "".join(f"{name},frog\n" for name in frogs))
+    onward = demo(
+        output=tmp_path / "onward", labels=tmp_path / "labels.csv", start_from=run.path, progress=False,
+        overrides=["affinity.epochs=0"],
+    )  # fmt: skip
+    assert onward.names[:5] == assignments.names[:5]
+    assert (onward.names[6], onward.known[6]) == ("frog", True)
+    assert int(onward.assignments().labelled.sum()) == 375 + 5
+    assert "accuracy" not in results(onward).get("kmeans", {})
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_stage_2_beats_kmeans_on_all_and_new(tmp_path, seed):

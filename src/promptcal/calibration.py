@@ -1,12 +1,13 @@
 """How far a confidence can be taken at its word, and from where on an image is none of the categories.
 
 Scores of an image (cosines with the cluster centres, or a classifier's outputs) become shares by a softmax at a
-temperature. The temperature is that which makes the true classes of labelled images the network did not learn from
-likeliest, and the threshold the cosine with the nearest centre that 95 % of these images reach. Where the network
+temperature: that which makes the true classes of labelled images the network did not learn from likeliest. Where it
 learned from every label, images it knows too well stand in: they can show that it is too sure, but not vouch for more.
+The threshold needs no label: it is the cosine with the nearest centre that 95 % of the images without one reach.
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from promptcal import files
 from promptcal.errors import RunError
-from promptcal.partition import Partition, centre_cosines
+from promptcal.partition import Partition, nearest_centres
 
 ACCEPTED_SHARE = 0.95
 HELD_OUT, LEFT_OUT, NONE = "held-out", "left-out", "none"
@@ -33,8 +34,8 @@ class Calibration:
 
     ``basis``: "held-out" labels, which training did not see, or "left-out", each in turn left out of its centre.
 
-    The temperature is then not lowered below that of training. Where neither is to be had the basis is "none": the
-    temperature is that of training, and there is no threshold.
+    The temperature is then not lowered below that of training. Where neither is to be had the basis is "none" and the
+    temperature that of training. The ``threshold`` is from ``n_threshold`` images whose labels training did not see.
     ``error_*`` and ``nll_*`` are the expected calibration error and the mean negative log-likelihood of the ``n``
     images at the temperature of training and at the chosen one; ``accepted_*`` the share of the fit's own unlabelled
     images, assigned to known and to new categories, that the threshold accepts.
@@ -44,6 +45,7 @@ class Calibration:
     scores: str = "cosines"
     threshold: float | None = None
     target: float = ACCEPTED_SHARE
+    n_threshold: int = 0
     n: int = 0
     basis: str = NONE
     error_before: float | None = None
@@ -59,8 +61,13 @@ class Calibration:
     @classmethod
     def read(cls, path: Path) -> "Calibration":
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            found = cls(**json.loads(path.read_text(encoding="utf-8")))
+            if not (found.temperature > 0 and math.isfinite(found.temperature)):
+                raise ValueError(f"the temperature {found.temperature}")
+            if found.threshold is not None and not math.isfinite(found.threshold):
+                raise ValueError(f"the threshold {found.threshold}")
+            return found
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise RunError(f"{path} cannot be read ({error}); fit again with --overwrite") from error
 
 
@@ -74,35 +81,37 @@ def calibrate_run(
     labels_in_centres: bool,
     temperature: float,
 ) -> Calibration:
-    """On the labels training did not see; where there are none, on those that a centre can be made without.
+    """The temperature on labels that training did not see, or on all; the threshold on images it had no label for.
 
-    ``logits`` are a classifier's, which there is nothing to leave a label out of. ``labels_in_centres``: labelled
-    images were put into the cluster of their class, so that their own centre is taken without them.
+    Every image is held to centres made without it. ``logits`` are a classifier's, which there is nothing to leave an
+    image out of. ``labels_in_centres``: labelled images were put into the cluster of their class before its centre
+    was taken; otherwise they counted where the method itself puts them.
     """
     centres = partition.centres.to(features)
-    cosines = centre_cosines(features, centres)
+    if labels_in_centres:
+        members = torch.from_numpy(partition.clusters).to(features.device)
+    else:
+        members = nearest_centres(features, centres) if logits is None else logits.argmax(dim=1)
+    sizes = members.bincount(minlength=len(centres))
+    cosines = left_out_cosines(features, members, centres, sizes).cpu().numpy()
+    accompanied = (sizes[members] > 1).cpu().numpy()
     usable, basis = held_out >= 0, HELD_OUT
     if logits is None:
         if not usable.any():
             usable, basis = labels >= 0, LEFT_OUT
-        if labels_in_centres:
-            sizes = np.bincount(partition.clusters, minlength=len(centres))
-            usable &= sizes[labels] > 1
-            rows = torch.from_numpy(usable).to(features.device)
-            classes = torch.from_numpy(labels).to(features.device)[rows]
-            counted = torch.from_numpy(sizes).to(features.device)
-            cosines[rows] = left_out_cosines(features[rows], classes, centres, counted)
-    scores = cosines if logits is None else logits
-    best = cosines.max(dim=1).values.cpu().numpy()
-    kind = "cosines" if logits is None else "outputs"
-    found = calibrate(Evidence(scores.cpu().numpy()[usable], labels[usable], best[usable], basis), temperature)
-    if found.threshold is None:
-        return replace(found, scores=kind)
-    known, unlabelled = partition.clusters <= labels.max(), labels < 0
-    accepted = best >= found.threshold
+        usable = usable & accompanied
+    scores = cosines if logits is None else logits.cpu().numpy()
+    found = calibrate(Evidence(scores[usable], labels[usable], basis), temperature)
+    similarity = cosines.max(axis=1)
+    unseen = ((labels < 0) | (held_out >= 0)) & accompanied
+    threshold = acceptance_threshold(similarity[unseen], ACCEPTED_SHARE) if unseen.any() else None
+    known, unlabelled = partition.clusters <= labels.max(), (labels < 0) & accompanied
+    accepted = similarity >= (-1.0 if threshold is None else threshold)
     return replace(
         found,
-        scores=kind,
+        scores="cosines" if logits is None else "outputs",
+        threshold=threshold,
+        n_threshold=int(unseen.sum()),
         accepted_known=_share(accepted[known & unlabelled]),
         accepted_new=_share(accepted[~known & unlabelled]),
     )
@@ -113,11 +122,10 @@ def _share(mask: np.ndarray) -> float | None:
 
 
 class Evidence(NamedTuple):
-    """Labelled images to calibrate on: their scores, classes, and cosines with the nearest centre."""
+    """Labelled images to take the temperature on: their scores and classes."""
 
     scores: np.ndarray
     classes: np.ndarray
-    similarity: np.ndarray
     basis: str
 
 
@@ -132,7 +140,6 @@ def calibrate(evidence: Evidence, temperature: float) -> Calibration:
     before, after = (softmax(scores / t, axis=1) for t in (temperature, chosen))
     return Calibration(
         chosen,
-        threshold=acceptance_threshold(evidence.similarity, ACCEPTED_SHARE),
         n=len(classes),
         basis=evidence.basis,
         error_before=calibration_error(before, classes),
@@ -187,13 +194,14 @@ def acceptance_threshold(similarity: np.ndarray, share: float) -> float:
     return float(np.sort(similarity)[int((1 - share) * len(similarity) + 1e-9)])
 
 
-def left_out_cosines(features: Tensor, classes: Tensor, centres: Tensor, sizes: Tensor) -> Tensor:
-    """Cosines of labelled images with the centres, that of an image's own class without the image itself.
+def left_out_cosines(features: Tensor, members: Tensor, centres: Tensor, sizes: Tensor) -> Tensor:
+    """Cosines of images with the centres, that of the cluster an image counts in without the image itself.
 
-    ``centres`` are means over clusters of these ``sizes``, at least 2 where an image is asked for.
+    ``centres`` are means over clusters of these ``sizes``. Of an image that is a cluster of its own nothing is left,
+    and its cosine says nothing.
     """
     unit = torch.nn.functional.normalize(centres, dim=1)
     cosines = features @ unit.T
-    without = sizes[classes].unsqueeze(1) * centres[classes] - features
+    without = sizes[members].unsqueeze(1) * centres[members] - features
     own = (features * torch.nn.functional.normalize(without, dim=1)).sum(dim=1, keepdim=True)
-    return cosines.scatter(1, classes.unsqueeze(1), own)
+    return cosines.scatter(1, members.unsqueeze(1), own)

@@ -30,6 +30,7 @@ from promptcal.run import Assignments, Run
 from promptcal.tables.jobs import Job, State
 from promptcal.tables.making import TableListing, TableReport
 from promptcal.tables.report import show as show_summary
+from promptcal.training.interrupts import StopRequest
 
 app = typer.Typer(
     help="Sort images into the categories you know and the ones you do not know yet (PromptCAL, CVPR 2023).",
@@ -218,7 +219,7 @@ def predict(
         float | None,
         typer.Option(
             help="Cosine with the nearest category's centre below which an image is of none; default: that which 95 % "
-            "of the labelled images kept back in the fit reach.",
+            "of the fit's images without a label reach.",
             show_default=False,
         ),
     ] = None,
@@ -418,6 +419,12 @@ def check(
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option(help="Run directory to write.")] = Path("promptcal-demo"),
+    labels: Annotated[
+        Path | None, typer.Option(help="Other labels than the demo's own, such as those from its report.")
+    ] = None,
+    start_from: Annotated[
+        Path | None, typer.Option("--from", metavar="RUN", help="A finished demo to go on from with new --labels.")
+    ] = None,
     method: Method = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     device: Device = None,
@@ -430,9 +437,16 @@ def demo(
     no_report: NoReport = False,
     quiet: Quiet = False,
 ) -> None:
-    """The whole method on images and a backbone that come with the package: minutes on a CPU, no network."""
+    """The whole method on images and a backbone that come with the package: minutes on a CPU, no network.
+
+    Then name a discovered category in its report, download labels.csv, and go on with it:
+
+    Example: promptcal demo --labels labels.csv --from promptcal-demo --output promptcal-demo-2
+    """
     run = verbs.demo(
         output=output,
+        labels=labels,
+        start_from=start_from,
         method=method,
         seed=seed,
         device=device,
@@ -701,8 +715,15 @@ def main() -> None:
             errors.print(f"promptcal: {message}", style="yellow", markup=False, highlight=False)
 
     warnings.showwarning = show_warning
+    stop = StopRequest()
     try:
-        app()
+        with stop.listening():
+            app()
+    except SystemExit:
+        if not stop:
+            raise
+        errors.print("promptcal: stopped", markup=False, highlight=False)
+        sys.exit(stop.exit_code)
     except PromptCALError as error:
         if not error.was_said:
             errors.print(f"promptcal: {error}", style="red", markup=False, highlight=False)

@@ -5,6 +5,7 @@ it only fills in the `switches`, each of which can be set on its own.
 """
 
 import difflib
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from os import PathLike
@@ -15,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from promptcal.errors import ConfigError
+from promptcal.yaml_text import read_yaml
 
 
 class _Section(BaseModel):
@@ -388,9 +390,9 @@ def validate(values: Mapping[str, Any]) -> Config:
 
 def _parse_yaml(text: str, source: str) -> dict[str, Any]:
     try:
-        parsed = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-99-99
-        raise ConfigError(f"{source} is not valid YAML ({' '.join(str(error).split())}); mend it") from error
+        parsed = read_yaml(text)
+    except ValueError as error:  # also of a date such as 2024-99-99
+        raise ConfigError(f"{source} is not valid YAML ({error}); mend it") from error
     if parsed is None:
         return {}
     if not isinstance(parsed, dict):
@@ -431,7 +433,7 @@ def _explain(error: Any) -> str:
         return f"there is no setting {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
     if error["type"] == "missing":
         return f"the setting {key!r} is missing; give --{key.replace('_', '-')} or set it in the config"
-    given = "" if isinstance(error["input"], dict) else f", not {error['input']!r}"
+    given = "" if isinstance(error["input"], dict) else f", not {reprlib.repr(error['input'])}"
     message = error["msg"].removeprefix("Value error, ")
     return f"the setting {key!r} is wrong: {message[0].lower()}{message[1:]}{given}"
 

@@ -15,13 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from scipy.optimize import linear_sum_assignment
 
 from promptcal import files
 from promptcal.config import Config, ModelConfig
+from promptcal.data.labels import class_numbers
 from promptcal.errors import ConfigError, LabelError, RunError
 from promptcal.models import ClassifierNetwork, TrainedNetwork
 from promptcal.partition import Partition
+from promptcal.problem import Problem
 from promptcal.run import Assignments, Run
 
 
@@ -45,8 +48,12 @@ class Earlier:
         return self.run.path
 
     def settings(self, method: str | None) -> Config:
-        """Those of the run, to change single ones of; a run that trained nothing may be gone on from by any method."""
+        """Those of the run, to change single ones of; a run that trained nothing may be gone on from by any method.
+
+        Not its cache: where to write is for who fits to say, not for a run that may be from elsewhere.
+        """
         config, switches = self.run.config, self.run.config.switches
+        config = config.model_copy(update={"data": config.data.model_copy(update={"cache": None})})
         if self._has_weights:  # those of its [P] head, too
             switches = switches.model_copy(update={"prompt_head": "from-warmup"})
         elif method not in (None, "kmeans"):
@@ -77,20 +84,61 @@ class Earlier:
                     "leave the setting as it is, or fit anew without --from"
                 )
 
-    def load_into(self, network: TrainedNetwork) -> None:
-        if isinstance(network, ClassifierNetwork):
+    def load_into(self, network: TrainedNetwork, problem: Problem, n_classes: int) -> None:
+        """Its weights; of a classifier, the outputs in the order of the categories they now stand for."""
+        state = self.run.network.state_dict()
+        if not isinstance(network, ClassifierNetwork):
+            network.load_state_dict(state)
+        elif network.by_category:
+            network.take_over(state, self._outputs(problem, n_classes))
+        else:
             raise ConfigError(
-                f"{self.path} has a classifier of its own for its categories, which cannot take new ones; "
-                "fit anew without --from, or go on from a run of promptcal, promptcal-warmup, gcd or kmeans"
+                f"{self.path} is of the method {self.run.config.method}, whose new categories have a network of their "
+                "own that cannot become known ones; fit anew without --from, or go on from a run of another method"
             )
-        network.load_state_dict(self.run.network.state_dict())
 
-    def with_its_labels(self, labels: Sequence[str | None], names: Sequence[str]) -> list[str | None]:
-        """New labels, and for images without one that of the run."""
-        merged = [self.label_of.get(name) if new is None else new for name, new in zip(names, labels, strict=True)]
+    def _outputs(self, problem: Problem, n_classes: int) -> list[int]:
+        """The output of the run's classifier for each category, known classes first; -1 for one it did not have."""
+        labels, names = problem.label_names(), problem.images.names
+        shared = _counts(problem.labels, self.before(names), len(problem.classes), len(self.run.names))
+        origin = class_origins(self.run.names, problem.classes, shared)
+        gone = {*origin.values(), *map(self.run.names.index, self.merged_away(labels, names))}
+        numbers = [origin.get(i, -1) for i in range(len(problem.classes))]
+        numbers += [e for e in range(len(self.run.names)) if e not in gone]
+        numbers = [*numbers, *([-1] * n_classes)][:n_classes]
+        return [-1 if e < 0 else int(self.run.columns[e]) for e in numbers]
+
+    def with_its_labels(
+        self, labels: Sequence[str | None], taken_back: Sequence[bool], names: Sequence[str]
+    ) -> list[str | None]:
+        """New labels, and for images without one that of the run, unless it is taken back."""
+        merged = [
+            new if new is not None or is_back else self.label_of.get(name)
+            for name, new, is_back in zip(names, labels, taken_back, strict=True)
+        ]
         if self.label_of and not any(merged):
             raise LabelError(f"none of the labelled images of {self.path} is among these; give them, or new --labels")
         return merged
+
+    def merged_away(self, labels: Sequence[str | None], names: Sequence[str]) -> list[str]:
+        """Categories most of whose images are now labelled as others, so that there is one less to be found."""
+        numbers, classes = class_numbers(labels)
+        before = self.before(names)
+        shared = _counts(numbers, before, len(classes), len(self.run.names))
+        taken = set(class_origins(self.run.names, classes, shared).values())
+        sizes = np.bincount(before[before >= 0], minlength=len(self.run.names))
+        gone = (2 * shared.sum(axis=0) > sizes).nonzero()[0]
+        return [self.run.names[e] for e in gone if e not in taken]
+
+    def without_merged(self, config: Config, problem: Problem, overrides: Sequence[str], console: Console) -> Config:
+        """The settings with as many categories fewer as the labels merge into others, unless ``overrides`` say."""
+        merged = self.merged_away(problem.label_names(), problem.images.names)
+        left = max(config.n_classes - len(merged), len(problem.classes))
+        if left >= config.n_classes or any(setting.startswith("n_classes=") for setting in overrides):
+            return config
+        told = f"The labels merge {', '.join(merged)} into others, so {left} categories are sought"
+        console.print(f"{told} (--n-classes sets another number)", markup=False, highlight=False, soft_wrap=True)
+        return config.model_copy(update={"n_classes": left})
 
     def not_learned_from(self, names: Sequence[str]) -> np.ndarray:
         """Which images' labels the run has not seen in training."""
@@ -154,10 +202,7 @@ def numbering(
     images with, and their names. What is left takes what numbers are left.
     """
     n_known = len(classes)
-    shared = _counts(labels, before, n_known, len(earlier))
-    origin = {i: earlier.index(name) for i, name in enumerate(classes) if name in earlier}
-    naming = np.where(shared == shared.max(axis=1, keepdims=True, initial=0), shared, 0)
-    origin |= _matched(naming, origin)
+    origin = class_origins(earlier, classes, _counts(labels, before, n_known, len(earlier)))
     shared = _counts(np.where(labels >= 0, -1, clusters), before, n_clusters, len(earlier))
     origin |= _matched(shared, origin)
     numbers = np.array([n if (n := origin.get(i, n_clusters)) < n_clusters else -1 for i in range(n_clusters)])
@@ -169,6 +214,16 @@ def numbering(
     for i, number in enumerate(numbers):
         names[number] = classes[i] if i < n_known else earlier[origin[i]] if i in origin else next(fresh)
     return numbers, names
+
+
+def class_origins(earlier: Sequence[str], classes: Sequence[str], shared: np.ndarray) -> dict[int, int]:
+    """The earlier category that each class is, if any: that of its name, or in which most of its labelled images were.
+
+    ``shared`` counts labelled images by class and earlier category.
+    """
+    origin = {i: earlier.index(name) for i, name in enumerate(classes) if name in earlier}
+    naming = np.where(shared == shared.max(axis=1, keepdims=True, initial=0), shared, 0)
+    return origin | _matched(naming, origin)
 
 
 def _counts(rows: np.ndarray, columns: np.ndarray, n_rows: int, n_columns: int) -> np.ndarray:
@@ -190,7 +245,11 @@ def _matched(shared: np.ndarray, taken: dict[int, int]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Changes:
-    """What became of the categories of an earlier run. An image has moved if the number of its category is another."""
+    """What became of the categories of an earlier run. An image has moved if the number of its category is another.
+
+    A number stands for the same category as before if the name is the same or any image stayed under it; what else
+    has the number of a category that is no more is a new one.
+    """
 
     start: str
     earlier: list[str]
@@ -203,19 +262,42 @@ class Changes:
         """Positions of the images that moved."""
         return np.flatnonzero((self.before >= 0) & (self.before != self.now.clusters))
 
+    @cached_property
+    def _flows(self) -> np.ndarray:
+        """Images by earlier category and present one."""
+        return _counts(self.before, self.now.clusters, len(self.earlier), len(self.now.names))
+
+    @cached_property
+    def _persisting(self) -> list[int]:
+        """Numbers that stand for the same category as before."""
+        pairs = enumerate(zip(self.earlier, self.now.names, strict=False))
+        return [c for c, (old, new) in pairs if old == new or self._flows[c, c]]
+
     def summary(self) -> dict[str, Any]:
         there = int((self.before >= 0).sum())
         flows = Counter((self.earlier[self.before[i]], self.now.names[self.now.clusters[i]]) for i in self.moved)
-        pairs = enumerate(zip(self.earlier, self.now.names, strict=False))
+        names, persisting = self.now.names, set(self._persisting)
         return {
             "from": self.start,
             "images": there,
             "moved": len(self.moved),
             "added": len(self.now) - there,
             "gone": self.n_before - there,
-            "renamed": [{"cluster": c, "from": old, "to": new} for c, (old, new) in pairs if old != new],
+            "renamed": [
+                {"cluster": c, "from": self.earlier[c], "to": names[c]}
+                for c in self._persisting
+                if self.earlier[c] != names[c]
+            ],
+            "vanished": [self._vanished(c) for c in range(len(self.earlier)) if c not in persisting],
+            "appeared": [{"cluster": c, "name": name} for c, name in enumerate(names) if c not in persisting],
             "flows": [{"from": old, "to": new, "images": n} for (old, new), n in flows.most_common()],
         }
+
+    def _vanished(self, earlier: int) -> dict[str, Any]:
+        """A category that is no more, and where more than half of its images are now, if they stayed together."""
+        went = self._flows[earlier]
+        into = self.now.names[int(went.argmax())] if 2 * went.max(initial=0) > went.sum() else None
+        return {"cluster": earlier, "name": self.earlier[earlier], "images": int(went.sum()), "into": into}
 
     def write(self, table: Path, summary: Path) -> None:
         rows = [

@@ -1,29 +1,90 @@
-"""Files that are whole or absent: written under a temporary name beside their place, then renamed."""
+"""Files that are whole or absent: written under a temporary name beside their place, flushed to disk, then renamed.
+
+What a killed process leaves behind is told by its temporary name. Tensors are stored with a checksum.
+"""
 
 import csv
+import errno
+import hashlib
 import io
 import json
 import math
 import os
+import re
+import shutil
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+_TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 
-def write_with(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary file, flush it to disk, then put it in place."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+
+def temporary_beside(path: Path) -> Path:
+    """A name in the same folder that no other process has, and that `is_temporary` knows."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+
+
+def is_temporary(path: Path) -> bool:
+    return _TEMPORARY_NAME.fullmatch(path.name) is not None
+
+
+def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None = None) -> None:
+    """Let ``write`` fill a temporary file, flush it to disk, then put it in place; what was there may be kept."""
+    temporary = temporary_beside(path)
     try:
         write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        flush(temporary)
+        if keep_as is not None and path.exists():
+            _name_also(path, keep_as)
         temporary.replace(path)
+        flush(path.parent)
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, str(temporary)):
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _name_also(path: Path, place: Path) -> None:
+    """A second name of the same file, where the system has such; else a copy."""
+
+    def write(temporary: Path) -> None:
+        with suppress(OSError):
+            os.link(path, temporary)
+            return
+        shutil.copyfile(path, temporary)
+
+    write_with(place, write)
+
+
+def flush(path: Path) -> None:
+    """Have a file, or the names in a folder, on disk and not only on the way there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        if not path.is_dir():
+            raise
+        return  # systems that do not open folders have no way to flush them
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what writes that were killed left in a folder; only for a folder that no one else writes to."""
+    for path in list(folder.rglob(".*.tmp")):
+        if path.is_file() and is_temporary(path):
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -60,5 +121,75 @@ def finite(value: Any) -> Any:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """With a checksum in the file itself, which `read_safetensors` goes by."""
     contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    write_with(path, lambda temporary: save_file(contiguous, temporary))
+    metadata = {"sha256": _tensors_digest(contiguous)}
+    write_with(path, lambda temporary: _save_safetensors(contiguous, temporary, metadata))
+
+
+def _save_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error), str(path)) from error
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file; an `OSError` where it is absent, cut off, or not what was written."""
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            expected = (file.metadata() or {}).get("sha256")
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error), str(path)) from error
+    if expected not in (None, _tensors_digest(tensors)):  # None: of another program
+        raise OSError(errno.EIO, "its checksum is wrong", str(path))
+    return tensors
+
+
+def _tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def save_torch(value: Any, path: Path) -> None:
+    """As `torch.save`, but trouble with the disk is an `OSError`."""
+    try:
+        with path.open("wb") as file:
+            torch.save(value, file)
+    except RuntimeError as error:  # PyTorch's word for every trouble with a file
+        raise next(_os_errors(error), OSError(errno.EIO, str(error), str(path))) from error
+
+
+def _os_errors(error: BaseException | None) -> Iterator[OSError]:
+    while error is not None:
+        if isinstance(error, OSError):
+            yield error
+        error = error.__context__
+
+
+def read_torch(path: Path) -> Any:
+    """What `save_torch` wrote; an `OSError` where it is not what was written, which `torch.load` would not notice."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise OSError(errno.EIO, f"the checksum of {damaged} in it is wrong", str(path))
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # damaged archives and pickles raise anything
+        raise OSError(errno.EIO, str(error) or type(error).__name__, str(path)) from error
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256, as `sha256sum` prints it."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 24):
+            digest.update(part)
+    return digest.hexdigest()

@@ -6,6 +6,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -99,12 +100,29 @@ class Fit:
         if config.selection.by == "oracle" and problem.truth is None:
             raise ConfigError("selection.by=oracle needs the truth; give --truth or choose validation or last")
 
-    def run(self, *, resume: bool, skip_unreadable: bool, stop_after: float | None = None) -> None:
+    def run(
+        self, *, resume: bool, overwrite: bool = False, skip_unreadable: bool, stop_after: float | None = None
+    ) -> None:
         """``stop_after`` minutes training ends at a checkpoint, as if by Ctrl-C."""
         self.started = time.monotonic()
-        self.deadline = None if stop_after is None else self.started + 60 * stop_after
-        with computing_on(self.device, choose_dtype(self.config.precision, self.device)):
-            self._run(resume, skip_unreadable)
+        deadline = None if stop_after is None else self.started + 60 * stop_after
+        with (
+            self.directory.locked() if self.group.is_first else nullcontext(),
+            StopRequest(self._say_stopping, deadline).listening() as self.stop,
+            computing_on(self.device, choose_dtype(self.config.precision, self.device)),
+        ):
+            is_there = self.group.on_first(lambda: self.directory.check_free(resume=resume, overwrite=overwrite))
+            if resume and not is_there:
+                _warn(f"the run in {self.directory.path} was stopped before it began, so it starts from the beginning")
+            try:
+                self._run(is_there, skip_unreadable)
+            except KeyboardInterrupt:
+                raise Interrupted("stopped; run the same command with --resume to go on", self.stop.exit_code) from None
+            except OSError as error:  # no room, or not the disk it was
+                how = "with --resume" if self.directory.exists() else "again"
+                raise RunError(
+                    f"{_in_words(error)}; {self.checkpoints.what_is_kept()}: mend that, then run the same command {how}"
+                ) from error
 
     def _run(self, resume: bool, skip_unreadable: bool) -> None:
         self._build()
@@ -121,9 +139,9 @@ class Fit:
             self._score_frozen()
         self.held_out = self._held_out()
         cuda = [self.device] if self.device.type == "cuda" else []
-        with StopRequest(self._say_stopping, self.deadline).listening() as stop, torch.random.fork_rng(devices=cuda):
+        with torch.random.fork_rng(devices=cuda):
             torch.manual_seed(derive_seed(self.config.seed, "backbone"))  # for those that drop out; nothing else asks
-            self._train(stop, resume)
+            self._train(self.stop, resume)
         self._finish(store)
 
     # -- before training ------------------------------------------------------------------------------------
@@ -132,7 +150,7 @@ class Fit:
         self.method = method_of(self.config)
         network = build_network(self.config, len(self.problem.classes), pretrained=not self._goes_on)
         if self.earlier is not None and self._goes_on:
-            self.earlier.load_into(network)
+            self.earlier.load_into(network, self.problem, self.config.n_classes)
         self.network = network.to(self.device)
         self.network.vit.compute_in(choose_dtype(self.config.precision, self.device))
         self.network.join(self.group)
@@ -390,7 +408,8 @@ class Fit:
             loop.restore(state)
         if isinstance(stage, AffinityStage) and stage.about:
             self.console.print(stage.about, highlight=False)
-        loop.run()
+        with stop.waiting():
+            loop.run()
         self.results[stage.name] = {
             "best_epoch": loop.position.best_epoch,
             "epochs": epochs,
@@ -467,8 +486,8 @@ class Fit:
             labels_in_centres=self.method.uses_labels_to_cluster,
             temperature=training_temperature(self.config, self.network),
         )
-        if found.threshold is None and self.problem.classes:
-            _warn("no label can be spared to calibrate by, so confidences are as they are, and predict accepts all")
+        if not found.n and self.problem.classes:
+            _warn("no label can be spared to calibrate by, so confidences are as they are")
         return found
 
     def _embed(self, network: TrainedNetwork | PromptedViT, what: str) -> Tensor:
@@ -579,6 +598,16 @@ class Fit:
         self.results["seconds"] = round(time.monotonic() - self.started, 1)
         files.write_json(directory.results_file, self.results)
         info = directory.info()
+        info["sha256"] = {
+            file.name: files.file_digest(file)
+            for file in (
+                directory.config_file,
+                directory.model_file,
+                directory.centres_file,
+                directory.embeddings_file,
+                directory.assignments_file,
+            )
+        }
         if self.earlier is not None:
             info["former_names"] = self.earlier.former_names(assignments.names)
         directory.write_info({**info, "status": "finished", "categories": assignments.names})
@@ -600,6 +629,12 @@ class Fit:
 
 def _warn(message: str) -> None:
     warnings.warn(message, PromptCALWarning, stacklevel=2)
+
+
+def _in_words(error: OSError) -> str:
+    """What went wrong and with which file, without the system's number for it."""
+    reason = error.strerror or str(error)
+    return reason if error.filename is None else f"{reason}: {error.filename}"
 
 
 def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -74,9 +74,14 @@ class Problem:
             return self
         chosen = np.array(positions)
         truth = None if self.truth is None else [self.truth[i] for i in positions]
-        names = [None if n < 0 else self.classes[n] for n in self.labels[chosen]]
+        labels = self.label_names()
+        names = [labels[i] for i in positions]
         inductive = self.inductive and replace(self.inductive, validation=self.inductive.validation[chosen])
         return Problem.of(self.images.subset(positions), names, truth, inductive)
+
+    def label_names(self) -> list[str | None]:
+        """The label of each image by name."""
+        return [None if n < 0 else self.classes[n] for n in self.labels]
 
     def score(self, clusters: np.ndarray) -> DiscoveryAccuracy:
         """Accuracy over the unlabelled images whose truth is known."""

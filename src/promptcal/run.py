@@ -5,37 +5,47 @@ import json
 import math
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from rich.console import Console
-from safetensors.torch import load_file
 from torch import Tensor
 
-from promptcal import files
+from promptcal import files, locking
 from promptcal._version import __version__
 from promptcal.calibration import Calibration
 from promptcal.config import Config, validate
 from promptcal.data import ImageSet
+from promptcal.data.opening import is_image
 from promptcal.data.reading import view_of
-from promptcal.data.store import decode
+from promptcal.data.store import decode, refuse_faults
 from promptcal.device import choose_device, choose_dtype, computing_on
-from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
+from promptcal.errors import ConfigError, DataError, PromptCALError, PromptCALWarning, RunError, WeightsError
 from promptcal.methods import method_of
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork, load_weights
 from promptcal.partition import centre_cosines, choices, classifier_logits, nearest_centres
+from promptcal.run_info import FORMAT, read_info
 from promptcal.training.embedding import embed
 from promptcal.training.recorder import progress_bar
 from promptcal.training.seeds import derive_seed
+from promptcal.yaml_text import read_yaml
 
-FORMAT = 1
+DISCARDED = "discarded"  # state of a run that is being removed
+_WRITTEN_BEFORE_RUN_JSON = {
+    ".lock",
+    "config.yaml",
+    "skipped.csv",
+    "class-count.png",
+    "class-count.csv",
+    "class-count.json",
+}
 _IMAGES_AT_ONCE = 2048  # decoded together when new images are embedded
 
 
@@ -107,6 +117,7 @@ class RunDirectory:
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
+        self.lock_file = self.path / ".lock"
         self.info_file = self.path / "run.json"
         self.config_file = self.path / "config.yaml"
         self.model_file = self.path / "model.safetensors"
@@ -138,40 +149,78 @@ class RunDirectory:
     def info(self) -> dict[str, Any]:
         if not self.exists():
             raise RunError(f"{self.path} is not a run directory (it has no run.json); give the --output of a fit")
-        try:
-            info = json.loads(self.info_file.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise RunError(f"{self.info_file} is damaged ({error}); fit again with --overwrite") from error
-        if info.get("format") != FORMAT:
-            raise RunError(
-                f"{self.path} has run format {info.get('format')}, and this promptcal {__version__} reads {FORMAT}; "
-                "use the version that made it"
-            )
-        return info
+        return read_info(self.info_file)
+
+    def check_links(self) -> None:
+        """Refuse a run that would have others write, through its links, what lies outside of it."""
+        home = self.path.resolve()
+        written = (self.sheets_folder, self.thumbnails_folder, self.figures_folder, self.checkpoints_folder)
+        for place in (*written, self.path / "tensorboard", self.metrics_file):
+            if not place.resolve().is_relative_to(home):
+                raise RunError(f"{place} is a link that leads out of the run; put what it links to in its place")
 
     def write_info(self, info: dict[str, Any]) -> None:
         files.write_json(self.info_file, {"format": FORMAT, "promptcal": __version__, **info})
 
     def config(self) -> Config:
         try:
-            return validate(yaml.safe_load(self.config_file.read_text(encoding="utf-8")))
-        except (OSError, yaml.YAMLError, TypeError, ValueError) as error:
+            return validate(read_yaml(self.config_file.read_text(encoding="utf-8")))
+        except (OSError, TypeError, ValueError) as error:
             raise RunError(f"{self.config_file} cannot be read ({error}); fit again with --overwrite") from error
 
     def write_truth(self, names: Sequence[str], truth: Sequence[str | None]) -> None:
         told = [(name, label) for name, label in zip(names, truth, strict=True) if label is not None]
         files.write_csv(self.truth_file, ["path", "label"], told)
 
-    def check_free(self, *, resume: bool, overwrite: bool) -> None:
-        """Refuse an output that would destroy something, before anything is computed."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only process that fits into this directory; what a killed one left half-written is removed."""
+        was_there = self.path.is_dir()
+        with ExitStack() as lock:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                lock.enter_context(locking.locked(self.lock_file, str(self.path)))
+                files.remove_leftovers(self.path)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise RunError(f"the output {self.path} cannot be written to ({reason}); choose another") from error
+            try:
+                yield
+            except (PromptCALError, OSError):
+                if not was_there and [*self.path.iterdir()] == [self.lock_file]:
+                    shutil.rmtree(self.path)  # nothing came of it, so leave no trace
+                raise
+
+    def is_unbegun(self) -> bool:
+        """Whether a fit was killed here before its run began, or while it discarded the one before."""
+        if self.exists():
+            return self.info()["status"] == DISCARDED
+        return self.lock_file.exists() and all(
+            entry.name in _WRITTEN_BEFORE_RUN_JSON or files.is_temporary(entry) for entry in self.path.iterdir()
+        )
+
+    def check_free(self, *, resume: bool, overwrite: bool) -> bool:
+        """Refuse an output that would destroy something, before anything is computed.
+
+        Says whether there is anything to resume: a fit killed at its very beginning has nothing, and starts anew.
+        """
         if resume and overwrite:
             raise RunError("--resume goes on with a run and --overwrite discards it; give only one of them")
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"the output {self.path} is a file; give a folder")
+        if self.path.is_dir() and self.is_unbegun():
+            return False
         if resume:
+            if not self.exists():
+                raise RunError(f"there is no run in {self.path} to resume; leave --resume out to start one")
             if self.info()["status"] == "finished":
-                raise RunError(f"the run in {self.path} is finished; there is nothing to resume")
-        elif self.exists():
+                raise RunError(
+                    f"the run in {self.path} is finished; there is nothing to resume "
+                    f"(promptcal report {self.path} makes its report again)"
+                )
+            self.check_links()
+            return True
+        if self.exists():
             finished = self.info()["status"] == "finished"
             remedy = "" if finished else " add --resume to go on with it,"
             state = "a finished" if finished else "an unfinished"
@@ -181,12 +230,24 @@ class RunDirectory:
                 )
         elif self.path.is_dir() and any(self.path.iterdir()):
             raise RunError(f"the folder {self.path} is not empty and not a run; choose another --output")
+        return False
 
     def clear(self) -> None:
-        """Remove an earlier run to make room for a new one."""
+        """Remove an earlier run to make room for a new one; if killed in between, it is no run any more."""
         if self.exists():
-            shutil.rmtree(self.path)
-        self.path.mkdir(parents=True, exist_ok=True)
+            self.write_info({"status": DISCARDED})
+        for entry in [*self.path.iterdir()]:
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            elif entry not in (self.lock_file, self.info_file):
+                entry.unlink()
+        self.info_file.unlink(missing_ok=True)
+
+    def check_whole(self, path: Path) -> None:
+        """Refuse a result that is not what the fit wrote; runs of older versions have no checksums."""
+        expected = self.info().get("sha256", {}).get(path.name)
+        if expected is not None and expected != files.file_digest(path):
+            raise RunError(f"{path} is not as the fit wrote it (its checksum is another); fit again, or put it back")
 
 
 def build_network(config: Config, n_known: int, *, pretrained: bool) -> TrainedNetwork:
@@ -229,16 +290,24 @@ def embed_in_parts(
     device = next(vit.parameters()).device
     positions: list[int] = []
     features = []
+    left_out: list[tuple[str, str]] = []
     with progress_bar(console) as bar:
         task = bar.add_task("reading and embedding", total=len(images), note="")
         for first in range(0, len(images), _IMAGES_AT_ONCE):
             part = images.subset(range(first, min(first + _IMAGES_AT_ONCE, len(images))))
-            store, kept, _ = decode(part, resize, skip_unreadable=skip_unreadable)
-            view = view_of(store, *vit.preprocessing, resize=resize, device=device)
+            store, kept, faults = decode(part, resize, skip_unreadable=skip_unreadable, part=True)
+            left_out += faults
             positions += [first + i for i in kept]
-            with computing_on(device, vit.compute_dtype):
-                features.append(embed(vit, view, torch.arange(len(store))))
+            if kept:
+                view = view_of(store, *vit.preprocessing, resize=resize, device=device)
+                with computing_on(device, vit.compute_dtype):
+                    features.append(embed(vit, view, torch.arange(len(store))))
             bar.advance(task, len(part))
+    refuse_faults(left_out, len(positions), skip_unreadable)
+    if left_out:
+        told = "; ".join(f"{name} ({reason})" for name, reason in left_out)
+        message = f"{len(left_out)} unreadable images are left out: {told}"
+        warnings.warn(message, PromptCALWarning, stacklevel=2)
     return positions, torch.cat(features)
 
 
@@ -261,6 +330,7 @@ class Run:
         self.info = self.directory.info()
         if self.info["status"] != "finished":
             raise RunError(f"the run in {path} is not finished; run its fit again with --resume")
+        self.directory.check_links()
         self.config = self.directory.config()
         self.device = choose_device(device or self.config.device)
         self.names: list[str] = self.info["categories"]
@@ -269,12 +339,22 @@ class Run:
 
     @cached_property
     def centres(self) -> Tensor:
-        return self._read(self.directory.centres_file)["centres"].to(self.device)
+        width = self.network.vit.backbone.num_features
+        return self._stored_centres("centres", (len(self.names), width)).to(self.device)
 
     @cached_property
     def columns(self) -> Tensor:
         """Of a classifier: which of its outputs stands for which cluster."""
-        return self._read(self.directory.centres_file)["columns"].to(self.device)
+        columns = self._stored_centres("columns", (len(self.names),))
+        if not torch.equal(columns.sort().values, torch.arange(len(columns))):
+            raise RunError(f"{self.directory.centres_file} is damaged (columns); fit again with --overwrite")
+        return columns.to(self.device)
+
+    def _stored_centres(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        found = self._read(self.directory.centres_file).get(name)
+        if found is None or tuple(found.shape) != shape:
+            raise RunError(f"{self.directory.centres_file} does not fit its run ({name}); fit again with --overwrite")
+        return found
 
     @cached_property
     def network(self) -> TrainedNetwork:
@@ -298,7 +378,10 @@ class Run:
         if not self.directory.truth_file.is_file():
             return None
         with self.directory.truth_file.open(newline="", encoding="utf-8") as file:
-            told = {row["path"]: row["label"] for row in csv.DictReader(file)}
+            try:
+                told = {_text(row["path"]): _text(row["label"]) for row in csv.DictReader(file)}
+            except (KeyError, ValueError, TypeError, csv.Error) as error:
+                raise self._damaged(self.directory.truth_file, error) from error
         return [told.get(path) for path in self.assignments().paths]
 
     def embed(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> tuple[list[str], Tensor]:
@@ -372,39 +455,69 @@ class Run:
     def assignments(self) -> Assignments:
         """What the fit assigned to its own images."""
         try:
+            self.directory.check_whole(self.directory.assignments_file)
             with self.directory.assignments_file.open(newline="", encoding="utf-8") as file:
                 rows = list(csv.DictReader(file))
         except OSError as error:
             raise RunError(f"{self.directory.assignments_file} cannot be read ({error}); fit again") from error
+        except (ValueError, csv.Error) as error:
+            raise self._damaged(self.directory.assignments_file, error) from error
         number = {name: i for i, name in enumerate(self.names)}
-        return Assignments(
-            [row["path"] for row in rows],
-            np.array([int(row["cluster"]) for row in rows]),
-            np.array([float(row["confidence"]) for row in rows]),
-            self.names,
-            self.known,
-            np.array([row["labelled"] == "yes" for row in rows]),
-            np.array([number.get(row.get("second", ""), -1) for row in rows]),
-            np.array([float(row.get("second_confidence") or 0) for row in rows]),
-        )
+        try:
+            found = Assignments(
+                [_text(row["path"]) for row in rows],
+                np.array([int(row["cluster"]) for row in rows], dtype=np.int64),
+                np.array([float(row["confidence"]) for row in rows], dtype=np.float64),
+                self.names,
+                self.known,
+                np.array([row["labelled"] == "yes" for row in rows], dtype=bool),
+                np.array([number.get(row.get("second", ""), -1) for row in rows], dtype=np.int64),
+                np.array([float(row.get("second_confidence") or 0) for row in rows], dtype=np.float64),
+            )
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
+            raise self._damaged(self.directory.assignments_file, error) from error
+        if not ((found.clusters >= 0) & (found.clusters < len(self.names))).all():
+            raise self._damaged(self.directory.assignments_file, "a cluster that the run does not have")
+        if not (np.isfinite(found.confidence).all() and np.isfinite(found.second_confidence).all()):
+            raise self._damaged(self.directory.assignments_file, "a confidence that is no number")
+        return found
+
+    @staticmethod
+    def _damaged(file: Path, why: object) -> RunError:
+        return RunError(f"{file} is damaged ({' '.join(str(why).split())[:200]}); fit again with --overwrite")
 
     def held_out(self) -> list[str]:
         """Names of the images whose labels were kept back from training; older versions did not write them down."""
         if not self.directory.held_out_file.exists():
             return []
-        return json.loads(self.directory.held_out_file.read_text(encoding="utf-8"))
+        try:
+            names = json.loads(self.directory.held_out_file.read_text(encoding="utf-8"))
+            if not isinstance(names, list):
+                raise TypeError("not a list")
+            return [_text(name) for name in names]
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._damaged(self.directory.held_out_file, error) from error
 
     def given_images(self) -> tuple[ImageSet, list[int]]:
         """The names of all images the fit was given, and the positions among them of those it assigned."""
         names = list(self.assignments().paths)
         skipped: list[int] = []
         if self.directory.skipped_file.exists():
-            with self.directory.skipped_file.open(newline="", encoding="utf-8") as file:
-                for row in csv.DictReader(file):  # by rising position, so that each finds its place
-                    skipped.append(int(row["position"]))
-                    names.insert(skipped[-1], row["path"])
+            try:
+                with self.directory.skipped_file.open(newline="", encoding="utf-8") as file:
+                    table = csv.DictReader(file)
+                    if not {"path", "position"} <= {*(table.fieldnames or ())}:
+                        raise ValueError("its columns")
+                    for row in table:  # by rising position, so that each finds its place
+                        skipped.append(int(row["position"]))
+                        if not 0 <= skipped[-1] <= len(names):
+                            raise ValueError(f"the position {skipped[-1]}")
+                        names.insert(skipped[-1], _text(row["path"]))
+            except (KeyError, ValueError, TypeError, csv.Error) as error:
+                raise self._damaged(self.directory.skipped_file, error) from error
         root = self.info.get("root")
-        assigned = [i for i in range(len(names)) if i not in set(skipped)]
+        left_out = set(skipped)
+        assigned = [i for i in range(len(names)) if i not in left_out]
         return ImageSet(names, _no_image, None if root is None else Path(root)), assigned
 
     def image_files(self) -> list[Path]:
@@ -416,19 +529,37 @@ class Run:
                 f"the images of {self.path} did not come from files (but from an array, a dataset or an archive), so "
                 "there are none to link or copy; export to csv, or save them as files and fit those"
             )
+        if self.info.get("root") is not None:
+            refuse_ways_out(names, self.path)
         images = [Path(folder) / name for name in names]
         missing = [image for image in images if not image.is_file()]
         if missing:
             more = f" and {len(missing) - 1} more images are" if len(missing) > 1 else " is"
             raise DataError(f"{missing[0]}{more} no longer there; put the images back where the fit found them")
+        other = next((image for image in images if not is_image(image)), None)
+        if other is not None:  # a run from elsewhere could name any file of this machine to be handed on
+            raise DataError(f"{other} is no image (any more); put the images back where the fit found them")
         return images
 
     @staticmethod
     def _read(path: Path) -> dict[str, Tensor]:
         try:
-            return load_file(path)
-        except Exception as error:  # safetensors and OS errors share no base class
+            return files.read_safetensors(path)
+        except OSError as error:
             raise RunError(f"{path} cannot be read ({error}); fit again with --overwrite") from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def refuse_ways_out(names: Sequence[str], run: Path) -> None:
+    """Of images in a folder: no name may lead to another place."""
+    for name in names:
+        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+            raise RunError(f"{run} names the image {name}, which lies outside of its image folder; do not trust it")
 
 
 def _no_image(index: int) -> Any:

@@ -16,7 +16,7 @@ from promptcal.clustering.class_count import ClassCount
 from promptcal.config import Config, load_config, method_preset
 from promptcal.continuing import Earlier
 from promptcal.counting import ClassCounter, count_in_backbone, count_in_run
-from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels
+from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels, taken_back
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.errors import ConfigError, DataError, LabelError, PromptCALWarning, RunError
 from promptcal.export import export_run
@@ -107,17 +107,21 @@ def fit(
         return group.on_first(lambda: Run(output, device))
     if begun is not None:
         resume, overwrite = True, False
-    earlier = group.on_first(lambda: _earlier(start_from, directory, resume, config, preset))
+    has_begun = group.on_first(lambda: directory.check_free(resume=resume, overwrite=overwrite))
+    earlier = group.on_first(lambda: _earlier(start_from, directory, has_begun, config, preset))
     base = config if earlier is None else earlier.settings(method)
-    group.on_first(lambda: directory.check_free(resume=resume, overwrite=overwrite))
     image_set = ImageSet.of(images)
     given = read_labels(labels, image_set)
+    if earlier is not None:
+        given = earlier.with_its_labels(given, taken_back(labels, image_set), image_set.names)
     problem = Problem.of(
         image_set,
-        given if earlier is None else earlier.with_its_labels(given, image_set.names),
+        given,
         None if truth is None else read_labels(truth, image_set),
         inductive,
     )
+    if earlier is not None and n_classes is None and isinstance(base, Config):
+        base = earlier.without_merged(base, problem, overrides, Console(stderr=True, quiet=not progress))
     if image_set.root is not None and Path(output).resolve().is_relative_to(image_set.root.resolve()):
         raise RunError(
             f"the output {output} lies in the image folder, where its pictures would be taken for images; "
@@ -125,7 +129,7 @@ def fit(
         )
     group.check_same((image_set.names, given), "images or labels")
     console = Console(stderr=True, quiet=not (progress and group.is_first))
-    counter = ClassCounter(problem, directory if resume else None, skip_unreadable=skip_unreadable, console=console)
+    counter = ClassCounter(problem, directory if has_begun else None, skip_unreadable=skip_unreadable, console=console)
     named = {
         "n_classes": n_classes,
         "method": method,
@@ -142,7 +146,7 @@ def fit(
     problem.check(resolved.n_classes)
     warmup = group.on_first(lambda: _shared(warmup_from, resolved))
     fitting = Fit(problem, resolved, directory, console, counter.count, earlier, warmup)
-    fitting.run(resume=resume, skip_unreadable=skip_unreadable, stop_after=stop_after)
+    fitting.run(resume=resume, overwrite=overwrite, skip_unreadable=skip_unreadable, stop_after=stop_after)
     return group.on_first(lambda: Run(output, device))
 
 
@@ -229,7 +233,7 @@ def predict(
         images: As `fit` takes them, or one image file.
         output: CSV file to write.
         none_below: Images are of none of the categories if their cosine with the nearest centre is below this; by
-            default the run's own threshold, which 95 % of the labelled images it was measured on reach.
+            default the run's own threshold, which 95 % of its images without a label reach.
         accept_all: Have no threshold.
         device: auto, cpu, cuda, mps; by default the run's.
         skip_unreadable: Leave out images that cannot be read instead of stopping.
@@ -430,6 +434,8 @@ def check(
 def demo(
     *,
     output: str | PathLike[str],
+    labels: Any = None,
+    start_from: str | PathLike[str] | None = None,
     method: str | None = None,
     seed: int = 0,
     device: str | None = None,
@@ -447,6 +453,8 @@ def demo(
 
     Args:
         output: The run directory to write.
+        labels: As `fit` takes them, instead of those, such as the file that the report of a demo gives.
+        start_from: A finished demo to go on from, as `fit` does.
         method: As `fit` takes it.
         seed: Seed of everything random; which images are labelled does not depend on it.
         device: auto, cpu, cuda, mps.
@@ -461,14 +469,17 @@ def demo(
     data = embedded_set("train")
     labelled = label_half(data.labels, list(range(DEMO_KNOWN)))
     truth = [data.classes[c] for c in data.labels]
+    if labels is None and start_from is None:
+        labels = [t if is_labelled else None for t, is_labelled in zip(truth, labelled, strict=True)]
     return fit(
         images=data.images,
-        labels=[t if is_labelled else None for t, is_labelled in zip(truth, labelled, strict=True)],
+        labels=labels,
         truth=truth,
         output=output,
-        preset="quick",
+        preset="quick" if start_from is None else None,
+        start_from=start_from,
         method=method,
-        n_classes=len(data.classes),
+        n_classes=len(data.classes) if start_from is None else None,
         overrides=overrides,
         seed=seed,
         device=device,

@@ -1,6 +1,9 @@
 """Each official layout is read in its own order, with its own class numbers, and says what is amiss with it."""
 
+import hashlib
 import io
+import os
+import pickle
 import tarfile
 
 import numpy as np
@@ -15,11 +18,13 @@ from benchmark_trees import (
     herbarium_tree,
     imagenet_tree,
     numbers_seen,
+    write_pickle,
 )
 from torchvision import datasets
 
 from promptcal.data.benchmarks import benchmark
 from promptcal.data.benchmarks.class_lists import imagenet100
+from promptcal.data.benchmarks.cub import read_cub_archive
 from promptcal.errors import DataError, PromptCALWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::promptcal.errors.PromptCALWarning")
@@ -279,3 +284,80 @@ def test_another_number_of_images_than_published_is_warned_of(tmp_path, cub):
     message = "CUB_200_2011 has 400 training images, not the published 5,994; compare results with each other"
     with pytest.warns(PromptCALWarning, match=message):
         benchmark("cub", tmp_path)
+
+
+@pytest.mark.parametrize("dataset", [datasets.CIFAR10, datasets.CIFAR100])
+def test_a_cifar_pickle_with_the_right_checksum_still_runs_nothing(tmp_path, monkeypatch, dataset):
+    n = 10 if dataset is datasets.CIFAR10 else 100
+    folder = cifar_tree(tmp_path, dataset, monkeypatch, [range(n)] * len(dataset.train_list), [0])
+    mark = tmp_path / "executed"
+
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(mark),)
+
+    for name, entries in (("train_list", dataset.train_list), ("meta", None)):
+        if entries is None:
+            md5 = write_pickle(folder / dataset.meta["filename"], {dataset.meta["key"]: Trap()})
+            monkeypatch.setattr(dataset, "meta", {**dataset.meta, "md5": md5})
+        else:
+            sound = (folder / entries[0][0]).read_bytes()
+            md5 = write_pickle(folder / entries[0][0], {"data": Trap(), "labels": [0]})
+            monkeypatch.setattr(dataset, name, [[entries[0][0], md5], *entries[1:]])
+        with pytest.raises(DataError, match=r"incomplete or damaged \(.+: it asks to call \w+\.mkdir\)"):
+            benchmark("cifar10" if n == 10 else "cifar100", tmp_path)
+        if entries is not None:
+            (folder / entries[0][0]).write_bytes(sound)
+            monkeypatch.setattr(dataset, name, [[entries[0][0], hashlib.md5(sound).hexdigest()], *entries[1:]])
+    assert not mark.exists()
+
+
+def test_cifar_as_python_2_pickled_it_is_read(tmp_path, monkeypatch):
+    """The published files name NumPy's functions where they lay then."""
+    folder = cifar_tree(tmp_path, datasets.CIFAR10, monkeypatch, [range(10)] * 5, [0])
+    train = []
+    for name, _ in datasets.CIFAR10.train_list:
+        content = pickle.dumps(pickle.loads((folder / name).read_bytes()), protocol=2)
+        content = content.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
+        assert b"cnumpy.core.multiarray\n_reconstruct" in content
+        (folder / name).write_bytes(content)
+        train.append([name, hashlib.md5(content).hexdigest()])
+    monkeypatch.setattr(datasets.CIFAR10, "train_list", train)
+    read = benchmark("cifar10", tmp_path)
+    assert read.classes.tolist() == [*range(10)] * 5
+    assert numbers_seen(read.train) == list(range(50))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"offsets": np.arange(102) * 10**9}, "lead out of it"),
+        ({"offsets": np.array([0])}, "out of bounds"),
+        ({"label": np.zeros(1, np.uint8)}, "out of bounds"),
+        ({"jpeg": np.array([{}], dtype=object)}, "allow_pickle"),
+    ],
+)
+def test_an_archive_with_offsets_or_labels_that_lead_nowhere_is_refused(tmp_path, change, message):
+    cifar100_archive(tmp_path / "cifar100.npz", list(range(100)), [0])
+    with np.load(tmp_path / "cifar100.npz") as stored:
+        parts = dict(stored)
+    np.savez(tmp_path / "cifar100.npz", **(parts | change))
+    with pytest.raises(DataError, match=rf"cifar100.npz is not the whole dataset: it cannot be read \(.*{message}"):
+        benchmark("cifar100", tmp_path)
+
+
+def test_a_tar_that_names_places_outside_or_links_is_refused_or_passed_over(tmp_path):
+    for name in ("../../001.Bird/a.jpg", "/001.Bird/a.jpg"):
+        with tarfile.open(tmp_path / "evil.tar", "w") as archive:
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            archive.addfile(member, io.BytesIO(b"abc"))
+        with pytest.raises(DataError, match="points outside of it"):
+            read_cub_archive(tmp_path / "evil.tar", False)
+    with tarfile.open(tmp_path / "links.tar", "w") as archive:
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
+            member = tarfile.TarInfo(f"001.Bird/{kind.decode()}.jpg")
+            member.type, member.linkname = kind, "/etc/passwd"
+            archive.addfile(member)
+    assert len(read_cub_archive(tmp_path / "links.tar", False).images) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["evil.tar", "links.tar"]  # nothing is ever unpacked

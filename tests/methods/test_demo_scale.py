@@ -1,8 +1,6 @@
 """Every method learns at the demo's scale: its loss falls, and known classes come out above frozen k-means.
 
-(Whole PromptCAL is held to more in `tests/test_demo.py`.) ORCA is held to it by the older accuracy that matches known
-and new classes apart: at this scale a new class may come to share a known one's output (docs/methods.md), which the one
-matching of all then gives to the larger of the two.
+(Whole PromptCAL is held to more in `tests/test_demo.py`.)
 """
 
 import json
@@ -18,8 +16,7 @@ from promptcal.verbs import demo, results
 def test_the_loss_falls_and_known_classes_beat_frozen_k_means(tmp_path, method):
     run = demo(output=tmp_path / "run", method=method, progress=False)
     found = results(run)
-    known = "separate_known" if method == "orca" else "known"
-    assert found["scores"]["selected"][known] > found["kmeans"]["accuracy"][known]
+    assert found["scores"]["selected"]["known"] > found["kmeans"]["accuracy"]["known"]
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [record["loss"] for record in records]
     assert losses[-1] < losses[0]

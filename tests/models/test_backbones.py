@@ -5,16 +5,19 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from functools import partial
 
 import pytest
 import timm
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from promptcal.data import embedded_set
 from promptcal.errors import WeightsError
 from promptcal.models import EMBEDDED_BACKBONE, PromptedViT, create_backbone, preprocessing
+from promptcal.models.hub import hub_or_its_cache
 
 HUB_NAME = "test_vit.r160_in1k"  # timm's smallest: 0.3 M parameters
 
@@ -64,6 +67,52 @@ def test_hub_weights_come_from_a_filled_cache_without_network(tmp_path, environm
     loaded = load_file(tmp_path / "loaded.safetensors")
     assert loaded.keys() == source.state_dict().keys() - {"head.weight", "head.bias"}
     assert all(torch.equal(value, source.state_dict()[name]) for name, value in loaded.items())
+
+
+@pytest.fixture
+def hub_gone(monkeypatch):
+    """Online, but nobody answers where the hub should be; gives the list of connections tried."""
+    tried, connect = [], socket.create_connection
+
+    def count(place, *args, **options):
+        tried.append(place)
+        return connect(place, *args, **options)
+
+    with socket.socket() as taken:  # a port that is bound and not listened at refuses
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("promptcal.models.hub._PAUSE", 0.1)
+        monkeypatch.setattr("promptcal.models.hub.getproxies", dict)
+        monkeypatch.setattr("promptcal.models.hub.socket.create_connection", count)
+        yield tried
+
+
+def test_a_hub_out_of_reach_is_told_soon_and_the_cache_is_taken(hub_gone, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    started = time.monotonic()
+    with pytest.raises(WeightsError, match=r"127\.0\.0\.1 cannot be reached: Connection refused\); connect"):
+        create_backbone(HUB_NAME)
+    assert time.monotonic() - started < 10
+    assert len(hub_gone) == 2
+    assert not constants.HF_HUB_OFFLINE
+    source = timm.create_model(HUB_NAME, pretrained=False)
+    fill_cache(tmp_path, HUB_NAME, source.state_dict())
+    assert torch.equal(create_backbone(HUB_NAME).cls_token, source.cls_token)
+
+
+def test_a_hub_that_answers_or_a_proxy_is_left_to_the_hubs_client(hub_gone, monkeypatch):
+    with socket.socket() as hub:
+        hub.bind(("127.0.0.1", 0))
+        hub.listen()
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
+        with hub_or_its_cache() as reason:
+            assert (reason, constants.HF_HUB_OFFLINE) == (None, False)
+    assert len(hub_gone) == 1
+    monkeypatch.setattr("promptcal.models.hub.getproxies", lambda: {"https": "http://proxy:3128"})
+    with hub_or_its_cache() as reason:
+        assert (reason, constants.HF_HUB_OFFLINE) == (None, False)
+    assert len(hub_gone) == 1
 
 
 def test_hub_weights_absent_from_the_cache_are_refused_at_once(tmp_path, environment):

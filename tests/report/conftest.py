@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from hostile import CLASSES, HOSTILE_FILES
+from hostile import CLASSES, HOSTILE_FILES, NAMED
 from PIL import Image
 
 from promptcal import verbs
@@ -33,6 +33,18 @@ def hostile_run(tmp_path_factory, small_set, quick_settings):
 @pytest.fixture(scope="session")
 def hostile_report(hostile_run):
     return verbs.report(run=hostile_run, progress=False)
+
+
+@pytest.fixture(scope="session")
+def continued_run(hostile_run):
+    """The same images gone on with: half of new-2 named, two images of new-1 labelled as a known class."""
+    found, root = hostile_run.assignments(), hostile_run.path.parent
+    members = [[p for p, c in zip(found.paths, found.clusters, strict=True) if c == cluster] for cluster in range(4)]
+    labels = dict.fromkeys(members[3][: len(members[3]) // 2 + 1], NAMED) | dict.fromkeys(members[2][:2], CLASSES[0])
+    return verbs.fit(
+        images=root / "images", labels=labels, start_from=hostile_run.path, output=root / "continued", progress=False,
+        overrides=["affinity.epochs=0"],
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ HOSTILE_FILES = [
 ]
 CLASSES = ['"><img src=x onerror=window.stolen=3>', f'{SCRIPT} & co, "x"', RIGHT_TO_LEFT, LONG]  # two known, two not
 
+NAMED = '<b onclick="window.stolen=4">goose</b>'  # what a person calls one of the new ones
+
 
 def page_data(path):
     text = path.read_text(encoding="utf-8")

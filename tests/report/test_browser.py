@@ -1,11 +1,14 @@
 """The report in a real browser, opened from disk: every part, every control, and text that tries to be code."""
 
 import csv
+import itertools
 import json
 import time
 
 import pytest
-from hostile import CLASSES, HOSTILE_FILES, LONG, page_data, unpacked
+from hostile import CLASSES, HOSTILE_FILES, LONG, NAMED, page_data, unpacked
+
+from promptcal import verbs
 
 By = pytest.importorskip("selenium.webdriver.common.by").By
 ActionChains = pytest.importorskip("selenium.webdriver").ActionChains
@@ -13,13 +16,22 @@ ActionChains = pytest.importorskip("selenium.webdriver").ActionChains
 
 @pytest.fixture
 def page(browser, hostile_report):
+    yield from opened(browser, hostile_report)
+
+
+@pytest.fixture
+def continued_page(browser, continued_run):
+    yield from opened(browser, verbs.report(run=continued_run, progress=False))
+
+
+def opened(browser, report):
     """The report, freshly opened at desktop size in light mode; at the end nothing may have been complained of."""
     size(browser, 1300, 900)
     colour_scheme(browser, "light")
-    browser.get(hostile_report.path.as_uri())
+    browser.get(report.path.as_uri())
     browser.execute_script("localStorage.clear()")
     browser.get("about:blank")
-    browser.get(hostile_report.path.as_uri())
+    browser.get(report.path.as_uri())
     browser.get_log("browser")
     yield browser
     assert [entry["message"] for entry in browser.get_log("browser")] == []
@@ -211,6 +223,10 @@ def test_merging_gives_a_cluster_the_name_of_the_other(page, data):
     until(lambda: page.execute_script("return location.hash") == "#cluster-2")
     size_of_both = int((clusters >= 2).sum())
     until(lambda: one(page, ".cluster-page .numbers strong").text == f"{size_of_both} images")
+    doubtful, second = unpacked(data["images"]["doubtful"]), unpacked(data["images"]["second"])
+    elsewhere = [i for i in range(48) if clusters[i] >= 2 and doubtful[i] and second[i] < 2]
+    assert elsewhere != [i for i in range(48) if clusters[i] >= 2 and doubtful[i]]  # else this would show nothing
+    assert {t.get_attribute("title") for t in all_of(page, "#elsewhere .thumb")} == {paths[i] for i in elsewhere}
     both = {path: "new-1" for i, path in enumerate(paths) if clusters[i] >= 2}
     assert dict(downloaded(page)[1:]) == given_labels(data) | both
     go(page, "clusters")
@@ -248,10 +264,11 @@ def test_images_marked_wrong_have_no_label(page, data):
     until(lambda: one(page, "#mark-wrong").text == "Marked wrong")
     one(page, "#close-viewer").click()
     named = {path: "emu" for i, path in enumerate(paths) if clusters[i] == 2}
-    expected = {path: label for path, label in (given | named).items() if path not in wrong}
+    expected = {path: "" if path in wrong else label for path, label in (given | named).items()}
     assert dict(downloaded(page)[1:]) == expected
-    told = one(page, "#decisions").text.split("\n")
+    *told, onward = one(page, "#decisions").text.split("\n")
     assert told == ["1 cluster named · 3 images marked wrong", "Undo", "Start over", "Download labels.csv"]
+    assert onward.removeprefix("Go on with it: ") == data["next"]  # said once there is a file to go on with
 
     page.refresh()  # kept in the browser
     until(lambda: "3 images marked wrong" in one(page, "#decisions").text)
@@ -310,6 +327,115 @@ def test_the_map_zooms_into_pictures_and_shows_what_is_under_the_pointer(page, d
     assert len(names) == 4
     assert sorted(data["classes"]) == sorted(CLASSES)
     assert data["classes"][:2] == [record["label"] for record in data["clusters"][:2]]  # known ones first
+
+
+def test_what_moved_since_the_run_before_is_shown_and_filtered(continued_page, continued_run):
+    page = continued_page
+    with (continued_run.path / "changes.csv").open(newline="", encoding="utf-8") as file:
+        moved = list(csv.DictReader(file))
+    assert len(moved) >= 2
+    assert f"{len(moved)} images of 48 moved" in one(page, ".note").text
+    go(page, "changes")
+    figures = {f.text.split("\n")[1]: f.text.split("\n")[0] for f in all_of(page, ".figure")}
+    by_itself = [row["path"] for row in moved if row["labelled"] == "no"]
+    assert figures == {
+        "moved": str(len(moved)), "stayed": str(48 - len(moved)), "moved without a label": str(len(by_itself)),
+    }  # fmt: skip
+    assert one(page, "#changed-categories").text.split("\n") == ["renamed", f"new 2 is now {NAMED}"]
+
+    def listed():
+        return sorted(thumb.get_attribute("title") for thumb in all_of(page, "#moved .thumb"))
+
+    assert listed() == sorted(row["path"] for row in moved)
+    one(page, "#moved-by-self").click()
+    assert listed() == sorted(by_itself)
+    one(page, "#moved-by-self").click()
+    into_known = [row for row in moved if row["to_name"] == CLASSES[0]]
+    one(page, f'#moved-to option[value="{into_known[0]["to_cluster"]}"]').click()
+    assert listed() == sorted(row["path"] for row in into_known)
+    one(page, '#moved-from option[value="new 1"]').click()
+    both = sorted(row["path"] for row in into_known if row["from_name"] == "new-1")
+    assert listed() == both
+    assert one(page, "#moved-count").text.startswith(f"{len(both)} images of {len(moved)} that moved")
+    pressed = one(page, '#flows [aria-pressed="true"]')  # the same as clicking the flow itself, which also ends it
+    assert pressed.text.split("\n")[0].startswith(str(len(both)))
+    pressed.click()
+    assert listed() == sorted(row["path"] for row in moved)
+    one(page, f'#moved [title="{both[0]}"]').click()
+    facts = one(page, "#viewer dl").text.split("\n")
+    assert facts[facts.index("Before") + 1] == "new 1"
+    one(page, "#close-viewer").click()
+    size(page, 390, 844)
+    time.sleep(0.1)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= 390
+    assert all_of(page, "#main b") == []
+
+
+def test_a_run_that_started_by_itself_tells_of_no_changes(page):
+    assert all_of(page, '[data-tab="changes"]') == []
+    assert all_of(page, ".note") == []
+
+
+def test_known_categories_come_first_whatever_their_numbers(continued_page, continued_run):
+    known = [c for c in range(4) if continued_run.known[c]]
+    assert known == [0, 1, 3]
+    expected = [*known, 2]
+    rows = [row.get_attribute("href").rpartition("-")[2] for row in all_of(continued_page, ".size-row")]
+    assert [int(number) for number in rows] == expected
+    go(continued_page, "clusters")
+    until(lambda: shown_clusters(continued_page) == expected)
+
+
+def test_the_largest_confusions_are_where_a_cluster_stands_for_another_class(page, data):
+    matrix = data["confusion"]
+    names = [data["clusters"][c]["name"] for c in matrix["clusters"]]
+    wrong = [
+        (many, f"{matrix['classes'][i]} in {names[j]}")
+        for i, row in enumerate(matrix["counts"])
+        for j, many in enumerate(row)
+        if many and matrix["standsFor"][j] != i
+    ]
+    go(page, "confusion")
+    chips = until(lambda: all_of(page, ".confusions .chip"))
+    told = [page.execute_script("return arguments[0].textContent", chip) for chip in chips]
+    assert told[0] in {f"{many}{what}" for many, what in wrong if many == max(wrong)[0]}
+    assert set(told) <= {f"{many}{what}" for many, what in wrong}
+    assert len(told) == min(8, len(wrong))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_numbers_in_the_confusion_matrix_can_be_read(page, data, scheme):
+    colour_scheme(page, scheme)
+    go(page, "confusion")
+    until(lambda: all_of(page, "#confusion-matrix td"))
+    contrasts = page.execute_script(
+        """const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+           const light = (colour) => { context.fillStyle = colour; context.fillRect(0, 0, 1, 1);
+             const [r, g, b] = Array.from(context.getImageData(0, 0, 1, 1).data).map((v) => v / 255)
+               .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+             return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+           return Array.from(document.querySelectorAll("#confusion-matrix td")).filter((cell) => cell.textContent)
+             .map((cell) => { const { color, backgroundColor } = getComputedStyle(cell);
+               const [dark, bright] = [light(color), light(backgroundColor)].sort((a, b) => a - b);
+               return (bright + 0.05) / (dark + 0.05); });"""
+    )
+    assert len(contrasts) >= 4
+    assert min(contrasts) > 3.5
+
+
+def test_charts_have_round_numbers_around_their_values(page, data):
+    go(page, "training")
+    charts = until(lambda: all_of(page, ".chart svg"))
+    assert len(charts) == len(data["curves"]) + len(data["graph"])
+    for chart, record in zip(charts, [*data["curves"], *data["graph"]], strict=True):
+        texts = [t.text for t in chart.find_elements(By.CSS_SELECTOR, 'text[text-anchor="end"]:not([y="222"])')]
+        marks = [float(text) for text in texts]
+        steps = {round(b - a, 9) for a, b in itertools.pairwise(marks)}
+        assert len(steps) == 1
+        assert f"{steps.pop():e}"[0] in "125"
+        values = [value for line in record["lines"] for _, value in line["points"]]
+        assert marks[0] <= min(values) <= max(values) <= marks[-1]
+        assert 2 <= len(marks) <= 6
 
 
 def test_text_stays_text(page, data):

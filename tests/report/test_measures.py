@@ -99,4 +99,7 @@ def test_confusion_counts_unlabelled_images_and_puts_matches_on_the_diagonal():
             expected[found.classes.index(t), found.clusters.index(c)] += 1
     assert np.array_equal(found.counts, expected)
     assert found.counts.sum() == 8
+    assert found.stands_for == [0, 1, 2, 3]
+    fewer = measures.confusion(truth, np.minimum(clusters, 2), labelled, ["cat", "dog"], 3)
+    assert fewer.stands_for == [0, 1, 2]  # no cluster stands for yak: all of it is confused with emu, the more frequent
     assert measures.confusion([None], np.array([0]), np.array([False]), ["cat"], 2) is None

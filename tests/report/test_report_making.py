@@ -1,19 +1,21 @@
 """From a run directory to its report: what is in it, what it does without, and what it says then."""
 
+import csv
 import hashlib
 import json
 import re
+import shlex
 import shutil
 from base64 import b64encode
 
 import numpy as np
 import pytest
 import torch
-from hostile import CLASSES, HOSTILE_FILES, page_data, unpacked
+from hostile import CLASSES, HOSTILE_FILES, NAMED, page_data, unpacked
 from PIL import Image
 
 from promptcal import make_report
-from promptcal.errors import PromptCALWarning, WeightsError
+from promptcal.errors import PromptCALWarning, RunError, WeightsError
 from promptcal.models.attention import class_attention
 from promptcal.report.attention import EXAMPLES, Examples, attention_maps, choose_examples, overlays
 from promptcal.report.data import curves, graph_curves
@@ -69,6 +71,35 @@ def test_the_data_is_that_of_the_run(hostile_run, hostile_report):
     )
     assert hostile_report.n_bytes == hostile_report.path.stat().st_size < 2_000_000
     assert data["bytes"] == pytest.approx(hostile_report.n_bytes, abs=30)
+
+
+def test_the_page_carries_what_moved(continued_run, tmp_path):
+    data = page_data(make_report(run=continued_run, output=tmp_path / "page.html", progress=False).path)
+    with (continued_run.path / "changes.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    told, paths = data["changes"], data["images"]["paths"]
+    origins = [told["origins"][o] for o in unpacked(told["origin"])]
+    moves = dict(zip((paths[i] for i in unpacked(told["image"])), origins, strict=True))
+    assert moves == {row["path"]: row["from_name"].replace("new-", "new ") for row in rows}
+    assert (told["moved"], told["images"], told["added"], told["gone"]) == (len(rows), 48, 0, 0)
+    assert told["renamed"] == [{"cluster": 3, "from": "new 2", "to": NAMED}]
+    assert told["vanished"] == told["appeared"] == []
+
+
+def test_changes_that_cannot_be_read_are_told(continued_run, tmp_path):
+    run = shutil.copytree(continued_run.path, tmp_path / "run")
+    (run / "changes.csv").write_text("path,from_cluster,from_name\nno such image,0,x\n", encoding="utf-8")
+    with pytest.raises(RunError, match=r"changes\.csv .* cannot be read .*no such image"):
+        make_report(run=run, progress=False)
+
+
+def test_the_page_says_how_to_go_on(hostile_run, hostile_report):
+    words = shlex.split(page_data(hostile_report.path)["next"])
+    run = hostile_run.path
+    assert words == [
+        "promptcal", "fit", hostile_run.info["root"], "--labels", "labels.csv", "--from", str(run),
+        "--output", f"{run}-2",
+    ]  # fmt: skip
 
 
 def test_thumbnails_show_the_images_they_stand_for(hostile_run):

@@ -7,7 +7,9 @@ cache and none goes stale. The pixels are mapped, not read, into memory.
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,10 @@ from promptcal.data.store import ImageStore, decoded, planar, refuse_faults, sto
 from promptcal.distributed import ALONE, Group
 from promptcal.errors import DataError
 from promptcal.files import write_json, write_with
+from promptcal.locking import try_lock
 
-_VERSION = 1
+_VERSION = 2
+_TIME_TO_LOCK = 10.0  # seconds
 Decoded = tuple[ImageStore, list[int], list[tuple[str, str]]]
 
 
@@ -49,12 +53,13 @@ def decode_to_file(
         raise DataError("the images are not the same on all machines; give them all the same ones")
     key = keys[group.place.rank - group.place.local_rank]
     pixels_file, index_file = folder / f"{key}.pixels", folder / f"{key}.json"
-    found = _load(pixels_file, index_file) if group.leads_machine else None
+    found = _load(pixels_file, index_file, images.names) if group.leads_machine else None
     if found is None and group.leads_machine:
         folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
         _write(images, shorter_side, pixels_file, index_file, on_progress)
     group.wait()
-    found = found or _load(pixels_file, index_file)
+    found = found or _load(pixels_file, index_file, images.names)
     if found is None:
         raise DataError(f"the cache of decoded images in {folder} cannot be read back; check its disk")
     on_progress(len(images))
@@ -76,6 +81,7 @@ def _write(
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
+            try_lock(file.fileno())  # by which others see that someone is still at it
             for i, image in enumerate(decoded(images, stored_size(images, shorter_side), cores=os.cpu_count())):
                 if isinstance(image, UnreadableImage):
                     faults.append([images.names[i], str(image)])
@@ -88,14 +94,28 @@ def _write(
                 on_progress(i + 1)
 
     write_with(pixels_file, write)
-    write_json(index_file, {"sizes": sizes, "kept": kept, "faults": faults, "sha256": digest.hexdigest()})
+    write_json(
+        index_file, {"format": _VERSION, "sizes": sizes, "kept": kept, "faults": faults, "sha256": digest.hexdigest()}
+    )
 
 
-def _load(pixels_file: Path, index_file: Path) -> Decoded | None:
-    """The cache, or None if it is absent or damaged."""
+def _remove_leftovers(folder: Path) -> None:
+    """Of killed processes: temporary files that no one has locked, though their writer had time to."""
+    for path in folder.glob(".*.pixels.*.tmp"):
+        with suppress(FileNotFoundError), path.open("rb+") as file:  # it may be finished and renamed meanwhile
+            if time.time() - os.fstat(file.fileno()).st_mtime > _TIME_TO_LOCK and try_lock(file.fileno()):
+                path.unlink(missing_ok=True)
+
+
+def _load(pixels_file: Path, index_file: Path, names: list[str]) -> Decoded | None:
+    """The cache, or None if it is absent, damaged or of another format."""
     try:
         index = json.loads(index_file.read_text(encoding="utf-8"))
+        if index["format"] != _VERSION:
+            return None
         sizes, kept, faults = index["sizes"], index["kept"], [(name, reason) for name, reason in index["faults"]]
+        if not _fits(sizes, kept, faults, names):
+            return None
         total = sum(3 * height * width for height, width in sizes)
         if pixels_file.stat().st_size != total:
             return None
@@ -103,6 +123,19 @@ def _load(pixels_file: Path, index_file: Path) -> Decoded | None:
         mapped = np.memmap(pixels_file, dtype=np.uint8, mode="c") if total else np.empty(0, dtype=np.uint8)
         if hashlib.sha256(mapped.data).hexdigest() != index["sha256"]:
             return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     return ImageStore.laid_out(torch.from_numpy(mapped), sizes), kept, faults
+
+
+def _fits(sizes: list[list[int]], kept: list[int], faults: list[tuple[str, str]], names: list[str]) -> bool:
+    """Whether an index tells of these images: each is kept, in order and with a size, or has a fault."""
+    known = set(kept)
+    left_out = [name for i, name in enumerate(names) if i not in known]
+    whole = all(isinstance(side, int) and side > 0 for size in sizes for side in size)
+    return (
+        whole
+        and len(sizes) == len(kept) == len(names) - len(left_out)
+        and kept == sorted(kept)
+        and ([name for name, _ in faults] == left_out)
+    )

@@ -38,7 +38,7 @@ class Look:
     @classmethod
     def of(cls, image: Image.Image) -> "Look":
         digest = hashlib.sha256(f"{image.width} x {image.height}".encode())
-        digest.update(np.asarray(image).tobytes())
+        digest.update(np.asarray(image).data)
         thumbnail = np.asarray(image.resize((8, 8), Image.Resampling.BILINEAR)).ravel()
         return cls(image.width, image.height, digest.digest(), perceptual_hash(image), thumbnail)
 

@@ -61,7 +61,10 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    return (entry.is_file() or entry.is_symlink()) and Path(entry.name).suffix.lower() in SUFFIXES
+    """A file, or a link to one, or to nothing, which is told as unreadable; never a pipe, whose end may not come."""
+    if Path(entry.name).suffix.lower() not in SUFFIXES:
+        return False
+    return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
 
 
 def _below(folder: Path, above: frozenset[str]) -> Iterator[Path]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from PIL import Image
 
+from promptcal.data.opening import open_image
 from promptcal.errors import DataError
 
 LABEL_COLUMN = "label"
@@ -40,7 +41,7 @@ class OpenRow:
     column: str
 
     def __call__(self, row: int) -> Image.Image:
-        return Image.open(BytesIO(self.content(row)))
+        return open_image(BytesIO(self.content(row)))
 
     def content(self, row: int) -> bytes:
         image = self.rows[row][self.column]

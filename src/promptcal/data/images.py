@@ -15,6 +15,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize as resize_image
 
 from promptcal.data import finding, huggingface
+from promptcal.data.opening import open_image, turn_for
 from promptcal.errors import DataError
 
 _MAX_ASPECT = 50
@@ -148,14 +149,14 @@ class ImageSet:
     def image(self, index: int) -> Image.Image:
         """The image upright and in RGB."""
         try:
-            with self._open(index) as image:
+            with self._open(index) as image, turn_for(image):
                 return _to_rgb(image)
         except UnreadableImage:
             raise
         except UnidentifiedImageError as error:
             raise UnreadableImage("not an image") from error
         except Exception as error:  # on damaged files PIL's decoders fail in every way, struct.error and KeyError too
-            raise UnreadableImage(str(error) or type(error).__name__) from error
+            raise UnreadableImage(" ".join(str(error).split())[:200] or type(error).__name__) from error
 
     def size(self, index: int) -> tuple[int, int] | None:
         """Width and height by the file's header, before any rotation; None if it cannot be read."""
@@ -201,7 +202,7 @@ class OpenFile:
     files: list[Path]
 
     def __call__(self, index: int) -> Image.Image:
-        return Image.open(self.files[index])
+        return open_image(self.files[index])
 
     def content(self, index: int) -> bytes:
         return self.files[index].read_bytes()
@@ -218,7 +219,7 @@ class OpenSpan:
     spans: list[tuple[int, int]]
 
     def __call__(self, index: int) -> Image.Image:
-        return Image.open(BytesIO(self.content(index)))
+        return open_image(BytesIO(self.content(index)))
 
     def content(self, index: int) -> bytes:
         start, size = self.spans[index]
@@ -268,11 +269,19 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):  # older Pillow reads 16-bit PNG as I
         kind = "floating-point" if image.mode == "F" else "32-bit or signed"
         raise UnreadableImage(f"{kind} pixels have no fixed range; save it with 8 or 16 bits")
-    image = ImageOps.exif_transpose(image)
+    ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I"):  # 16-bit grey: PIL's own conversion would clip, not scale
-        image = Image.fromarray(np.rint(np.asarray(image, dtype=np.float64) / 257.0).clip(0, 255).astype(np.uint8))
+        image = Image.fromarray(_eight_bits(np.array(image)))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(white, image)
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("RGB")
+
+
+def _eight_bits(pixels: np.ndarray) -> np.ndarray:
+    """16-bit values divided by 257 and rounded, which never meets a half; in place, to spare memory."""
+    pixels = pixels.astype(np.int32)
+    pixels.clip(0, 65535, out=pixels)
+    pixels += 128
+    pixels //= 257
+    return pixels.astype(np.uint8)

@@ -3,6 +3,7 @@
 import csv
 import itertools
 import os
+import re
 import unicodedata
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,8 @@ import numpy as np
 from promptcal.data.images import ImageSet
 from promptcal.errors import LabelError, PromptCALWarning
 
+_TIDY = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
+_LONGEST_HEADER = 100_000  # characters
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
 
 
@@ -36,6 +39,18 @@ def read_labels(labels: Any, images: ImageSet) -> list[str | None]:
     if len(labels) != len(images):
         raise LabelError(f"{len(labels)} labels do not fit {len(images)} images; give one per image, -1 = unlabelled")
     return [class_name(label) for label in labels]
+
+
+def taken_back(labels: Any, images: ImageSet) -> list[bool]:
+    """Of each image whether a file or mapping names it without a label, as one does whose label was wrong."""
+    if isinstance(labels, str | os.PathLike):
+        pairs = _read_table(Path(labels))
+    elif isinstance(labels, Mapping):
+        pairs = [(str(name), class_name(label)) for name, label in labels.items()]
+    else:
+        return [False] * len(images)
+    empty = {_as_image_name(path, images) for path, label in pairs if label is None}
+    return [_plain(name) in empty for name in images.names]
 
 
 def class_name(label: Any) -> str | None:
@@ -79,7 +94,7 @@ def _read_csv(path: Path) -> list[tuple[str, str | None]]:
     """With commas, tabs or semicolons between, whichever gives the header its two columns."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            header = file.readline()
+            header = file.readline(_LONGEST_HEADER)
             separator = next((s for s in _SEPARATORS if {"path", "label"} <= set(_columns(header, s))), None)
             if separator is None:
                 found = ", ".join(_columns(header, ",")) or "nothing"
@@ -160,7 +175,7 @@ def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> list[st
 
 
 def _as_image_name(path: str, images: ImageSet) -> str:
-    if images.root is not None and Path(path).is_absolute():
+    if images.root is not None and os.path.isabs(path):
         for file, root in ((Path(path), images.root.absolute()), (Path(path).resolve(), images.root.resolve())):
             if file.is_relative_to(root):
                 return _plain(str(file.relative_to(root)))
@@ -169,4 +184,6 @@ def _as_image_name(path: str, images: ImageSet) -> str:
 
 def _plain(name: str) -> str:
     """One spelling of a path: without ./ and with accents composed, as some systems store them apart."""
+    if _TIDY.fullmatch(name):  # as nearly all are, of which there may be millions
+        return name
     return unicodedata.normalize("NFC", Path(name).as_posix())

@@ -4,8 +4,11 @@ The buffer lies on the GPU if it fits, else in pinned or plain host memory, else
 """
 
 import multiprocessing
+import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
@@ -165,8 +168,16 @@ def _remember(load: Callable[[int], np.ndarray | UnreadableImage]) -> None:
     """In a worker process: keep what `_recall` calls; Ctrl-C is the parent's to answer, and its handlers stay there."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     global _load_in_worker
     _load_in_worker = load
+
+
+def _end_with(parent: int) -> None:
+    """A killed parent tells its workers nothing; they would wait for work forever."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def _recall(i: int) -> np.ndarray | UnreadableImage:
@@ -178,13 +189,15 @@ def decode(
     shorter_side: int,
     *,
     skip_unreadable: bool = False,
+    part: bool = False,
     on_progress: Callable[[int], None] = lambda done: None,
     group: Group = ALONE,
 ) -> tuple[ImageStore, list[int], list[tuple[str, str]]]:
     """The store, the positions of the images in it, and the name and fault of each image left out.
 
-    Unreadable images are an error that names them unless ``skip_unreadable``. Of a group of processes each decodes its
-    part of the images, and all get all of them.
+    Unreadable images are an error that names them unless ``skip_unreadable``, and so is a store without any image
+    unless it is only a ``part`` of one. Of a group of processes each decodes its part of the images, and all get all of
+    them.
     """
     parts, sizes, kept, faults = [], [], [], []
     for i, image in decoded_by(group, images, stored_size(images, shorter_side), on_progress):
@@ -196,7 +209,8 @@ def decode(
             kept.append(i)
     own = _joined(parts)
     sizes, kept, faults = group.all_of(sizes), group.all_of(kept), group.all_of(faults)
-    refuse_faults(faults, len(kept), skip_unreadable)
+    if not (part and skip_unreadable):
+        refuse_faults(faults, len(kept), skip_unreadable)
     return ImageStore.laid_out(group.joined(own), sizes), kept, faults
 
 

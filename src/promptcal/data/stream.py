@@ -1,8 +1,15 @@
-"""Views of images too many to keep decoded: read again each time, by a DataLoader's workers ahead of training."""
+"""Views of images too many to keep decoded: read again each time, by a DataLoader's workers ahead of training.
+
+An image that is gone or another one when it is read again stops the run: it would not be the run it began as.
+"""
 
 import hashlib
+import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -14,21 +21,52 @@ from promptcal.data.images import ImageSet, UnreadableImage
 from promptcal.data.store import ImageStore, decoded_by, refuse_faults
 from promptcal.data.views import WHOLE, Normalise, View
 from promptcal.distributed import ALONE, Group
+from promptcal.errors import DataError
 
 
 class StreamedImages:
-    """What a store is to a view, without the store: every image is decoded when it is asked for."""
+    """What a store is to a view, without the store: every image is decoded when it is asked for.
 
-    def __init__(self, images: ImageSet, shorter_side: int, digest: bytes = b"") -> None:
+    ``digests`` are of the images' pixels when the run began, by which a change since is noticed; without them images
+    are taken as they are.
+    """
+
+    def __init__(self, images: ImageSet, shorter_side: int, digests: Sequence[bytes] = ()) -> None:
         self.images = images
         self.shorter_side = shorter_side
-        self.digest = digest
+        self.digests = digests
+
+    @property
+    def digest(self) -> bytes:
+        """Of all images."""
+        return hashlib.sha256(b"".join(self.digests)).digest()
 
     def __len__(self) -> int:
         return len(self.images)
 
     def image(self, index: int) -> np.ndarray:
-        return self.images.resized(index, self.shorter_side)
+        if not self.digests:
+            return self.images.resized(index, self.shorter_side)
+        name = self.images.names[index]
+        try:
+            image = self.images.resized(index, self.shorter_side)
+        except UnreadableImage as fault:
+            raise DataError(
+                f"{name} could be read when the run began and cannot be now ({fault}); put it back, "
+                "then run the same command with --resume"
+            ) from fault
+        if _digest(image) != self.digests[index]:
+            raise DataError(
+                f"{name} is not the image it was when the run began; put that back, "
+                "then run the same command with --resume"
+            )
+        return image
+
+
+def _digest(image: np.ndarray) -> bytes:
+    digest = hashlib.blake2b(f"{image.shape}".encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(image).data)
+    return digest.digest()
 
 
 def inspect(
@@ -45,16 +83,15 @@ def inspect(
         if isinstance(image, UnreadableImage):
             faults.append((images.names[i], str(image)))
         else:
-            digests.append(hashlib.sha256(np.ascontiguousarray(image).data).digest())
+            digests.append(_digest(image))
             kept.append(i)
     digests, kept, faults = group.all_of(digests), group.all_of(kept), group.all_of(faults)
     refuse_faults(faults, len(kept), skip_unreadable)
-    digest = hashlib.sha256(b"".join(digests)).digest()
-    return StreamedImages(images.subset(kept), shorter_side, digest), kept, faults
+    return StreamedImages(images.subset(kept), shorter_side, digests), kept, faults
 
 
-class _Batches(Dataset[Tensor]):
-    """Item k is batch k of views, made in a worker by the very code that serves stored images."""
+class _Batches(Dataset["Tensor | str"]):
+    """Item k is batch k of views, made in a worker by the very code that serves stored images; or what is wrong."""
 
     def __init__(
         self, source: StreamedImages, size: int, order: Tensor, seeds: Sequence[int] | None, part: slice = WHOLE
@@ -64,7 +101,13 @@ class _Batches(Dataset[Tensor]):
     def __len__(self) -> int:
         return len(self.order)
 
-    def __getitem__(self, k: int) -> Tensor:
+    def __getitem__(self, k: int) -> Tensor | str:
+        try:
+            return self._views(k)
+        except DataError as error:
+            return str(error)  # an exception would come with the worker's traceback in its words
+
+    def _views(self, k: int) -> Tensor:
         chosen, place = self.order[k][self.part].unique(return_inverse=True)  # an image drawn twice is decoded once
         store = ImageStore.of([self.source.image(int(i)) for i in chosen])
         unchanged = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)
@@ -76,9 +119,37 @@ class _Batches(Dataset[Tensor]):
         return views.round().to(torch.uint8)  # four times less to hand over
 
 
-def _leave_ctrl_c(worker: int) -> None:
-    """It is the main process's to answer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+_CAN_TELL_SENDERS = hasattr(signal, "sigwaitinfo")  # Linux
+
+
+def _answer_only_to_parent(worker: int) -> None:
+    """Stop signals are the main process's to answer, which may still want a batch; its own SIGTERM ends a worker."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        while parent is not None and signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent.pid:
+            pass
+        os._exit(0)
+
+    if _CAN_TELL_SENDERS:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        threading.Thread(target=wait, daemon=True).start()
+    else:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _stop_signals_held_back() -> Iterator[None]:
+    """Processes begun meanwhile do not get them; this one does, afterwards."""
+    if not _CAN_TELL_SENDERS:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class StreamedView:
@@ -114,7 +185,14 @@ class StreamedView:
     def _loaded(self, batches: _Batches) -> Iterator[Tensor]:
         pinned = self.device.type == "cuda"
         loader = DataLoader(
-            batches, batch_size=None, num_workers=self.workers, pin_memory=pinned, worker_init_fn=_leave_ctrl_c
+            batches, batch_size=None, num_workers=self.workers, pin_memory=pinned, worker_init_fn=_answer_only_to_parent
         )
-        for pixels in loader:
-            yield self.normalise(pixels.to(self.device, non_blocking=pinned))
+        with _stop_signals_held_back():
+            loaded = iter(loader)
+        try:
+            for pixels in loaded:
+                if isinstance(pixels, str):
+                    raise DataError(pixels)
+                yield self.normalise(pixels.to(self.device, non_blocking=pinned))
+        finally:
+            del loaded  # ends its workers, which a traceback would keep waiting

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from promptcal import files
 from promptcal._version import __version__
+from promptcal.data.opening import open_image
 from promptcal.errors import DataError
 from promptcal.export.trees import Progress
 from promptcal.run import Run
@@ -47,7 +46,7 @@ def write_coco(run: Run, output: Path, on_progress: Progress) -> None:
 def _size(file: Path) -> tuple[int, int]:
     """As stored in the file, which is what COCO's readers go by."""
     try:
-        with Image.open(file) as image:
+        with open_image(file) as image:
             return image.size
     except Exception as error:  # as everywhere, PIL fails in every way on damaged files
         raise DataError(f"cannot read {file} ({error}); it has changed since the fit") from error

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from promptcal import files
+from promptcal.arrays import read_array
 from promptcal.errors import RunError
 from promptcal.run import Run
 
@@ -23,10 +24,13 @@ def write_embeddings(run: Run, output: Path) -> None:
     """Parquet: path, cluster, name and the embedding of each image."""
     pyarrow = _require_pyarrow()
     try:
-        embeddings = np.load(run.directory.embeddings_file)
+        run.directory.check_whole(run.directory.embeddings_file)
+        embeddings = read_array(run.directory.embeddings_file)
     except (OSError, ValueError) as error:
         raise RunError(f"{run.directory.embeddings_file} cannot be read ({error}); fit again") from error
     table = run.assignments().table()
+    if embeddings.ndim != 2 or len(embeddings) != len(table["path"]) or embeddings.dtype.kind != "f":
+        raise RunError(f"{run.directory.embeddings_file} does not fit its run; fit again")
     flat = pyarrow.array(embeddings.astype(np.float32).reshape(-1))
     rows = pyarrow.FixedSizeListArray.from_arrays(flat, embeddings.shape[1])
     write_parquet(output, {**{name: table[name] for name in ("path", "cluster", "name")}, "embedding": rows})

@@ -54,6 +54,8 @@ def pairwise_loss(p: Tensor, partners: Tensor) -> Tensor:
 
 
 class ORCANetwork(ClassifierNetwork):
+    by_category = ("classifier.prototypes",)
+
     def __init__(self, vit: PromptedViT, config: Config) -> None:
         super().__init__(vit)
         self.scale = config.orca.scale

@@ -41,6 +41,8 @@ def self_distillation(cosines: Tensor, student_temperature: float, teacher_tempe
 
 
 class SimGCDNetwork(ClassifierNetwork):
+    by_category = ("classifier.prototypes",)
+
     def __init__(self, vit: PromptedViT, config: Config) -> None:
         super().__init__(vit)
         self.temperature = config.simgcd.student_temperature

@@ -10,6 +10,7 @@ from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 
 from promptcal.errors import WeightsError
+from promptcal.models.hub import hub_or_its_cache
 
 EMBEDDED_BACKBONE = "vit_tiny_patch4_32.promptcal"
 
@@ -41,10 +42,12 @@ def create_backbone(name: str, *, image_size: int | None = None, pretrained: boo
     _require_room_for_a_patch(model, name, image_size)
     if not pretrained:
         return model
+    unreachable: str | None = None
     try:
-        return timm.create_model(name, pretrained=True, num_classes=0, **sizes)
+        with hub_or_its_cache() as unreachable:
+            return timm.create_model(name, pretrained=True, num_classes=0, **sizes)
     except Exception as error:  # hub, network and file errors share no base class
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = unreachable or (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise WeightsError(
             f"the weights of {name} could not be fetched ({reason.rstrip('.')}); connect to the network once, "
             "or point HF_HOME at a filled Hugging Face cache, or pass a local file as the weights, or use the embedded "

@@ -1,6 +1,8 @@
 """Networks that put an image into a category themselves."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,21 @@ from promptcal.models.network import TrainedNetwork
 
 
 class ClassifierNetwork(TrainedNetwork, ABC):
-    """A network with one output for each category, known classes first, in their order."""
+    """A network with one output for each category, known classes first, in their order.
+
+    ``by_category`` names the parameters that have one row for each category and through which alone the categories
+    are told apart; none where it is not so simple, and such a network cannot take over another's categories.
+    """
+
+    by_category: ClassVar[tuple[str, ...]] = ()
+
+    def take_over(self, state: dict[str, Tensor], rows: Sequence[int]) -> None:
+        """Load another network's ``state``, its row ``rows[i]`` for category i; -1 leaves that category as it is."""
+        own = self.state_dict()
+        taken = torch.tensor(rows, device=next(self.parameters()).device)
+        for name in self.by_category:
+            own[name][taken >= 0] = state[name].to(own[name])[taken[taken >= 0]]
+        self.load_state_dict({**state, **{name: own[name] for name in self.by_category}})
 
     @abstractmethod
     def classify(self, features: Tensor) -> Tensor:

@@ -12,8 +12,9 @@ from PIL import Image
 from torch import Tensor
 
 from promptcal import files
+from promptcal.arrays import read_arrays
 from promptcal.data.views import Normalise
-from promptcal.errors import PromptCALError
+from promptcal.errors import PromptCALError, RunError
 from promptcal.models import PromptedViT
 from promptcal.models.attention import class_attention, has_class_attention, patch_grid
 from promptcal.training.checkpoints import Checkpoints
@@ -48,8 +49,15 @@ class Examples:
     def read(cls, path: Path) -> "Examples | None":
         if not path.is_file():
             return None
-        with np.load(path) as stored:
-            return cls(stored["images"], stored["pixels"])
+        try:
+            images, pixels = read_arrays(path, "images", "pixels")
+        except ValueError as error:
+            raise RunError(f"{path} is damaged ({error}); delete it") from error
+        if images.ndim != 1 or images.dtype.kind not in "iu" or pixels.dtype != np.uint8 or pixels.ndim != 4:
+            raise RunError(f"{path} is damaged (it holds no images); delete it")
+        if pixels.shape[::3] != (len(images), 3):
+            raise RunError(f"{path} is damaged (it holds no images); delete it")
+        return cls(images, pixels)
 
 
 @dataclass(frozen=True)
@@ -80,8 +88,14 @@ class AttentionMaps:
         """The stored maps of these examples, unless the weights are younger."""
         if not path.is_file() or path.stat().st_mtime < made_after.stat().st_mtime:
             return None
-        with np.load(path) as stored:
-            return cls(examples, stored["steps"].tolist(), stored["maps"])
+        try:
+            steps, maps = read_arrays(path, "steps", "maps")
+        except ValueError:  # damaged: made anew
+            return None
+        fits = steps.ndim == 1 and steps.dtype.kind == "U" and maps.ndim == 4 and maps.dtype.kind == "f"
+        if not fits or maps.shape[:2] != (len(examples.images), len(steps)) or not np.isfinite(maps).all():
+            return None
+        return cls(examples, steps.tolist(), maps)
 
 
 def choose_examples(assignments: "Assignments", n: int = EXAMPLES) -> np.ndarray:

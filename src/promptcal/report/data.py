@@ -1,6 +1,7 @@
 """What the page shows, as plain values for JSON: a pure function of what a run left behind."""
 
 import base64
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -108,8 +109,10 @@ class Findings:
 
     def display_name(self, cluster: int) -> str:
         """Known classes by name, discovered ones as "new 1"."""
-        name = self.assignments.names[cluster]
-        return name if self.assignments.known[cluster] else name.replace("new-", "new ", 1)
+        return self.shown_name(self.assignments.names[cluster])
+
+    def shown_name(self, name: str) -> str:
+        return name if name in self.known_classes else re.sub(r"^new-(\d+)$", r"new \1", name)
 
 
 def page_data(
@@ -122,8 +125,10 @@ def page_data(
     coordinates: np.ndarray,
     tiles: dict[str, int] | None,
     attention: dict[str, Any],
+    changes: dict[str, Any] | None,
     fingerprint: str,
     root: str | None,
+    next_step: str,
     version: str,
 ) -> dict[str, Any]:
     """Everything, ready for JSON; long columns of numbers are packed."""
@@ -133,6 +138,7 @@ def page_data(
             "title": title,
             "fingerprint": fingerprint,
             "root": root,
+            "next": next_step,
             "version": version,
             "summary": summary(found, config, results),
             "settings": settings(config),
@@ -146,6 +152,7 @@ def page_data(
             "curves": curves(records),
             "graph": graph_curves(records),
             "attention": attention,
+            "changes": changes,
         }
     )
 
@@ -261,6 +268,7 @@ def confusion_record(found: Findings) -> dict[str, Any] | None:
         "clusters": matrix.clusters,
         "knownClusters": matrix.n_known_clusters,
         "counts": matrix.counts.tolist(),
+        "standsFor": matrix.stands_for,
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-_SCRIPTS = ("core.js", "decisions.js", "viewer.js", "clusters.js", "map.js", "charts.js", "app.js")
+_SCRIPTS = ("core.js", "decisions.js", "viewer.js", "clusters.js", "map.js", "changes.js", "charts.js", "app.js")
 _STYLE = "report.css"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from promptcal import files
+from promptcal.arrays import read_arrays
 
 _EARLY, _LATE = 250, 500
 STEPS = _EARLY + _LATE
@@ -70,8 +71,12 @@ def write_map(path: Path, images: np.ndarray, coordinates: np.ndarray) -> None:
 
 
 def read_map(path: Path, images: np.ndarray, made_after: Path) -> np.ndarray | None:
-    """The stored map of these very images, unless the embeddings are younger."""
+    """The stored map of these very images, unless it is damaged or the embeddings are younger."""
     if not path.is_file() or os.stat(path).st_mtime < os.stat(made_after).st_mtime:
         return None
-    with np.load(path) as stored:
-        return stored["coordinates"] if np.array_equal(stored["images"], images) else None
+    try:
+        of, coordinates = read_arrays(path, "images", "coordinates")
+    except ValueError:  # damaged: made anew
+        return None
+    fits = np.array_equal(of, images) and coordinates.shape == (len(images), 2) and coordinates.dtype.kind == "f"
+    return coordinates if fits and np.isfinite(coordinates).all() else None

@@ -91,7 +91,8 @@ def nearest_neighbours(embeddings: np.ndarray, k: int = NEIGHBOURS) -> np.ndarra
 class Confusion:
     """Counts of true classes (rows) by cluster (columns), known classes first on both sides.
 
-    Columns stand in the order of the rows they match best, so that what is right lies on the diagonal.
+    Columns stand in the order of the rows they match best, so that what is right lies on the diagonal. ``stands_for``
+    is the row that each column stands for: a known class's own, or that of the best matching; -1 = none.
     """
 
     classes: list[str]
@@ -99,6 +100,7 @@ class Confusion:
     clusters: list[int]
     n_known_clusters: int
     counts: np.ndarray
+    stands_for: list[int]
 
 
 def confusion(
@@ -128,4 +130,5 @@ def confusion(
     known = list(range(n_known) if known_clusters is None else known_clusters)
     new = sorted(set(range(n_clusters)) - set(known), key=lambda c: (place_of.get(c, len(classes)), c))
     order = [*known, *new]
-    return Confusion(classes, n_known, order, n_known, counts[:, order])
+    stands_for = [*range(n_known), *(place_of.get(c, -1) for c in new)]
+    return Confusion(classes, n_known, order, n_known, counts[:, order], stands_for)

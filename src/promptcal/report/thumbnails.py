@@ -18,6 +18,8 @@ from PIL import Image
 
 from promptcal import files
 from promptcal.data.images import UnreadableImage
+from promptcal.data.opening import open_image
+from promptcal.errors import RunError
 
 if TYPE_CHECKING:
     from promptcal.run import Assignments
@@ -28,6 +30,7 @@ _PER_CATEGORY = 20  # pictures that even a small category of a large run keeps
 _TILES_ACROSS = 10
 _BLOCK = 16  # pixels that image codecs treat together: tiles begin on such a border, so that none bleeds into another
 _QUALITIES = (80, 65, 50, 35, 20, 5)
+_LARGEST_PITCH = 512
 _MISSING = (128, 128, 128)
 
 
@@ -84,14 +87,22 @@ class Thumbnails:
         """None where there are none."""
         if not (folder / "index.json").is_file():
             return None
-        index: dict[str, Any] = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-        sheets = [(folder / f"{number:04d}.webp").read_bytes() for number in range(index["sheets"])]
-        return cls(np.array(index["images"], dtype=np.int64), index["side"], index["pitch"], sheets)
+        try:
+            index: dict[str, Any] = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+            images = np.array(index["images"], dtype=np.int64)
+            side, pitch = int(index["side"]), int(index["pitch"])
+            if images.ndim != 1 or not 0 < side <= pitch <= _LARGEST_PITCH:
+                raise ValueError("its measures")
+            n_sheets = -(-len(images) // _TILES_ACROSS**2)
+            sheets = [(folder / f"{number:04d}.webp").read_bytes() for number in range(n_sheets)]
+            return cls(images, side, pitch, sheets)
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise RunError(f"{folder} is damaged ({error}); delete it, and the pictures are made anew") from error
 
 
 @lru_cache(maxsize=8)
 def _opened(sheet: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(sheet)).convert("RGB")
+    return open_image(io.BytesIO(sheet)).convert("RGB")
 
 
 def chosen_images(assignments: "Assignments", most: int = MOST_IMAGES) -> np.ndarray:

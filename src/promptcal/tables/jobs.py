@@ -134,7 +134,7 @@ class FitJob:
 
     def _unstarted(self, where: Circumstances) -> State:
         directory = self._directory(where)
-        if directory.path.is_dir() and any(directory.path.iterdir()):
+        if directory.path.is_dir() and any(directory.path.iterdir()) and not directory.is_unbegun():
             return State("damaged", f"{directory.path} has no run.json; delete the folder and run the table again")
         entry = setup(self.benchmark)
         if entry.source(where.data_root) is None and not (where.download and entry.dataset.download):

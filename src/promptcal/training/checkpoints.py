@@ -1,4 +1,4 @@
-"""Checkpoints on disk: `last.pt` to go on from exactly, and each stage's best weights to go on with."""
+"""Checkpoints on disk: `last.pt` to go on from exactly, `previous.pt` the one before it, and best weights by stage."""
 
 import random
 from collections.abc import Iterator
@@ -8,16 +8,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from promptcal.errors import RunError
-from promptcal.files import write_safetensors, write_with
+from promptcal.files import read_safetensors, read_torch, save_torch, write_safetensors, write_with
 from promptcal.models import TrainedNetwork
+from promptcal.run_info import check_format
+
+FORMAT = 1
+FIRST_FORMAT = 1  # that of checkpoints which do not say
+_PARTS = ("stage", "position", "network", "optimiser", "stage_state", "records", "random")
 
 
 class Checkpoints:
-    """Every file is written under a temporary name and renamed, so a file that exists is whole."""
+    """Every file is written under a temporary name and renamed, and has a checksum, so a file that is read is whole."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -26,9 +30,16 @@ class Checkpoints:
     def last(self) -> Path:
         return self.folder / "last.pt"
 
+    @property
+    def previous(self) -> Path:
+        """The one before the last, in case that is damaged; nothing reads it until a person renames it."""
+        return self.folder / "previous.pt"
+
     def save_last(self, state: dict[str, Any]) -> None:
+        """The last checkpoint becomes the previous one; until the new one is whole, both are as they were."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_with(self.last, lambda temporary: torch.save({**state, "random": random_states()}, temporary))
+        whole = {"format": FORMAT, **state, "random": random_states()}
+        write_with(self.last, lambda temporary: save_torch(whole, temporary), keep_as=self.previous)
 
     def load_last(self) -> dict[str, Any] | None:
         """The state to go on from, or None; the random states are put back."""
@@ -41,15 +52,40 @@ class Checkpoints:
     def load_last_weights(self, network: TrainedNetwork) -> None:
         """Put the weights training ended with into the network: those its stage would have kept."""
         state = self._read_last()
-        load_trained(network, state["kept"] or state["network"])
+        load_trained(network, state.get("kept") or state["network"])
+
+    def what_is_kept(self) -> str:
+        """The last checkpoint in words, for whoever must stop."""
+        try:
+            state = read_torch(self.last)
+            return f"the checkpoint after {_place(state)} is kept in {self.last}"
+        except OSError:
+            return "there is no checkpoint yet"
 
     def _read_last(self) -> dict[str, Any]:
         try:
-            return torch.load(self.last, map_location="cpu", weights_only=True)
-        except Exception as error:  # unpickling raises anything
-            raise RunError(
-                f"the checkpoint {self.last} is damaged ({error}); start the run anew with --overwrite"
-            ) from error
+            state = read_torch(self.last)
+        except OSError as error:
+            reason = f"the checkpoint {self.last} is damaged ({error.strerror})"
+            raise RunError(f"{reason}; {self._remedy()}") from error
+        return self._checked(state)
+
+    def _checked(self, state: Any) -> dict[str, Any]:
+        """Of a format that is known, and with all that a run goes on from."""
+        if isinstance(state, dict):
+            check_format(state.get("format", FIRST_FORMAT), FORMAT, FIRST_FORMAT, f"the checkpoint {self.last}")
+        if not isinstance(state, dict) or any(key not in state for key in _PARTS):
+            raise RunError(f"the checkpoint {self.last} is not one of a fit; start the run anew with --overwrite")
+        return state
+
+    def _remedy(self) -> str:
+        try:
+            place = _place(read_torch(self.previous))
+        except OSError:
+            return "there is no whole one before it, so start the run anew with --overwrite"
+        return (
+            f"the one before it is whole ({place}): to go on from there, rename {self.previous} to last.pt and resume"
+        )
 
     def best(self, stage: str) -> Path:
         return self.folder / f"{stage}-best.safetensors"
@@ -60,7 +96,19 @@ class Checkpoints:
 
     def load_best(self, stage: str, network: TrainedNetwork) -> None:
         """Put a stage's best weights into the network."""
-        load_trained(network, load_file(self.best(stage)))
+        try:
+            load_trained(network, read_safetensors(self.best(stage)))
+        except OSError as error:
+            raise RunError(
+                f"the weights {self.best(stage)} are damaged ({error.strerror}); start the run anew with --overwrite"
+            ) from error
+
+
+def _place(state: dict[str, Any]) -> str:
+    """Where a checkpoint was made, as `warmup, epoch 2, step 5`."""
+    epoch, step = state["position"]["epoch"], state["position"]["step"]
+    within = f"epoch {epoch + 1}, step {step}" if step else f"epoch {epoch}"
+    return f"{state['stage']}, {within}"
 
 
 @torch.no_grad()

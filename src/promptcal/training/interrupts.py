@@ -1,4 +1,7 @@
-"""Ctrl-C, SIGTERM and a time limit as a wish, granted between two steps; a second Ctrl-C is granted at once."""
+"""Ctrl-C, SIGTERM and a time limit: granted at once, or while something must be saved first, when it has been.
+
+A second Ctrl-C is granted at once, whatever is at hand.
+"""
 
 import math
 import signal
@@ -15,12 +18,16 @@ TIME_IS_UP = 75  # exit code: nothing went wrong, the same command with --resume
 
 
 class StopRequest:
-    """Set by a signal or, where ``deadline`` (of `time.monotonic`) is given, by the clock; read by the loop."""
+    """Set by a signal, which raises `KeyboardInterrupt` or waits to be read by the loop.
+
+    Where ``deadline`` (of `time.monotonic`) is given, it is set by the clock as well, for the loop to read.
+    """
 
     def __init__(self, on_first: Callable[[], None] = lambda: None, deadline: float | None = None) -> None:
         self.signal: int | None = None
         self._on_first = on_first
         self._deadline = deadline
+        self._waits = False
 
     def __bool__(self) -> bool:
         return self.signal is not None or self._time_is_up()
@@ -53,8 +60,18 @@ class StopRequest:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """While this lasts, a first signal is only noted."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
+        is_first = self.signal is None
+        self.signal = self.signal or number
+        if not (is_first and self._waits):
             raise KeyboardInterrupt
-        self.signal = number
         self._on_first()

@@ -1,4 +1,4 @@
-"""The training loop both stages run in."""
+"""The training loop both stages run in, and its watch over numbers that are none any more."""
 
 import math
 import time
@@ -9,17 +9,20 @@ from typing import Any
 import torch
 from rich.progress import Progress, TaskID
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from promptcal.config import OptimConfig
 from promptcal.data import BalancedSampler, StreamedView, View
 from promptcal.data.views import WHOLE
-from promptcal.errors import Interrupted, TrainingError
+from promptcal.errors import DataError, Interrupted, TrainingError
 from promptcal.training.checkpoints import Checkpoints, load_trained, weights_in_place
 from promptcal.training.interrupts import StopRequest
 from promptcal.training.recorder import Reading, Recorder, progress_bar
 from promptcal.training.seeds import derive_seed
 from promptcal.training.selection import Look
 from promptcal.training.stage import Batch, Stage
+
+_WATCHED = {"loss": "the loss is", "gradient_norm": "the gradient is", "weights": "the weights are"}
 
 
 @dataclass
@@ -44,6 +47,10 @@ class Position:
             key: total[0] / total[1].clamp(min=1) if total.ndim else total / self.counts[key]
             for key, total in self.sums.items()
         }
+
+    def sums_to_watch(self) -> dict[str, Tensor]:
+        """Finite only if the loss and the gradient of every step of this epoch were."""
+        return {key: self.sums[key] for key in ("loss", "gradient_norm") if key in self.sums}
 
     def next_epoch(self) -> None:
         self.epoch, self.step, self.sums, self.counts = self.epoch + 1, 0, {}, {}
@@ -122,14 +129,16 @@ class Loop:
         order = self.data.sampler.epoch(derive_seed(self.seed, self.stage.name, "order", position.epoch))
         seeds = [derive_seed(self.seed, self.stage.name, "step", position.epoch, step) for step in range(len(order))]
         reading: Reading | None = None
-        for batch in self.data.batches(order[position.step :], seeds[position.step :]):
+        for batch in self._batches(order[position.step :], seeds[position.step :]):
             self._stop_if_asked()
             self.step(batch, position.epoch + position.step / len(order))
             progress.advance(task)
             if reading is None and self.recorder.due():
                 reading = Reading(position.means())
             if reading is not None and reading.is_there():
-                progress.update(task, note=self.recorder.note(reading.values()))
+                values = reading.values()
+                self._refuse_if_not_finite({key: values[key] for key in position.sums_to_watch()})
+                progress.update(task, note=self.recorder.note(values))
                 reading = None
         record: dict[str, Any] = {
             "stage": self.stage.name,
@@ -138,11 +147,7 @@ class Loop:
             "lr": self.optimiser.param_groups[0]["lr"],
             **Reading(position.means()).values(),
         }
-        if not math.isfinite(record["loss"]):
-            raise TrainingError(
-                f"the loss is no longer a number in {self.stage.name}, epoch {position.epoch + 1}; lower optim.lr "
-                "and start anew (the checkpoint of the epoch before is kept)"
-            )
+        self._refuse_unsound()
         position.next_epoch()
         self.stage.network.group.keep_together(self.parameters.values())
         record |= self._look()
@@ -156,10 +161,32 @@ class Loop:
         self.optimiser.zero_grad(set_to_none=True)
         result.loss.backward()
         self.stage.network.add_up_gradients()
+        norm = get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
         self.optimiser.step()
         self.stage.after_update()
-        position.add({"loss": result.loss.detach(), **result.logs})
+        position.add({"loss": result.loss.detach(), "gradient_norm": norm, **result.logs})
         position.step += 1
+
+    def _batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Batch]:
+        try:
+            yield from self.data.batches(order, seeds)
+        except DataError:  # an image is gone; what was learned until now need not be
+            self.save()
+            raise
+
+    def _refuse_unsound(self) -> None:
+        """Waits for the device: raise if any step since the epoch began, or a weight as it is now, is not finite."""
+        weights = get_total_norm([p.detach() for p in self.parameters.values()], norm_type=math.inf)
+        self._refuse_if_not_finite(Reading({**self.position.sums_to_watch(), "weights": weights}).values())
+
+    def _refuse_if_not_finite(self, values: dict[str, float]) -> None:
+        wrong = [_WATCHED[key] for key, value in values.items() if not math.isfinite(value)]
+        if wrong:
+            position = self.position
+            raise TrainingError(
+                f"{wrong[0]} no longer finite in {self.stage.name}, epoch {position.epoch + 1}, by step "
+                f"{position.step}; {self.checkpoints.what_is_kept()}; lower optim.lr and start anew with --overwrite"
+            )
 
     def _look(self) -> dict[str, float]:
         """Compare with the best so far; of equals the later epoch is kept. Without looks, the last epoch is."""
@@ -190,6 +217,8 @@ class Loop:
             )
 
     def save(self) -> None:
+        """Leave a checkpoint to go on from; never one of numbers that are not finite."""
+        self._refuse_unsound()
         position = self.position
         self.checkpoints.save_last(
             {

@@ -24,6 +24,7 @@ from promptcal.files import finite
 _BAR_LABELS = {"loss": "loss", "cls/positives": "positives"}
 _EPOCH_LABELS = {
     "loss": "loss",
+    "gradient_norm": "gradient",
     "cls/affinity": "affinity loss",
     "cls/positives": "positives per query",
     "cls/without_positives": "queries without",
@@ -91,7 +92,7 @@ class Recorder:
     def rewind(self, position: int) -> None:
         """Forget what was recorded after a checkpoint."""
         if self.path.exists():
-            os.truncate(self.path, position)
+            os.truncate(self.path, min(position, self.path.stat().st_size))
 
     def open(self, stage: str, global_step: int) -> None:
         """Begin or go on with a stage; TensorBoard forgets what an earlier process wrote after this step."""
@@ -121,6 +122,8 @@ class Recorder:
         clean = finite(record)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(clean) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # before the checkpoint that remembers how far the records go
         if self._writer is not None:
             for key, value in clean.items():
                 if isinstance(value, float):

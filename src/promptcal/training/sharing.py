@@ -62,6 +62,7 @@ class SharedWarmup:
 
     def copy_into(self, checkpoints: Checkpoints, metrics: Path) -> dict[str, Any]:
         """Its weights and records for another run; returns its entry for the results."""
+        checkpoints.folder.mkdir(parents=True, exist_ok=True)
         files.write_with(
             checkpoints.best(WARMUP), lambda temporary: _copy(self._checkpoints.best(WARMUP), Path(temporary))
         )

@@ -1,6 +1,7 @@
 // Tabs by the address's hash, light and dark, and the decisions bar.
 const TABS = [
   ["overview", "Overview", overviewView, true],
+  ["changes", "Changes", changesView, Boolean(data.changes)],
   ["clusters", "Clusters", clustersView, true],
   ["map", "Map", mapView, true],
   ["confusion", "Confusion", confusionView, Boolean(data.confusion)],

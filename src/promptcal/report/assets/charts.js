@@ -16,7 +16,8 @@ function accuracyTable() {
 function overviewView() {
   const s = data.summary;
   const end = data.accuracy[data.accuracy.length - 1];
-  const rows = clusters.map((record, c) => ({ record, c })).filter(({ c }) => decisions.rootOf(c) === c);
+  const rows = clusters.map((record, c) => ({ record, c })).filter(({ c }) => decisions.rootOf(c) === c)
+    .sort((a, b) => knownFirst(a.c, b.c));
   const largest = Math.max(1, ...clusters.map((record) => record.size));
   const sizes = h("div", { class: "sizes" }, rows.map(({ record, c }) => {
     const length = h("span", { class: record.known ? "known" : "new" });
@@ -30,6 +31,7 @@ function overviewView() {
       tile(count(s.known), "known classes", "known"), tile(count(s.new), "discovered", "new"),
       tile(count(s.doubtful), "doubtful images"),
       end && end.all !== null ? tile(`${percent(end.all)} %`, "accuracy, all") : null),
+    data.changes ? h("p", { class: "note" }, changesTold(), " ", h("a", { href: "#changes" }, "What changed")) : null,
     s.shown < s.images ? h("p", { class: "note" }, `The report carries pictures of ${count(s.shown)} of the ${count(s.images)} images, spread over the clusters; counts are of all.`) : null,
     data.tiles ? null : h("p", { class: "note" }, "This run kept no thumbnails and its image folder is not there, so there are no pictures."),
     h("div", { class: "columns" },
@@ -47,20 +49,31 @@ function overviewView() {
 
 // -- line charts ------------------------------------------------------------------------------------------------
 
+// round numbers from one below the lowest value to one above the highest
+function ticks(low, high) {
+  const rough = (high - low) / 3;
+  const unit = 10 ** Math.floor(Math.log10(rough));
+  const step = unit * [1, 2, 5, 10].find((factor) => factor * unit >= 0.999 * rough);
+  const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  const [first, last] = [Math.floor(low / step + 1e-9), Math.ceil(high / step - 1e-9)];
+  return Array.from({ length: last - first + 1 }, (_, k) => ({ value: (first + k) * step, text: ((first + k) * step).toFixed(digits) }));
+}
+
 function lineChart(chart) {
   const [width, height, left, right, top, bottom] = [420, 230, 46, 14, 22, 28];
   const values = chart.lines.flatMap((line) => line.points.map((point) => point[1]));
   let [low, high] = [Math.min(...values), Math.max(...values)];
   if (low >= 0 && low < 0.5 * high) low = 0;
   if (high === low) { high += 0.5 * Math.abs(high) || 0.5; low -= 0.5 * Math.abs(low) || 0.5; }
+  const marks = ticks(low, high);
+  [low, high] = [marks[0].value, marks[marks.length - 1].value];
   const x = (epoch) => left + ((width - left - right) * (epoch - chart.first)) / Math.max(1, chart.last - chart.first);
   const y = (value) => top + ((height - top - bottom) * (high - value)) / (high - low);
   const shape = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": chart.name });
   const label = (text, at, extra) => { const t = svg("text", { ...at, class: extra || "" }); t.textContent = text; return t; };
-  for (let k = 0; k <= 3; k++) {
-    const value = low + ((high - low) * k) / 3;
+  for (const { value, text } of marks) {
     shape.append(svg("line", { x1: left, x2: width - right, y1: y(value), y2: y(value), class: "rule" }),
-      label(Number(value.toPrecision(3)).toString(), { x: left - 6, y: y(value) + 4, "text-anchor": "end" }));
+      label(text, { x: left - 6, y: y(value) + 4, "text-anchor": "end" }));
   }
   for (const [epoch, stage] of chart.stages) {
     const at = epoch === chart.first ? left : (x(epoch) + x(epoch - 1)) / 2;
@@ -125,7 +138,7 @@ function confusionView() {
           const cell = h("td", { class: side(j, c.knownClusters).trim(), title: `${name} in ${decisions.nameOf(c.clusters[j])}: ${c.counts[i][j]}`,
             onclick: () => c.counts[i][j] && list(i, j) }, c.counts[i][j] ? String(c.counts[i][j]) : "");
           cell.style.setProperty("--share", String(share(i, j)));
-          if (share(i, j) > 0.45) cell.classList.add("deep");
+          if (share(i, j) > 0.6) cell.classList.add(share(i, j) > 0.8 ? "deepest" : "deep");
           return cell;
         })))));
   }
@@ -154,9 +167,8 @@ function confusionView() {
     return canvas;
   }
 
-  // off the diagonal, where a cluster stands for another class
-  const best = c.counts.map((row) => row.indexOf(Math.max(...row)));
-  const confusions = c.counts.flatMap((row, i) => row.map((many, j) => [many, i, j])).filter(([many, i, j]) => many && j !== best[i])
+  // where a cluster stands for another class
+  const confusions = c.counts.flatMap((row, i) => row.map((many, j) => [many, i, j])).filter(([many, i, j]) => many && c.standsFor[j] !== i)
     .sort((a, b) => b[0] - a[0]).slice(0, 8);
   const largest = confusions.length ? h("div", { class: "panel" }, h("h2", {}, "Largest confusions"),
     h("div", { class: "confusions" }, confusions.map(([many, i, j]) => h("button", { type: "button", class: "chip", onclick: () => list(i, j) },

@@ -14,12 +14,17 @@ function membersOf(root) {
   return [root, ...merged].flatMap((c) => membersByCluster[c]).sort(byDoubt);
 }
 
+// a second-best cluster that is part of the same one by now is no doubt
+const isDoubtful = (image) => images.doubtful[image] && decisions.rootOf(images.second[image]) !== decisions.rootOf(images.cluster[image]);
+
 const withPicture = (list) => (data.tiles ? list.filter((image) => placeOf[image] >= 0) : list);
 
 const clusterList = { search: "", sort: "order", show: "all" };
 
+const knownFirst = (a, b) => clusters[b].known - clusters[a].known || a - b;
+
 const SORTS = {
-  order: ["Known first, then by size", (a, b) => a.cluster - b.cluster],
+  order: ["Known first", (a, b) => knownFirst(a.cluster, b.cluster)],
   size: ["Largest first", (a, b) => b.members.length - a.members.length],
   small: ["Smallest first", (a, b) => a.members.length - b.members.length],
   cohesive: ["Most cohesive first", (a, b) => clusters[b.cluster].cohesion - clusters[a.cluster].cohesion],
@@ -38,7 +43,7 @@ function listed() {
     if (clusterList.show === "known" && !record.known) return;
     if (clusterList.show === "new" && record.known) return;
     const members = membersOf(cluster);
-    const doubtful = members.filter((image) => images.doubtful[image]);
+    const doubtful = members.filter(isDoubtful);
     if (clusterList.show === "doubtful" && !doubtful.length) return;
     let found = clusterList.show === "doubtful" ? doubtful : members;
     if (wanted && !decisions.nameOf(cluster).toLowerCase().includes(wanted)) {
@@ -130,7 +135,7 @@ function clusterView(cluster) {
   const record = clusters[root];
   const members = membersOf(root);
   const shown = withPicture(members);
-  const doubtful = shown.filter((image) => images.doubtful[image]).sort((a, b) => images.margin[a] - images.margin[b]);
+  const doubtful = shown.filter(isDoubtful).sort((a, b) => images.margin[a] - images.margin[b]);
   const merged = decisions.mergedInto(root);
   const elsewhere = h("div", { class: "gallery captions", id: "elsewhere" });
   const gallery = h("div", { class: "gallery", id: "gallery" });

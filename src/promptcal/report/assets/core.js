@@ -151,6 +151,13 @@ function neighboursOf(image) {
   return Array.from(images.neighbours.subarray(place * each, (place + 1) * each));
 }
 
+// the category that an image was in, in the run this one goes on from, if that was another
+const movedFrom = new Map();
+if (data.changes) {
+  const origin = unpack(data.changes.origin);
+  unpack(data.changes.image).forEach((image, i) => movedFrom.set(image, data.changes.origins[origin[i]]));
+}
+
 // a list that grows as its end comes near the screen
 function growing(container, items, make, step = 120) {
   let done = 0;

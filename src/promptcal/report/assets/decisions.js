@@ -61,9 +61,10 @@ const decisions = (() => {
     return images.paths.map((_, image) => labelOf(image));
   }
 
+  // an image marked wrong stands there without a label, which takes back one that an earlier fit was given
   function csv() {
     const lines = ["path,label"];
-    labels().forEach((label, i) => { if (label !== null) lines.push(`${field(images.paths[i])},${field(label)}`); });
+    labels().forEach((label, i) => { if (label !== null || wrong.has(i)) lines.push(`${field(images.paths[i])},${field(label ?? "")}`); });
     return `${lines.join("\n")}\n`;
   }
 
@@ -113,6 +114,7 @@ const decisions = (() => {
   };
 })();
 
+let downloaded = false; // from then on the bar says what to do with the file
 function decisionsBar() {
   const bar = document.getElementById("decisions");
   const { names, merges, wrong } = decisions.counts();
@@ -129,7 +131,8 @@ function decisionsBar() {
     h("span", { class: "actions" },
       h("button", { type: "button", id: "undo", disabled: !decisions.canUndo(), onclick: decisions.undo }, "Undo"),
       h("button", { type: "button", id: "start-over", onclick: decisions.startOver }, "Start over"),
-      h("button", { type: "button", class: "primary", id: "download", onclick: decisions.download }, "Download labels.csv")),
+      h("button", { type: "button", class: "primary", id: "download", onclick: () => { decisions.download(); downloaded = true; decisionsBar(); } }, "Download labels.csv")),
+    downloaded ? h("p", { class: "next" }, "Go on with it: ", h("code", { id: "next" }, data.next)) : null,
   );
 }
 decisions.onChange(decisionsBar);

@@ -7,15 +7,16 @@ const viewer = (() => {
   const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, ...value)];
   const chip = (cluster) =>
     h("a", { class: "chip", href: `#cluster-${decisions.rootOf(cluster)}`, onclick: close },
-      swatch(cluster), decisions.nameOf(cluster));
+      swatch(decisions.rootOf(cluster)), decisions.nameOf(cluster));
 
   function facts(image) {
     const truth = truthOf(image);
     const second = images.second[image];
     return h("dl", {},
       fact("Cluster", chip(images.cluster[image])),
+      movedFrom.has(image) ? fact("Before", movedFrom.get(image)) : null,
       fact("Confidence", decimal(images.confidence[image], 3)),
-      Number.isFinite(images.margin[image]) && fact("Second best", chip(second), ` margin ${decimal(images.margin[image], 3)}`),
+      Number.isFinite(images.margin[image]) && decisions.rootOf(second) !== decisions.rootOf(images.cluster[image]) && fact("Second best", chip(second), ` margin ${decimal(images.margin[image], 3)}`),
       images.labelled[image] ? fact("Label given", clusters[images.cluster[image]].label) : null,
       truth !== null && fact("Truth", truth),
     );

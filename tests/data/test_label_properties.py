@@ -1,0 +1,131 @@
+"""Label files as they come from other programs and other people: read, or refused with what to do."""
+
+import csv
+import io
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from promptcal.data import ImageSet, read_labels
+from promptcal.data.labels import _plain
+from promptcal.errors import LabelError
+
+NAMES = ["a.png", "b c.png", "deep/ü.png", "x,y;z.png", 'quo"te.png', "tab\tbed.png"]
+LABELS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"), max_size=8)
+
+
+def of_names(names):
+    def none(index):
+        raise AssertionError("labels need no pixels")
+
+    return ImageSet(names, none, Path("/photos"))
+
+
+def written(pairs, separator, line_end, header=("path", "label")):
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=separator, lineterminator=line_end)
+    writer.writerow(header)
+    writer.writerows(pairs)
+    return text.getvalue()
+
+
+def expected(label):
+    text = label.strip()
+    return None if text in ("", "-1", "-1.0") else text
+
+
+QUIET = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@QUIET
+@given(
+    labels=st.lists(LABELS, min_size=len(NAMES), max_size=len(NAMES)),
+    order=st.permutations(range(len(NAMES))),
+    twice=st.booleans(),
+    mark=st.sampled_from(["", "\ufeff"]),
+    separator=st.sampled_from([",", ";", "\t"]),
+    line_end=st.sampled_from(["\n", "\r\n", "\r"]),
+    end=st.sampled_from(["", "\n", "\r\n\r\n"]),
+)
+def test_any_spelling_of_the_same_table_gives_the_same_labels(
+    tmp_path, labels, order, twice, mark, separator, line_end, end
+):
+    pairs = [(NAMES[i], labels[i]) for i in order] * (2 if twice else 1)
+    (tmp_path / "l.csv").write_bytes((mark + written(pairs, separator, line_end) + end).encode())
+    assert read_labels(tmp_path / "l.csv", of_names(NAMES)) == [expected(label) for label in labels]
+
+
+@QUIET
+@given(
+    content=st.binary(max_size=300) | st.text(max_size=200).map(lambda t: f"path,label\n{t}".encode(errors="replace"))
+)
+def test_any_bytes_are_labels_or_refused(tmp_path, content):
+    (tmp_path / "l.csv").write_bytes(content)
+    try:
+        found = read_labels(tmp_path / "l.csv", of_names(NAMES))
+    except LabelError:
+        return
+    assert len(found) == len(NAMES)
+    assert all(label is None or label == label.strip() != "" for label in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("path|label\na.png|cat\n", "needs a header with the columns path,label and commas, tabs or semicolons"),
+        ("path label\na.png cat\n", "needs a header"),
+        ("file,label\na.png,cat\n", "needs a header.*it has 'file, label'"),
+        ("label\ncat\n", "needs a header"),
+        ("", "needs a header.*'nothing'"),
+        ("path," * 10**5 + "\n", "needs a header"),
+        ("path,label\na.png,cat\na.png,dog\n", "a.png has two labels, 'cat' and 'dog'; keep one of them"),
+        ("path,label\na.png,cat\n./a.png,\n", "a.png has two labels"),
+        ("path,label\na.png,cat,dog\n", "line 2 of .* is longer than its header"),
+        ("path,label\n,cat\n", "line 2 of .* has no path"),
+        ("path,label\n../../etc/passwd,cat\n", r"a label for \.\./\.\./etc/passwd, but no such image"),
+        ("path,label\n/etc/passwd,cat\n", "a label for /etc/passwd, but no such image"),
+        ('path,label\n"a.png,cat\n', "is not a readable CSV file|no such image"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_to_do(tmp_path, text, message):
+    (tmp_path / "l.csv").write_text(text)
+    with pytest.raises(LabelError, match=message):
+        read_labels(tmp_path / "l.csv", of_names(NAMES))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "latin-1"])
+def test_another_encoding_is_refused_and_not_guessed(tmp_path, encoding):
+    (tmp_path / "l.csv").write_bytes("path,label\ndeep/ü.png,Vögel\n".encode(encoding))
+    with pytest.raises(LabelError, match="save it as UTF-8|needs a header"):
+        read_labels(tmp_path / "l.csv", of_names(NAMES))
+
+
+def seconds_for(n, tmp_path):
+    names = [f"folder-{i % 1000:03d}/image-{i:07d}.jpg" for i in range(n)]
+    (tmp_path / "l.csv").write_text(written(((name, f"class {i % 7}") for i, name in enumerate(names)), ",", "\n"))
+    images = of_names(names)
+    started = time.process_time()
+    found = read_labels(tmp_path / "l.csv", images)
+    assert found[:8] == [f"class {i % 7}" for i in range(8)]
+    assert len(found) == n
+    return time.process_time() - started
+
+
+def test_a_hundred_thousand_rows_take_seconds(tmp_path):
+    assert seconds_for(10**5, tmp_path) < 3
+
+
+@pytest.mark.slow
+def test_a_million_rows_take_at_most_half_a_minute(tmp_path):
+    assert seconds_for(10**6, tmp_path) < 30  # of processor time; some 4 s where this was written
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.sampled_from("ab./ -_ü~"), max_size=12))
+def test_the_short_cut_for_tidy_names_changes_nothing(name):
+    import unicodedata
+
+    assert _plain(name) == unicodedata.normalize("NFC", Path(name).as_posix())

@@ -1,0 +1,220 @@
+"""Real fits in real processes, and faults that befall them at a chosen moment.
+
+A server process imports the package once and forks a process for each command, so that a fit starts in no time; what
+is killed is an ordinary process that runs the command line. Each writes down when it enters and leaves its phases, so
+that a test can strike in any of them.
+"""
+
+import errno
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["promptcal.cli", "harness"])
+
+# What a fit goes through: a method by module, class (or none) and name.
+PHASES = {
+    "decode": ("promptcal.data.store", None, "_load"),
+    "cache": ("promptcal.data.cache", None, "_write"),
+    "training": ("promptcal.training.loop", "Loop", "step"),
+    "checkpoint": ("promptcal.training.checkpoints", "Checkpoints", "save_last"),
+    "clustering": ("promptcal.clustering.kmeans", "SemiSupervisedKMeans", "_best_start"),
+    "writing": ("promptcal.fitting", "Fit", "_write"),
+    "report": ("promptcal.verbs", None, "make_report"),
+}
+# As small as it gets with every phase in it: 4 patches an image, 12 steps in all.
+SETTINGS = (
+    "model.backbone=vit_tiny_patch4_32.promptcal",
+    "model.image_size=8",
+    "model.head_hidden=32",
+    "model.head_bottleneck=16",
+    "model.head_prototypes=64",
+    "data.batch_size=16",
+    "optim.lr=0.01",
+    "warmup.epochs=2",
+    "affinity.epochs=2",
+    "affinity.k=5",
+    "affinity.memory=64",
+    "affinity.negatives=32",
+    "clustering.n_init=5",
+    "selection.n_init=3",
+    "tensorboard=false",
+)
+# One stage without looks, as streaming starts worker processes each time it reads.
+STREAMED = (*SETTINGS, "data.store=stream", "affinity.epochs=0", "selection.by=last")
+
+
+# -- faults, in the process they befall -----------------------------------------------------------------------
+
+
+def fill_the_disk(size):
+    """From now on no file can grow beyond so many bytes, which fails as a full disk does."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(size or 4096), int(size or 4096)))
+
+
+def kill_while_writing(path_end):
+    """Die with a file half-written."""
+    from promptcal import files
+
+    flush = files.flush
+
+    def half_then_die(path):
+        if path_end in path.name and files.is_temporary(path):
+            os.truncate(path, path.stat().st_size // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        flush(path)
+
+    files.flush = half_then_die
+
+
+def remove(path):
+    Path(path).unlink()
+
+
+def truncate(path):
+    os.truncate(path, Path(path).stat().st_size // 2)
+
+
+def change(path):
+    with Image.open(path) as image:
+        other = image.rotate(180)
+    other.save(path)
+
+
+def spoil_the_gradient(_):
+    """A step whose gradient is not finite, though its loss is."""
+    import torch
+
+    from promptcal.training.loop import Loop
+
+    step = Loop.step
+
+    def spoilt(self, *given):
+        handles = [p.register_hook(lambda g: torch.full_like(g, torch.inf)) for p in self.parameters.values()]
+        step(self, *given)
+        for handle in handles:
+            handle.remove()
+
+    Loop.step = spoilt
+
+
+FAULTS = {f.__name__: f for f in (fill_the_disk, kill_while_writing, remove, truncate, change, spoil_the_gradient)}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``what`` befalls the process when it enters ``phase`` for the ``nth`` time."""
+
+    phase: str
+    what: str
+    argument: str = ""
+    nth: int = 1
+
+
+# -- the process --------------------------------------------------------------------------------------------------
+
+
+def _child(arguments, log, fault):
+    """What a process does: `promptcal ARGUMENTS`, its phases and words in files."""
+    os.setpgid(0, 0)
+    multiprocessing.set_start_method("fork", force=True)  # not the server's own way
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the server ignores it
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.resetwarnings()
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    words = os.open(f"{log}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(words, 1)
+    os.dup2(words, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    for phase in PHASES:
+        _announce(phase, descriptor, fault if fault is not None and fault.phase == phase else None)
+    from promptcal import cli
+
+    sys.argv = ["promptcal", *arguments]
+    cli.main()
+
+
+def _announce(phase, descriptor, fault):
+    module, owner, name = PHASES[phase]
+    __import__(module)
+    holder = sys.modules[module] if owner is None else getattr(sys.modules[module], owner)
+    original = getattr(holder, name)
+    entered = 0
+
+    def announced(*given, **named):
+        nonlocal entered
+        entered += 1
+        _say(descriptor, phase, "in")
+        if fault is not None and fault.nth == entered:
+            FAULTS[fault.what](fault.argument)
+        result = original(*given, **named)
+        _say(descriptor, phase, "out")
+        return result
+
+    setattr(holder, name, announced)
+
+
+def _say(descriptor, phase, side):
+    try:
+        os.write(descriptor, (json.dumps([phase, side, time.monotonic()]) + "\n").encode())
+    except OSError as error:
+        if error.errno != errno.EFBIG:  # the log, too, is a file
+            raise
+
+
+class Process:
+    """A running `promptcal` command."""
+
+    def __init__(self, arguments, log, fault=None):
+        self.log = Path(log)
+        self.process = _SERVER.Process(target=_child, args=(list(map(str, arguments)), str(log), fault))
+        self.process.start()
+
+    def events(self):
+        """(phase, in or out, time), as far as it has come."""
+        lines = self.log.read_text().splitlines(keepends=True) if self.log.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def wait_for(self, phase, nth=1, timeout=120.0):
+        """Until it has entered a phase so many times; False if it ended before."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if sum(e[:2] == [phase, "in"] for e in self.events()) >= nth:
+                return True
+            if not self.process.is_alive():
+                return False
+            time.sleep(0.002)
+        raise TimeoutError(f"no {phase} within {timeout} s: {self.words()}")
+
+    def send(self, number):
+        os.kill(self.process.pid, number)
+
+    def end(self, timeout=120.0):
+        """Exit code (negative: the signal that killed it) and what it said."""
+        self.process.join(timeout)
+        if self.process.is_alive():
+            self.process.kill()
+            raise TimeoutError(f"it did not end within {timeout} s: {self.words()}")
+        return self.process.exitcode, self.words()
+
+    def words(self):
+        file = Path(f"{self.log}.txt")
+        return file.read_text() if file.exists() else ""
+
+
+def leftovers(folder):
+    """Temporary files that are still there."""
+    return list(Path(folder).rglob(".*.tmp"))

@@ -1,0 +1,136 @@
+"""No room, no leave to write: what was whole stays whole, and the message says what to do."""
+
+import shutil
+import subprocess
+from contextlib import suppress
+
+import pytest
+import torch
+from harness import Fault, leftovers
+
+from promptcal.files import read_torch
+
+
+def test_no_room_for_a_checkpoint(scene, expected, outcome):
+    code, words = scene.run("--no-report", fault=Fault("checkpoint", "fill_the_disk", nth=2))
+    assert code == 2
+    assert "Traceback" not in words
+    assert "File too large" in words
+    assert "the checkpoint after warmup, epoch 1 is kept" in words
+    assert "--resume" in words
+    assert leftovers(scene.output) == []
+    assert read_torch(scene.output / "checkpoints" / "last.pt")["position"]["epoch"] == 1
+    code, words = scene.run("--resume", "--no-report")
+    assert code == 0, words
+    assert outcome(scene.output) == expected
+
+
+def test_no_room_for_the_cache_of_decoded_images(scene, expected, outcome):
+    scene.settings = (*scene.settings, "data.store=mapped")
+    code, words = scene.run("--no-report", fault=Fault("cache", "fill_the_disk"))
+    assert code == 2
+    assert "Traceback" not in words
+    assert "promptcal-cache" in words
+    assert "run the same command again" in " ".join(words.split())
+    assert leftovers(scene.place) == []
+    code, words = scene.run("--no-report")
+    assert code == 0, words
+    assert outcome(scene.output) == expected
+
+
+def mounted(folder, *options):
+    """A small file system of its own, or a skipped test where that may not be made."""
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", folder], capture_output=True)
+    if made.returncode:
+        pytest.skip("only root may mount a file system")
+
+
+def fill(filler):
+    """Until there is no room left."""
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+@pytest.fixture
+def small_disk(scene):
+    if shutil.which("mount") is None:
+        pytest.skip("there is no mount command")
+    scene.place = scene.place / "disk"
+    mounted(scene.place, "size=24m")
+    yield scene
+    subprocess.run(["umount", "-l", scene.place], check=True)
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_really_full(small_disk, expected, outcome):
+    scene = small_disk
+    process = scene.start("--no-report")
+    assert process.wait_for("checkpoint", 2)
+    fill(scene.place / "filler")
+    code, words = process.end()
+    assert code == 2
+    assert "No space left on device" in words
+    assert "is kept" in words
+    (scene.place / "filler").unlink()
+    assert read_torch(scene.output / "checkpoints" / "last.pt")["stage"] in ("warmup", "affinity")
+    code, words = scene.run("--resume", "--no-report")
+    assert code == 0, words
+    assert outcome(scene.output) == expected
+
+
+def test_a_disk_that_is_read_only(scene):
+    scene.output.mkdir()
+    scene.place = scene.place / "logs"
+    scene.place.mkdir()
+    where = scene.place.parent / "run"
+    try:
+        bound = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", where], capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
+    if bound.returncode:
+        pytest.skip("only root may mount a file system")
+    try:
+        code, words = scene.run("--output", where)
+    finally:
+        subprocess.run(["umount", "-l", where], check=True)
+    assert code == 2
+    assert f"{where} cannot be written to (Read-only file system); choose another" in " ".join(words.split())
+
+
+def test_an_output_where_no_folder_can_be(scene):
+    (scene.place / "file").write_text("not a folder")
+    code, words = scene.run("--output", scene.place / "file" / "run")
+    assert code == 2
+    assert "cannot be written to (Not a directory); choose another" in " ".join(words.split())
+
+
+def damage(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_named(scene, expected, outcome):
+    scene.run("--no-report", fault=Fault("checkpoint", "kill_while_writing", "last.pt", 4))
+    last, previous = (scene.output / "checkpoints" / name for name in ("last.pt", "previous.pt"))
+    damage(last)
+    torch.load(last, weights_only=True)  # which does not notice
+    code, words = scene.run("--resume", "--no-report")
+    words = " ".join(words.split())
+    assert code == 2
+    assert f"the checkpoint {last} is damaged" in words
+    assert f"(warmup, epoch 2): to go on from there, rename {previous} to last.pt and resume" in words
+    previous.replace(last)
+    code, words = scene.run("--resume", "--no-report")
+    assert code == 0, words
+    assert outcome(scene.output) == expected
+
+
+def test_no_whole_checkpoint_at_all(scene):
+    scene.run("--no-report", fault=Fault("checkpoint", "kill_while_writing", "last.pt", 2))
+    damage(scene.output / "checkpoints" / "last.pt")
+    code, words = scene.run("--resume")
+    assert code == 2
+    assert "there is no whole one before it, so start the run anew with --overwrite" in " ".join(words.split())

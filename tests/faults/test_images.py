@@ -1,0 +1,34 @@
+"""Images that change while a fit runs: stored ones were read, streamed ones stop the run."""
+
+import shutil
+
+import pytest
+from harness import STREAMED, Fault
+
+
+@pytest.mark.parametrize(
+    "what", ["change", *(pytest.param(what, marks=pytest.mark.slow) for what in ("remove", "truncate"))]
+)
+def test_a_streamed_image_that_is_not_what_it_was(own_images, expected_streamed, outcome, what):
+    scene = own_images
+    scene.settings = STREAMED
+    shutil.copy(scene.images / "007.png", scene.place / "007.png")
+    code, words = scene.run("--no-report", fault=Fault("training", what, str(scene.images / "007.png"), nth=2))
+    words = " ".join(words.split())
+    assert code == 2
+    assert "Traceback" not in words
+    assert ("007.png is not the image it was" if what == "change" else "007.png could be read when the run") in words
+    assert "--resume" in words
+    code, words = scene.run("--resume", "--no-report")
+    assert code == 2  # still not as it was
+    shutil.copy(scene.place / "007.png", scene.images / "007.png")
+    code, words = scene.run("--resume", "--no-report")
+    assert code == 0, words
+    assert outcome(scene.output) == expected_streamed
+
+
+def test_stored_images_may_go(own_images, expected, outcome):
+    scene = own_images
+    code, words = scene.run("--no-report", fault=Fault("training", "remove", str(scene.images / "007.png")))
+    assert code == 0, words
+    assert outcome(scene.output) == expected

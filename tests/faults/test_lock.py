@@ -1,0 +1,28 @@
+"""Two fits do not write to one directory, and a dead one keeps no one out."""
+
+import signal
+
+from harness import STREAMED
+
+
+def test_a_second_fit_is_refused_and_the_first_goes_on(scene, expected, outcome):
+    first = scene.start("--no-report")
+    assert first.wait_for("training")
+    for again in ("--resume", "--overwrite"):
+        code, words = scene.run(again)
+        assert code == 2
+        assert f"another process ({first.process.pid}) is at work on" in " ".join(words.split())
+    code, words = first.end()
+    assert code == 0, words
+    assert outcome(scene.output) == expected
+
+
+def test_worker_processes_of_a_killed_fit_hold_no_lock(scene, expected_streamed, outcome):
+    scene.settings = STREAMED
+    process = scene.start("--no-report")
+    assert process.wait_for("training", 4)
+    process.send(signal.SIGKILL)
+    assert process.end()[0] == -signal.SIGKILL
+    code, words = scene.run("--resume", "--no-report")
+    assert code == 0, words
+    assert outcome(scene.output) == expected_streamed

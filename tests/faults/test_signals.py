@@ -1,0 +1,68 @@
+"""Ctrl-C and SIGTERM in every phase: a prompt end, the exit code of the signal, nothing lost."""
+
+import os
+import signal
+import time
+
+import pytest
+from harness import STREAMED
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@pytest.mark.parametrize(
+    ("phase", "nth", "number"),
+    [
+        ("decode", 5, signal.SIGTERM),
+        ("clustering", 5, signal.SIGINT),  # the last one: of the end result
+        ("writing", 1, signal.SIGTERM),
+        pytest.param("decode", 5, signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("clustering", 5, signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("training", 5, signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("training", 5, signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("writing", 1, signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
+def test_stopped_and_resumed(scene, expected, outcome, phase, nth, number):
+    process = scene.start("--no-report")
+    assert process.wait_for(phase, nth)
+    process.send(number)
+    sent = time.monotonic()
+    code, words = process.end()
+    assert code == CODES[number], words
+    assert time.monotonic() - sent < 10  # on a machine that others use, too
+    assert "Traceback" not in words
+    assert "run the same command with --resume" in " ".join(words.split())
+    code, words = scene.run("--resume", "--no-report")
+    assert code == 0, words
+    assert outcome(scene.output) == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_stopped_while_the_report_is_made(scene, expected, outcome, number):
+    process = scene.start()
+    assert process.wait_for("report")
+    process.send(number)
+    code, words = process.end()
+    assert code == CODES[number], words
+    assert "Traceback" not in words
+    assert outcome(scene.output) == expected
+    code, words = scene.run("--resume")
+    assert code == 2
+    assert "finished; there is nothing to resume (promptcal report" in " ".join(words.split())
+    assert scene.run(verb="report")[0] == 0
+    assert (scene.output / "report.html").exists()
+
+
+def test_a_signal_to_all_processes_of_a_streaming_fit(scene, expected_streamed, outcome):
+    """As a job scheduler sends it: workers leave it to the main process, which still saves its step."""
+    scene.settings = STREAMED
+    process = scene.start("--no-report")
+    assert process.wait_for("training", 4)
+    os.killpg(process.process.pid, signal.SIGTERM)
+    code, words = process.end()
+    assert code == 143, words
+    assert "Traceback" not in words
+    code, words = scene.run("--resume", "--no-report")
+    assert code == 0, words
+    assert outcome(scene.output) == expected_streamed
