@@ -722,7 +722,8 @@ def main() -> None:
     except SystemExit:
         if not stop:
             raise
-        errors.print("promptcal: stopped", markup=False, highlight=False)
+        if distributed.group().is_first:
+            errors.print("promptcal: stopped", markup=False, highlight=False)
         sys.exit(stop.exit_code)
     except PromptCALError as error:
         if not error.was_said:

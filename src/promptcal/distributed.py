@@ -16,7 +16,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -131,6 +131,17 @@ class Group:
     def on_first(self, work: Callable[[], T]) -> T:
         """What ``work`` gives on the first process, or the error that it raises there, on all of them."""
         return work()
+
+    @contextmanager
+    def held_by_first(self, lock: AbstractContextManager[Any]) -> Iterator[None]:
+        """A lock for all processes, held by the first; where it cannot be had, all raise why."""
+        with ExitStack() as held:
+
+            def take() -> None:
+                held.enter_context(lock)
+
+            self.on_first(take)
+            yield
 
     def told_by_all(self, thing: T) -> list[T]:
         """What each process has to tell, in order."""

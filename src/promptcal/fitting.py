@@ -6,7 +6,6 @@ import json
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,7 +106,7 @@ class Fit:
         self.started = time.monotonic()
         deadline = None if stop_after is None else self.started + 60 * stop_after
         with (
-            self.directory.locked() if self.group.is_first else nullcontext(),
+            self.group.held_by_first(self.directory.locked()),
             StopRequest(self._say_stopping, deadline).listening() as self.stop,
             computing_on(self.device, choose_dtype(self.config.precision, self.device)),
         ):

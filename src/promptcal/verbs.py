@@ -110,6 +110,7 @@ def fit(
     has_begun = group.on_first(lambda: directory.check_free(resume=resume, overwrite=overwrite))
     earlier = group.on_first(lambda: _earlier(start_from, directory, has_begun, config, preset))
     base = config if earlier is None else earlier.settings(method)
+    console = Console(stderr=True, quiet=not (progress and group.is_first))
     image_set = ImageSet.of(images)
     given = read_labels(labels, image_set)
     if earlier is not None:
@@ -121,14 +122,13 @@ def fit(
         inductive,
     )
     if earlier is not None and n_classes is None and isinstance(base, Config):
-        base = earlier.without_merged(base, problem, overrides, Console(stderr=True, quiet=not progress))
+        base = earlier.without_merged(base, problem, overrides, console)
     if image_set.root is not None and Path(output).resolve().is_relative_to(image_set.root.resolve()):
         raise RunError(
             f"the output {output} lies in the image folder, where its pictures would be taken for images; "
             "choose another place"
         )
     group.check_same((image_set.names, given), "images or labels")
-    console = Console(stderr=True, quiet=not (progress and group.is_first))
     counter = ClassCounter(problem, directory if has_begun else None, skip_unreadable=skip_unreadable, console=console)
     named = {
         "n_classes": n_classes,
