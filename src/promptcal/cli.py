@@ -71,6 +71,12 @@ Compile = Annotated[
         show_default=False,
     ),
 ]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic", help="Only algorithms that repeat themselves bit by bit: on a GPU slower, a CPU's do anyway."
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Discard the run in --output, if there is one.")]
 Root = Annotated[
@@ -138,6 +144,7 @@ def fit(
     device: Device = None,
     precision: Precision = None,
     compile: Compile = None,
+    deterministic: Deterministic = False,
     start_from: Annotated[
         Path | None,
         typer.Option(
@@ -174,6 +181,7 @@ def fit(
         device=device,
         precision=precision,
         compile=compile,
+        deterministic=deterministic,
         start_from=start_from,
         resume=resume,
         overwrite=overwrite,
@@ -397,6 +405,7 @@ def demo(
     device: Device = None,
     precision: Precision = None,
     compile: Compile = None,
+    deterministic: Deterministic = False,
     overrides: Overrides = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -411,6 +420,7 @@ def demo(
         device=device,
         precision=precision,
         compile=compile,
+        deterministic=deterministic,
         overrides=overrides or (),
         resume=resume,
         overwrite=overwrite,
@@ -494,6 +504,7 @@ def benchmark(
     device: Device = None,
     precision: Precision = None,
     compile: Compile = None,
+    deterministic: Deterministic = False,
     overrides: Overrides = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch the dataset first if it is absent.")] = False,
     resume: Resume = False,
@@ -518,6 +529,7 @@ def benchmark(
         device=device,
         precision=precision,
         compile=compile,
+        deterministic=deterministic,
         overrides=overrides or (),
         download=download,
         resume=resume,

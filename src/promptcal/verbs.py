@@ -52,6 +52,7 @@ def fit(
     device: str | None = None,
     precision: str | None = None,
     compile: bool | None = None,
+    deterministic: bool = False,
     start_from: str | PathLike[str] | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -80,6 +81,7 @@ def fit(
         device: auto, cpu, cuda, mps.
         precision: auto, fp32, bf16.
         compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
+        deterministic: Only algorithms that repeat themselves bit by bit; slower on a GPU, and a CPU's do anyway.
         start_from: A finished run to go on from with new labels: its settings, its labels where there are no new
             ones, and its weights, of which only the last stage is trained further. Its categories keep their numbers
             and names; what moved is written to ``changes.csv``.
@@ -115,6 +117,7 @@ def fit(
         "device": device,
         "precision": precision,
         "compile": None if compile is None else "always" if compile else "never",
+        "deterministic": deterministic or None,
     }
     resolved = _resolve(base, preset, overrides, named, {"backbone": backbone, "weights": weights}, counter)
     if earlier is not None:
@@ -386,6 +389,7 @@ def demo(
     device: str | None = None,
     precision: str | None = None,
     compile: bool | None = None,
+    deterministic: bool = False,
     overrides: Sequence[str] = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -402,6 +406,7 @@ def demo(
         device: auto, cpu, cuda, mps.
         precision: auto, fp32, bf16.
         compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
+        deterministic: Only algorithms that repeat themselves bit by bit; slower on a GPU, and a CPU's do anyway.
         overrides: Settings as ``a.b=value``.
         resume: Go on with the unfinished run in ``output``.
         overwrite: Discard the run in ``output``, if there is one.
@@ -423,6 +428,7 @@ def demo(
         device=device,
         precision=precision,
         compile=compile,
+        deterministic=deterministic,
         resume=resume,
         overwrite=overwrite,
         progress=progress,
@@ -453,6 +459,7 @@ def benchmark(
     device: str | None = None,
     precision: str | None = None,
     compile: bool | None = None,
+    deterministic: bool = False,
     overrides: Sequence[str] = (),
     download: bool = False,
     resume: bool = False,
@@ -473,6 +480,7 @@ def benchmark(
         device: auto, cpu, cuda, mps.
         precision: auto, fp32, bf16.
         compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
+        deterministic: Only algorithms that repeat themselves bit by bit; slower on a GPU, and a CPU's do anyway.
         overrides: Settings as ``a.b=value``.
         download: Fetch the dataset first where it is absent and can be fetched.
         resume: Go on with the unfinished run in ``output``.
@@ -498,6 +506,7 @@ def benchmark(
         device=device,
         precision=precision,
         compile=compile,
+        deterministic=deterministic,
         resume=resume,
         overwrite=overwrite,
         skip_unreadable=skip_unreadable,
