@@ -319,7 +319,11 @@ def report(
         progress: Show progress.
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
-    return make_report(loaded, None if output is None else Path(output), Console(stderr=True, quiet=not progress))
+    console = Console(stderr=True, quiet=not progress)
+    if output is not None:
+        return make_report(loaded, Path(output), console)
+    with loaded.directory.locked():
+        return make_report(loaded, None, console)
 
 
 def figure(
