@@ -147,7 +147,7 @@ def test_steps_on_poor_images(poor_images, method, temperature, dtype):
     store, _, _ = decode(ImageSet.of(poor_images), 9)
     view = View(store, *network.vit.preprocessing)
     for name in method_of(config).epochs():
-        stage = method_of(config).stage(name, network, Surroundings(None, lambda: None))
+        stage = method_of(config).stage(name, network, Surroundings(None, 0, lambda: None))
         for labels in (torch.full((24,), -1), torch.arange(24) // 8 - 1):  # none labelled; black ones unlabelled
             for step in range(2):  # the second with something in memory
                 generator = torch.Generator().manual_seed(step)

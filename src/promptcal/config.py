@@ -142,6 +142,12 @@ class AffinityConfig(_Section):
     negatives: int = Field(1024, ge=0)
     diffusion_steps: int = Field(1, ge=0, description="affinity propagation; 0: none")
     teacher_momentum: float = Field(0.999, ge=0, le=1)
+    classifier: float = Field(
+        0.0,
+        ge=0,
+        description="weight of a classifier beside the graph, as SimGCD's (settings: simgcd), which starts at the "
+        "clusters of stage 1; 0: none",
+    )
     keep: Literal["student", "teacher"] = Field("student", description="whose weights the stage ends with")
 
     @model_validator(mode="after")

@@ -296,7 +296,7 @@ class Fit:
                 continue
             if place:
                 self.checkpoints.load_best(stages[place - 1], self.network)
-            stage = self.method.stage(name, self.network, self._surroundings())
+            stage = self.method.stage(name, self.network, self._surroundings(labels, is_begun=state is not None))
             self._run_stage(stage, data, selector, stop, state)
             state = None
 
@@ -326,13 +326,19 @@ class Fit:
         epochs = list(self.method.epochs().items())
         return [name for name, n in (epochs[-1:] if self._goes_on else epochs) if n]
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self, labels: np.ndarray, *, is_begun: bool) -> Surroundings:
         truth = self.problem.truth_numbers()
         return Surroundings(
             None if truth is None else torch.from_numpy(truth).to(self.device),
             len(self.problem.classes),
             self._distillation,
+            None if is_begun else lambda: self._centres(labels),
         )
+
+    def _centres(self, labels: np.ndarray) -> Tensor:
+        """Of the categories as the network stands, known classes first, by the labels it is trained with."""
+        features = self._embed(self.network, "embedding")
+        return torch.from_numpy(self._cluster(features, labels).cluster_centers_)
 
     def _distillation(self) -> Distillation | None:
         settings = self.config.warmup
