@@ -11,18 +11,15 @@ from PIL import Image
 
 @dataclass
 class Scene:
-    """Images and labels as files, and a place for runs."""
+    """Images and labels as files, and a place for a run and for what its processes say."""
 
     images: Path
     place: Path
     settings: tuple[str, ...] = SETTINGS
 
     def __post_init__(self):
+        self.output = self.place / "run"
         self._numbers = itertools.count()
-
-    @property
-    def output(self):
-        return self.place / "run"
 
     def start(self, *more, verb="fit", fault=None):
         """`promptcal fit IMAGES ...` under way."""

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -200,7 +201,8 @@ class Process:
         raise TimeoutError(f"no {phase} within {timeout} s: {self.words()}")
 
     def send(self, number):
-        os.kill(self.process.pid, number)
+        with suppress(ProcessLookupError):  # it may have ended
+            os.kill(self.process.pid, number)
 
     def end(self, timeout=120.0):
         """Exit code (negative: the signal that killed it) and what it said."""

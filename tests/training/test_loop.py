@@ -28,9 +28,9 @@ from promptcal.verbs import fit
 @pytest.fixture
 def scene(small_set, quick_settings):
     images, _, labels = small_set
-    config = load_config(overrides=quick_settings, values={"n_classes": 4})
+    config = load_config(overrides=(*quick_settings, "model.image_size=8"), values={"n_classes": 4})
     network = build_network(config, 2, pretrained=True)
-    store, _, _ = decode(ImageSet.of(images), 36)
+    store, _, _ = decode(ImageSet.of(images), 12)
     view = View(store, *network.vit.preprocessing)
     data = TrainingData(view, torch.from_numpy(labels), BalancedSampler(torch.from_numpy(labels >= 0), 16))
     return config, network, data
