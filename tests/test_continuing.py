@@ -4,6 +4,7 @@ import csv
 import functools
 import itertools
 import json
+import shutil
 import signal
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from promptcal.data.splits import hold_out
 from promptcal.errors import ConfigError, Interrupted, LabelError, RunError
 from promptcal.methods.rankstats import RankStatsNetwork
 from promptcal.models import PromptedViT
+from promptcal.report.attention import Examples, attention_maps
 from promptcal.report.data import clusters
 from promptcal.report.making import Material
 from promptcal.run import Assignments, Run
@@ -194,6 +196,22 @@ def test_the_report_knows_which_categories_are_known(first, second):
     matrix = replace(found, truth=truth).confusion
     assert (matrix.classes, matrix.clusters) == (["ape", "bee", "goose", "owl"], [0, 1, 3, 2])
     assert np.array_equal(matrix.counts, np.diag(np.diag(matrix.counts)))
+
+
+def test_attention_is_that_of_the_run_before_and_of_the_stage_trained_now(first, second, tmp_path):
+    examples = Examples.read(second.directory.examples_file)
+    maps = attention_maps(Run(second.path, "cpu"), examples)
+    assert (maps.steps, maps.missing) == (["as loaded", "in the run before", "after stage 2"], "")
+    before = attention_maps(Run(first.run.path, "cpu"), examples)
+    assert before.steps == ["as loaded", "after stage 1", "after stage 2"]
+    assert np.allclose(maps.maps[:, :2], before.maps[:, ::2], atol=1e-6)
+    assert np.abs(maps.maps[:, 2] - maps.maps[:, 1]).max() > 1e-6
+    alone = shutil.copytree(second.path, tmp_path / "run")
+    info = json.loads((alone / "run.json").read_text())
+    (alone / "run.json").write_text(json.dumps(info | {"started_from": str(tmp_path / "gone")}))
+    maps = attention_maps(Run(alone, "cpu"), examples)
+    assert maps.steps == ["as loaded", "after stage 2"]
+    assert "The run before cannot be asked any more" in maps.missing
 
 
 def test_images_may_come_and_go_and_a_third_run_goes_on(first, second, tmp_path):

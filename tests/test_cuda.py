@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch.nn import functional as F
 
 from promptcal.affinity import affinity_graph
@@ -10,13 +11,17 @@ from promptcal.affinity.graph import GraphSettings, dense_affinity_graph, sample
 from promptcal.affinity.kernels import quantile_above_mean
 from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.config import load_config
-from promptcal.data import ImageStore, View, embedded_set
+from promptcal.data import BalancedSampler, ImageStore, View, embedded_set
 from promptcal.device import computing_on
 from promptcal.models import Network, PromptedViT
 from promptcal.training.affinity import AffinityStage
-from promptcal.training.recorder import Reading
+from promptcal.training.checkpoints import Checkpoints
+from promptcal.training.interrupts import StopRequest
+from promptcal.training.loop import Loop, TrainingData
+from promptcal.training.recorder import Reading, Recorder
 from promptcal.training.stage import Batch
 from promptcal.training.warmup import WarmupStage
+from promptcal.verbs import fit
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 CUDA = torch.device("cuda")
@@ -118,3 +123,57 @@ def test_nothing_in_a_step_waits_for_the_device(name, precision):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(np.isfinite(reading.values()["loss"]) for reading in readings)
+
+
+def test_the_watch_over_loss_and_gradient_waits_for_nothing(tmp_path):
+    torch.manual_seed(0)
+    vit = PromptedViT("vit_tiny_patch4_32.promptcal")
+    network = Network(vit, hidden=64, bottleneck=32, prototypes=256).to(CUDA)
+    config = load_config(values={"n_classes": 10})
+    data = embedded_set("train")
+    view = View(ImageStore.of(list(data.images)).to(CUDA), *vit.preprocessing)
+    labels = torch.from_numpy(np.where(data.labels < 5, data.labels, -1))
+    batches = TrainingData(view, labels.to(CUDA), BalancedSampler(labels >= 0, 32))
+    loop = Loop(
+        WarmupStage(network, config.loss),
+        batches,
+        epochs=1,
+        optim=config.optim,
+        seed=0,
+        look=None,
+        look_every=1,
+        checkpoints=Checkpoints(tmp_path),
+        recorder=Recorder(tmp_path, Console(quiet=True), tensorboard=False),
+        stop=StopRequest(),
+    )
+    drawn = list(batches.batches(torch.arange(26 * 32).view(26, 32), range(26)))
+    for batch in drawn[:6]:
+        loop.step(batch, 0.0)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in drawn[6:]:
+            loop.step(batch, 0.0)
+        reading = Reading(loop.position.means())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert reading.values()["gradient_norm"] > 0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_deterministic_runs_repeat_themselves(tmp_path, small_set, quick_settings, outcome, precision):
+    """As a process of its own would need no setting, CUBLAS_WORKSPACE_CONFIG must be there from the start here."""
+    images, _, labels = small_set
+    for name in ("a", "b"):
+        fit(
+            images=images,
+            labels=labels,
+            n_classes=4,
+            output=tmp_path / name,
+            overrides=quick_settings,
+            device="cuda",
+            precision=precision,
+            deterministic=True,
+            progress=False,
+        )
+    assert outcome(tmp_path / "a") == outcome(tmp_path / "b")

@@ -7,7 +7,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from promptcal.files import write_json, write_safetensors, write_text, write_with
+from promptcal.files import (
+    read_safetensors,
+    read_torch,
+    remove_leftovers,
+    save_torch,
+    temporary_beside,
+    write_folder,
+    write_json,
+    write_safetensors,
+    write_text,
+    write_with,
+)
 
 
 def half_written(temporary):
@@ -70,3 +81,86 @@ def test_text_json_and_tensors_read_back(tmp_path):
     found = load_file(tmp_path / "a.safetensors")
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[k], tensors[k]) for k in tensors)
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_what_was_there_can_be_kept(tmp_path, monkeypatch, link):
+    if not link:
+
+        def refuse(*given):
+            raise OSError("no second names here")
+
+        monkeypatch.setattr(os, "link", refuse)
+    target, kept = tmp_path / "a.txt", tmp_path / "kept.txt"
+    for text in ("first", "second", "third"):
+        write_with(target, lambda temporary, text=text: temporary.write_text(text), keep_as=kept)
+    assert (target.read_text(), kept.read_text()) == ("third", "second")
+    with pytest.raises(RuntimeError):
+        write_with(target, half_written, keep_as=kept)
+    assert (target.read_text(), kept.read_text()) == ("third", "second")
+
+
+def test_only_leftovers_are_removed(tmp_path):
+    (tmp_path / "sub").mkdir()
+    left = [temporary_beside(tmp_path / "a.txt"), temporary_beside(tmp_path / "sub" / "b")]
+    others = [
+        tmp_path / name for name in ("a.txt", ".tmp", ".hidden.tmp", "sub/.a.0123456789.tmp", "x.0123456789ab.tmp")
+    ]
+    for path in (*left, *others):
+        path.write_text("")
+    remove_leftovers(tmp_path)
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in others)
+
+
+def flip(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_damaged_tensors_are_noticed(tmp_path, dtype):
+    tensors = {"a": torch.arange(600).view(3, 200).to(dtype), "none": torch.empty(0, dtype=dtype)}
+    written = tmp_path / "a.safetensors"
+    write_safetensors(written, tensors)
+    assert all(torch.equal(found, tensors[name]) for name, found in read_safetensors(written).items())
+    flip(written, -50)
+    load_file(written)  # which does not notice
+    with pytest.raises(OSError, match="checksum"):
+        read_safetensors(written)
+    os.truncate(written, 100)
+    with pytest.raises(OSError, match="a.safetensors"):
+        read_safetensors(written)
+
+
+def test_damaged_checkpoints_are_noticed(tmp_path):
+    path = tmp_path / "a.pt"
+    save_torch({"a": torch.arange(1000)}, path)
+    assert torch.equal(read_torch(path)["a"], torch.arange(1000))
+    flip(path, path.stat().st_size // 2)
+    torch.load(path, weights_only=True)  # which does not notice
+    with pytest.raises(OSError, match="checksum"):
+        read_torch(path)
+    os.truncate(path, 3000)
+    with pytest.raises(OSError, match="a.pt"):
+        read_torch(path)
+    with pytest.raises(FileNotFoundError):
+        read_torch(tmp_path / "absent.pt")
+
+
+def test_no_room_is_an_os_error_whatever_writes(tmp_path):
+    full = "/dev/full"
+    if not os.path.exists(full):
+        pytest.skip("there is no /dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write_with(tmp_path / "a.pt", lambda temporary: (temporary.symlink_to(full), save_torch([1], temporary)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_whole_or_absent(tmp_path):
+    write_folder(tmp_path / "a", lambda folder: (folder / "b").write_text("c"))
+    assert (tmp_path / "a" / "b").read_text() == "c"
+    with pytest.raises(ZeroDivisionError):
+        write_folder(tmp_path / "d", lambda folder: 1 / 0)
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]

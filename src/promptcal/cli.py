@@ -72,6 +72,12 @@ Compile = Annotated[
         show_default=False,
     ),
 ]
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic", help="Only algorithms that repeat themselves bit by bit: on a GPU slower, a CPU's do anyway."
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in --output.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Discard the run in --output, if there is one.")]
 WarmupFrom = Annotated[
@@ -159,6 +165,7 @@ def fit(
     device: Device = None,
     precision: Precision = None,
     compile: Compile = None,
+    deterministic: Deterministic = False,
     start_from: Annotated[
         Path | None,
         typer.Option(
@@ -199,6 +206,7 @@ def fit(
         device=device,
         precision=precision,
         compile=compile,
+        deterministic=deterministic,
         start_from=start_from,
         warmup_from=warmup_from,
         resume=resume,
@@ -430,6 +438,7 @@ def demo(
     device: Device = None,
     precision: Precision = None,
     compile: Compile = None,
+    deterministic: Deterministic = False,
     overrides: Overrides = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -452,6 +461,7 @@ def demo(
         device=device,
         precision=precision,
         compile=compile,
+        deterministic=deterministic,
         overrides=overrides or (),
         resume=resume,
         overwrite=overwrite,
@@ -538,6 +548,7 @@ def benchmark(
     device: Device = None,
     precision: Precision = None,
     compile: Compile = None,
+    deterministic: Deterministic = False,
     overrides: Overrides = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch the dataset first if it is absent.")] = False,
     warmup_from: WarmupFrom = None,
@@ -564,6 +575,7 @@ def benchmark(
         device=device,
         precision=precision,
         compile=compile,
+        deterministic=deterministic,
         overrides=overrides or (),
         download=download,
         warmup_from=warmup_from,

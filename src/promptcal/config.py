@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from promptcal.errors import ConfigError
 from promptcal.yaml_text import read_yaml
 
+LEAST_TEMPERATURE = 1e-6  # cosines divided by less would leave float32's range on the way back
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -87,9 +89,9 @@ class LossConfig(_Section):
     alpha: float = Field(0.35, ge=0, le=1, description="weight of the supervised term")
     beta: float = Field(0.6, ge=0, le=1, description="weight of CAL against the self-supervised term")
     gamma: float = Field(0.35, ge=0, description="weight of everything on [P]")
-    self_temperature: float = Field(1.0, gt=0)
-    supervised_temperature: float = Field(0.07, gt=0)
-    affinity_temperature: float = Field(0.07, gt=0)
+    self_temperature: float = Field(1.0, ge=LEAST_TEMPERATURE)
+    supervised_temperature: float = Field(0.07, ge=LEAST_TEMPERATURE)
+    affinity_temperature: float = Field(0.07, ge=LEAST_TEMPERATURE)
 
 
 class OptimConfig(_Section):
@@ -140,6 +142,12 @@ class AffinityConfig(_Section):
     negatives: int = Field(1024, ge=0)
     diffusion_steps: int = Field(1, ge=0, description="affinity propagation; 0: none")
     teacher_momentum: float = Field(0.999, ge=0, le=1)
+    classifier: float = Field(
+        0.0,
+        ge=0,
+        description="weight of a classifier beside the graph, as SimGCD's (settings: simgcd), which starts at the "
+        "clusters of stage 1; 0: none",
+    )
     keep: Literal["student", "teacher"] = Field("student", description="whose weights the stage ends with")
 
     @model_validator(mode="after")
@@ -187,9 +195,9 @@ class GCDConfig(_OneStageConfig):
 class SimGCDConfig(_OneStageConfig):
     """Method simgcd; weight and temperatures of its contrastive terms are those of `loss`."""
 
-    student_temperature: float = Field(0.1, gt=0)
-    teacher_temperature_start: float = Field(0.07, gt=0)
-    teacher_temperature: float = Field(0.04, gt=0)
+    student_temperature: float = Field(0.1, ge=LEAST_TEMPERATURE)
+    teacher_temperature_start: float = Field(0.07, ge=LEAST_TEMPERATURE)
+    teacher_temperature: float = Field(0.04, ge=LEAST_TEMPERATURE)
     teacher_epochs: int = Field(30, ge=0, description="epochs from the one to the other")
     entropy_weight: float = Field(2.0, ge=0)
 
@@ -207,8 +215,8 @@ class ORCAConfig(_OneStageConfig):
 class UNOConfig(_OneStageConfig):
     """Method uno."""
 
-    temperature: float = Field(0.1, gt=0)
-    epsilon: float = Field(0.05, gt=0, description="smoothness of the assignments")
+    temperature: float = Field(0.1, ge=LEAST_TEMPERATURE)
+    epsilon: float = Field(0.05, ge=LEAST_TEMPERATURE, description="smoothness of the assignments")
     iterations: int = Field(3, ge=1, description="of Sinkhorn-Knopp")
     heads: int = Field(4, ge=1)
     overclustering: int = Field(3, ge=1, description="clusters of an over-clustering head for each new category")
@@ -270,6 +278,10 @@ class Config(_Section):
     )
     compile: Literal["auto", "always", "never"] = Field(
         "auto", description="compile the network; auto: on CUDA, for runs of 2,000 steps or more"
+    )
+    deterministic: bool = Field(
+        False,
+        description="only algorithms that repeat themselves bit by bit, which on a GPU costs speed; a CPU's do anyway",
     )
     method: MethodName = "promptcal"
     variant: Literal["official", "paper"] = "official"

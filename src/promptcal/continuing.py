@@ -22,7 +22,7 @@ from promptcal import files
 from promptcal.config import Config, ModelConfig
 from promptcal.data.labels import class_numbers
 from promptcal.errors import ConfigError, LabelError, RunError
-from promptcal.models import ClassifierNetwork, TrainedNetwork
+from promptcal.models import ClassifierNetwork, ParametricNetwork, TrainedNetwork
 from promptcal.partition import Partition
 from promptcal.problem import Problem
 from promptcal.run import Assignments, Run
@@ -87,7 +87,9 @@ class Earlier:
     def load_into(self, network: TrainedNetwork, problem: Problem, n_classes: int) -> None:
         """Its weights; of a classifier, the outputs in the order of the categories they now stand for."""
         state = self.run.network.state_dict()
-        if not isinstance(network, ClassifierNetwork):
+        if isinstance(network, ParametricNetwork):  # whose classifier starts anew at the clusters
+            network.load_state_dict({**state, **network.classifier.state_dict(prefix="classifier.")})
+        elif not isinstance(network, ClassifierNetwork):
             network.load_state_dict(state)
         elif network.by_category:
             network.take_over(state, self._outputs(problem, n_classes))

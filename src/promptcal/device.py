@@ -1,4 +1,4 @@
-"""Which device to compute on, how precisely, and whether compiled."""
+"""Which device to compute on, how precisely, how repeatably, and whether compiled."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
@@ -74,3 +75,31 @@ def computing_on(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
             yield
     finally:
         setattr(matmul, setting, before)
+
+
+_CUBLAS_SETTING = "CUBLAS_WORKSPACE_CONFIG"
+
+
+@contextmanager
+def repeatable(wanted: bool) -> Iterator[None]:
+    """If ``wanted``, only algorithms that give the same result each time; an operation that has none is an error.
+
+    cuBLAS reads its setting when the process first multiplies on a GPU: in a process that has done so before, set the
+    environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 before it starts.
+    """
+    if not wanted:
+        yield
+        return
+    cudnn: Any = torch.backends.cudnn
+    algorithms = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    before = cudnn.deterministic, cudnn.benchmark, os.environ.get(_CUBLAS_SETTING)
+    torch.use_deterministic_algorithms(True)
+    cudnn.deterministic, cudnn.benchmark = True, False
+    os.environ.setdefault(_CUBLAS_SETTING, ":4096:8")
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(algorithms[0], warn_only=algorithms[1])
+        cudnn.deterministic, cudnn.benchmark, setting = before
+        if setting is None:
+            os.environ.pop(_CUBLAS_SETTING, None)

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from promptcal import verbs
+from promptcal import files, verbs
 from promptcal.errors import RunError
 from promptcal.run import Run
 
@@ -92,7 +92,7 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self, "run_")
         if Path(path).exists():
             raise RunError(f"{path} exists already; choose another place to save to")
-        shutil.copytree(self.run_.path, path)
+        files.write_folder(Path(path), lambda folder: shutil.copytree(self.run_.path, folder, dirs_exist_ok=True))
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: str | None = None) -> "PromptCAL":

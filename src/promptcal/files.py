@@ -87,6 +87,20 @@ def remove_leftovers(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def write_folder(path: Path, fill: Callable[[Path], Any]) -> None:
+    """Let ``fill`` fill a folder under another name, then put it in place, where nothing or an empty folder is."""
+    temporary = temporary_beside(path.absolute())
+    temporary.mkdir()
+    try:
+        fill(temporary)
+        if path.is_dir():
+            path.rmdir()
+        temporary.rename(path)
+        flush(path.absolute().parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def write_text(path: Path, text: str) -> None:
     write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 

@@ -25,7 +25,7 @@ from promptcal.data import BalancedSampler, ImageSet, ImageStore, StreamedImages
 from promptcal.data.reading import read, view_of
 from promptcal.data.splits import hold_out
 from promptcal.data.store import decode
-from promptcal.device import choose_compile, choose_device, choose_dtype, computing_on
+from promptcal.device import choose_compile, choose_device, choose_dtype, computing_on, repeatable
 from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunError
 from promptcal.export.tables import write_parquet_if_possible
 from promptcal.methods import Surroundings, method_of
@@ -56,7 +56,7 @@ from promptcal.training.embedding import embed
 from promptcal.training.interrupts import StopRequest
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import progress_bar
-from promptcal.training.seeds import derive_seed
+from promptcal.training.seeds import derive_seed, own_randomness
 from promptcal.training.selection import Selector
 from promptcal.training.sharing import WARMUP, SharedWarmup
 from promptcal.training.stage import Stage
@@ -109,6 +109,7 @@ class Fit:
             self.group.held_by_first(self.directory.locked()),
             StopRequest(self._say_stopping, deadline).listening() as self.stop,
             computing_on(self.device, choose_dtype(self.config.precision, self.device)),
+            repeatable(self.config.deterministic),
         ):
             is_there = self.group.on_first(lambda: self.directory.check_free(resume=resume, overwrite=overwrite))
             if resume and not is_there:
@@ -137,9 +138,7 @@ class Fit:
         if self.problem.can_be_scored and not self._goes_on:
             self._score_frozen()
         self.held_out = self._held_out()
-        cuda = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=cuda):
-            torch.manual_seed(derive_seed(self.config.seed, "backbone"))  # for those that drop out; nothing else asks
+        with own_randomness(derive_seed(self.config.seed, "backbone")):  # for those that drop out; nothing else asks
             self._train(self.stop, resume)
         self._finish(store)
 
@@ -297,7 +296,7 @@ class Fit:
                 continue
             if place:
                 self.checkpoints.load_best(stages[place - 1], self.network)
-            stage = self.method.stage(name, self.network, self._surroundings())
+            stage = self.method.stage(name, self.network, self._surroundings(labels, is_begun=state is not None))
             self._run_stage(stage, data, selector, stop, state)
             state = None
 
@@ -327,13 +326,19 @@ class Fit:
         epochs = list(self.method.epochs().items())
         return [name for name, n in (epochs[-1:] if self._goes_on else epochs) if n]
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self, labels: np.ndarray, *, is_begun: bool) -> Surroundings:
         truth = self.problem.truth_numbers()
         return Surroundings(
             None if truth is None else torch.from_numpy(truth).to(self.device),
             len(self.problem.classes),
             self._distillation,
+            None if is_begun else lambda: self._centres(labels),
         )
+
+    def _centres(self, labels: np.ndarray) -> Tensor:
+        """Of the categories as the network stands, known classes first, by the labels it is trained with."""
+        features = self._embed(self.network, "embedding")
+        return torch.from_numpy(self._cluster(features, labels).cluster_centers_)
 
     def _distillation(self) -> Distillation | None:
         settings = self.config.warmup

@@ -25,7 +25,7 @@ def contrastive_loss(
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', not {reduction!r}")
-    logits = similarity.float() / temperature
+    logits = similarity.float() / max(temperature, 1e-30)  # below that, cosines would leave float32's range
     n_positives = positives.sum(dim=1)
     # Rows without positives count for nothing; letting every key be an anchor there keeps the log-sum finite,
     # so that their zero gradient is not multiplied by a NaN.

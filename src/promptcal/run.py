@@ -208,6 +208,8 @@ class RunDirectory:
             raise RunError("--resume goes on with a run and --overwrite discards it; give only one of them")
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"the output {self.path} is a file; give a folder")
+        if overwrite and self.exists():
+            return False
         if self.path.is_dir() and self.is_unbegun():
             return False
         if resume:
@@ -224,11 +226,10 @@ class RunDirectory:
             finished = self.info()["status"] == "finished"
             remedy = "" if finished else " add --resume to go on with it,"
             state = "a finished" if finished else "an unfinished"
-            if not overwrite:
-                raise RunError(
-                    f"{self.path} holds {state} run;{remedy} add --overwrite to discard it, or choose another --output"
-                )
-        elif self.path.is_dir() and any(self.path.iterdir()):
+            raise RunError(
+                f"{self.path} holds {state} run;{remedy} add --overwrite to discard it, or choose another --output"
+            )
+        if self.path.is_dir() and any(self.path.iterdir()):
             raise RunError(f"the folder {self.path} is not empty and not a run; choose another --output")
         return False
 

@@ -55,6 +55,7 @@ def fit(
     device: str | None = None,
     precision: str | None = None,
     compile: bool | None = None,
+    deterministic: bool = False,
     start_from: str | PathLike[str] | None = None,
     warmup_from: str | PathLike[str] | None = None,
     resume: bool = False,
@@ -85,6 +86,7 @@ def fit(
         device: auto, cpu, cuda, mps.
         precision: auto, fp32, bf16.
         compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
+        deterministic: Only algorithms that repeat themselves bit by bit; slower on a GPU, and a CPU's do anyway.
         start_from: A finished run to go on from with new labels: its settings, its labels where there are no new
             ones, and its weights, of which only the last stage is trained further. Its categories keep their numbers
             and names; what moved is written to ``changes.csv``.
@@ -137,6 +139,7 @@ def fit(
         "device": device,
         "precision": precision,
         "compile": None if compile is None else "always" if compile else "never",
+        "deterministic": deterministic or None,
     }
     resolved = group.on_first(
         lambda: _resolve(base, preset, overrides, named, {"backbone": backbone, "weights": weights}, counter)
@@ -369,7 +372,11 @@ def report(
         progress: Show progress.
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
-    return make_report(loaded, None if output is None else Path(output), Console(stderr=True, quiet=not progress))
+    console = Console(stderr=True, quiet=not progress)
+    if output is not None:
+        return make_report(loaded, Path(output), console)
+    with loaded.directory.locked():
+        return make_report(loaded, None, console)
 
 
 def figure(
@@ -441,6 +448,7 @@ def demo(
     device: str | None = None,
     precision: str | None = None,
     compile: bool | None = None,
+    deterministic: bool = False,
     overrides: Sequence[str] = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -460,6 +468,7 @@ def demo(
         device: auto, cpu, cuda, mps.
         precision: auto, fp32, bf16.
         compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
+        deterministic: Only algorithms that repeat themselves bit by bit; slower on a GPU, and a CPU's do anyway.
         overrides: Settings as ``a.b=value``.
         resume: Go on with the unfinished run in ``output``.
         overwrite: Discard the run in ``output``, if there is one.
@@ -485,6 +494,7 @@ def demo(
         device=device,
         precision=precision,
         compile=compile,
+        deterministic=deterministic,
         resume=resume,
         overwrite=overwrite,
         stop_after=stop_after,
@@ -517,6 +527,7 @@ def benchmark(
     device: str | None = None,
     precision: str | None = None,
     compile: bool | None = None,
+    deterministic: bool = False,
     overrides: Sequence[str] = (),
     download: bool = False,
     warmup_from: str | PathLike[str] | None = None,
@@ -539,6 +550,7 @@ def benchmark(
         device: auto, cpu, cuda, mps.
         precision: auto, fp32, bf16.
         compile: Compile the network; by default on CUDA where there are steps enough for it to pay.
+        deterministic: Only algorithms that repeat themselves bit by bit; slower on a GPU, and a CPU's do anyway.
         overrides: Settings as ``a.b=value``.
         download: Fetch the dataset first where it is absent and can be fetched.
         warmup_from: As `fit` takes it.
@@ -570,6 +582,7 @@ def benchmark(
         device=device,
         precision=precision,
         compile=compile,
+        deterministic=deterministic,
         warmup_from=warmup_from,
         resume=resume,
         overwrite=overwrite,

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,6 +15,8 @@ from promptcal.data.cache import cache_key, decode_to_file
 from promptcal.data.images import OpenSpan
 from promptcal.data.store import decode
 from promptcal.errors import DataError
+from promptcal.files import temporary_beside
+from promptcal.locking import try_lock
 from promptcal.verbs import fit
 
 
@@ -134,3 +137,19 @@ def test_a_fit_is_the_same_whatever_the_store(tmp_path, small_set, quick_setting
         )
     assert outcomes[0] == outcomes[1] == outcomes[2]
     assert len(the_files(tmp_path / "promptcal-cache")) == 2
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(folder, tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    left, at_work, fresh = (temporary_beside(cache / f"{name}.pixels") for name in ("left", "at-work", "fresh"))
+    for path in (left, at_work, fresh):
+        path.write_bytes(b"half")
+    for path in (left, at_work):
+        os.utime(path, (0, 0))
+    with at_work.open("rb+") as file:
+        assert try_lock(file.fileno())
+        decode_to_file(ImageSet.of(folder), 36, cache)
+    assert not left.exists()
+    assert at_work.exists()
+    assert fresh.exists()

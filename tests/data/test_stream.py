@@ -63,3 +63,21 @@ def test_every_source_can_be_handed_to_a_worker_process(folder):
         copy = pickle.loads(pickle.dumps(images))
         assert np.array_equal(copy.image(0), images.image(0))
         assert copy.content_hash(0) == images.content_hash(0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("what", ["gone", "cut off", "another"])
+def test_an_image_that_is_not_what_it_was_is_named(folder, what, workers):
+    source, _, _ = inspect(ImageSet.of(folder), 32)
+    file = folder / "3.png"
+    if what == "gone":
+        file.unlink()
+    elif what == "cut off":
+        file.write_bytes(file.read_bytes()[:300])
+    else:
+        Image.open(file).rotate(180).save(file)
+    streamed = StreamedView(source, 28, MEAN, STD, workers=workers)
+    said = "3.png is not the image it was" if what == "another" else "3.png could be read when the run began"
+    assert next(streamed.batches(torch.tensor([[0, 1]]), [4])).shape == (4, 3, 28, 28)
+    with pytest.raises(DataError, match=f"^{said}.*--resume$"):
+        next(streamed.batches(torch.tensor([[2, 3]]), [4]))

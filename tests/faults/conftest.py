@@ -11,18 +11,15 @@ from PIL import Image
 
 @dataclass
 class Scene:
-    """Images and labels as files, and a place for runs."""
+    """Images and labels as files, and a place for a run and for what its processes say."""
 
     images: Path
     place: Path
     settings: tuple[str, ...] = SETTINGS
 
     def __post_init__(self):
+        self.output = self.place / "run"
         self._numbers = itertools.count()
-
-    @property
-    def output(self):
-        return self.place / "run"
 
     def start(self, *more, verb="fit", fault=None):
         """`promptcal fit IMAGES ...` under way."""
@@ -37,8 +34,11 @@ class Scene:
         return self.start(*more, verb=verb, fault=fault).end()
 
 
-def write_images(root, images, labels):
+def write_images(root, small_set):
+    """Half of the small set, with a few labels of two of its four classes."""
     lines = ["path,label"]
+    half = [i for i in range(len(small_set[0])) if i % 4 < 2]
+    images, labels = small_set[0][half], small_set[2][half]
     for i, image in enumerate(images):
         Image.fromarray(image).save(root / f"{i:03d}.png")
         if labels[i] >= 0:
@@ -49,7 +49,7 @@ def write_images(root, images, labels):
 @pytest.fixture(scope="session")
 def image_folder(tmp_path_factory, small_set):
     root = tmp_path_factory.mktemp("fault-images")
-    write_images(root, small_set[0], small_set[2])
+    write_images(root, small_set)
     return root
 
 
@@ -63,7 +63,7 @@ def own_images(small_set, tmp_path):
     """A scene whose images may be spoilt."""
     root = tmp_path / "images"
     root.mkdir()
-    write_images(root, small_set[0], small_set[2])
+    write_images(root, small_set)
     return Scene(root, tmp_path)
 
 

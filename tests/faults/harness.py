@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +40,7 @@ SETTINGS = (
     "model.head_hidden=32",
     "model.head_bottleneck=16",
     "model.head_prototypes=64",
-    "data.batch_size=16",
+    "data.batch_size=8",
     "optim.lr=0.01",
     "warmup.epochs=2",
     "affinity.epochs=2",
@@ -200,7 +201,8 @@ class Process:
         raise TimeoutError(f"no {phase} within {timeout} s: {self.words()}")
 
     def send(self, number):
-        os.kill(self.process.pid, number)
+        with suppress(ProcessLookupError):  # it may have ended
+            os.kill(self.process.pid, number)
 
     def end(self, timeout=120.0):
         """Exit code (negative: the signal that killed it) and what it said."""

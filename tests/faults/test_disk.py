@@ -1,8 +1,7 @@
 """No room, no leave to write: what was whole stays whole, and the message says what to do."""
 
-import shutil
 import subprocess
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 import torch
@@ -38,12 +37,20 @@ def test_no_room_for_the_cache_of_decoded_images(scene, expected, outcome):
     assert outcome(scene.output) == expected
 
 
-def mounted(folder, *options):
-    """A small file system of its own, or a skipped test where that may not be made."""
+@contextmanager
+def mounted(folder, options):
+    """A file system of its own; the test is skipped where that may not be made."""
     folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", folder], capture_output=True)
+    try:
+        made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no mount command")
     if made.returncode:
         pytest.skip("only root may mount a file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def fill(filler):
@@ -53,55 +60,37 @@ def fill(filler):
             file.write(bytes(4096))
 
 
-@pytest.fixture
-def small_disk(scene):
-    if shutil.which("mount") is None:
-        pytest.skip("there is no mount command")
-    scene.place = scene.place / "disk"
-    mounted(scene.place, "size=24m")
-    yield scene
-    subprocess.run(["umount", "-l", scene.place], check=True)
-
-
 @pytest.mark.slow
-def test_a_disk_that_is_really_full(small_disk, expected, outcome):
-    scene = small_disk
-    process = scene.start("--no-report")
-    assert process.wait_for("checkpoint", 2)
-    fill(scene.place / "filler")
-    code, words = process.end()
-    assert code == 2
-    assert "No space left on device" in words
-    assert "is kept" in words
-    (scene.place / "filler").unlink()
-    assert read_torch(scene.output / "checkpoints" / "last.pt")["stage"] in ("warmup", "affinity")
-    code, words = scene.run("--resume", "--no-report")
-    assert code == 0, words
-    assert outcome(scene.output) == expected
+def test_a_disk_that_is_really_full(scene, expected, outcome):
+    disk = scene.place / "disk"
+    scene.output = disk / "run"
+    with mounted(disk, "size=96m"):
+        process = scene.start("--no-report")
+        assert process.wait_for("checkpoint", 2)
+        fill(disk / "filler")
+        code, words = process.end()
+        assert code == 2, words
+        assert "No space left on device" in words
+        assert "is kept in" in words
+        (disk / "filler").unlink()
+        assert leftovers(disk) == []
+        assert read_torch(scene.output / "checkpoints" / "last.pt")["stage"] in ("warmup", "affinity")
+        code, words = scene.run("--resume", "--no-report")
+        assert code == 0, words
+        assert outcome(scene.output) == expected
 
 
 def test_a_disk_that_is_read_only(scene):
-    scene.output.mkdir()
-    scene.place = scene.place / "logs"
-    scene.place.mkdir()
-    where = scene.place.parent / "run"
-    try:
-        bound = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", where], capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("there is no mount command")
-    if bound.returncode:
-        pytest.skip("only root may mount a file system")
-    try:
-        code, words = scene.run("--output", where)
-    finally:
-        subprocess.run(["umount", "-l", where], check=True)
+    with mounted(scene.output, "ro,size=1m"):
+        code, words = scene.run()
     assert code == 2
-    assert f"{where} cannot be written to (Read-only file system); choose another" in " ".join(words.split())
+    assert f"{scene.output} cannot be written to (Read-only file system); choose another" in " ".join(words.split())
 
 
 def test_an_output_where_no_folder_can_be(scene):
     (scene.place / "file").write_text("not a folder")
-    code, words = scene.run("--output", scene.place / "file" / "run")
+    scene.output = scene.place / "file" / "run"
+    code, words = scene.run()
     assert code == 2
     assert "cannot be written to (Not a directory); choose another" in " ".join(words.split())
 

@@ -2,6 +2,7 @@
 
 import signal
 
+import pytest
 from harness import STREAMED
 
 
@@ -17,6 +18,7 @@ def test_a_second_fit_is_refused_and_the_first_goes_on(scene, expected, outcome)
     assert outcome(scene.output) == expected
 
 
+@pytest.mark.slow
 def test_worker_processes_of_a_killed_fit_hold_no_lock(scene, expected_streamed, outcome):
     scene.settings = STREAMED
     process = scene.start("--no-report")

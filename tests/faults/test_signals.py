@@ -15,7 +15,7 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
     [
         ("decode", 5, signal.SIGTERM),
         ("clustering", 5, signal.SIGINT),  # the last one: of the end result
-        ("writing", 1, signal.SIGTERM),
+        pytest.param("writing", 1, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("decode", 5, signal.SIGINT, marks=pytest.mark.slow),
         pytest.param("clustering", 5, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("training", 5, signal.SIGINT, marks=pytest.mark.slow),

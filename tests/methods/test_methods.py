@@ -199,7 +199,7 @@ def test_nothing_new_to_discover_is_no_error(name, batch_of):
     )
     vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=16, depth=1, num_heads=2, num_classes=0)
     network = method_of(config).network(PromptedViT(vit, prompts=0), 2)
-    stage = method_of(config).stage(name, network, Surroundings(None, lambda: None))
+    stage = method_of(config).stage(name, network, Surroundings(None, 0, lambda: None))
     stage.step(batch_of([0, 1, -1, -1]), 0.0).loss.backward()
     stage.after_update()
     assert network.classify(torch.randn(3, 16)).shape == (3, 2)

@@ -15,6 +15,7 @@ HOSTILE_FILES = [
     f"{RIGHT_TO_LEFT}.png",
     "<img src=x onerror=window.stolen=2>.png",
     "comma, and \u2028 line.png",
+    "back\\slash 100% #1?.png",
 ]
 CLASSES = ['"><img src=x onerror=window.stolen=3>', f'{SCRIPT} & co, "x"', RIGHT_TO_LEFT, LONG]  # two known, two not
 

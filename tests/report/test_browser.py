@@ -4,6 +4,8 @@ import csv
 import itertools
 import json
 import time
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from hostile import CLASSES, HOSTILE_FILES, LONG, NAMED, page_data, unpacked
@@ -199,6 +201,20 @@ def test_the_viewer_shows_the_image_its_neighbours_and_its_path(page, data, host
     until(lambda: one(page, "#viewer-path").text.endswith(data["images"]["paths"][expected[0]]))
     one(page, "#close-viewer").click()
     until(lambda: not page.execute_script("return document.getElementById('viewer').open"))
+
+
+def test_the_viewer_links_to_the_file_itself(page, data, hostile_run):
+    go(page, "clusters")
+    for name in HOSTILE_FILES:
+        search = one(page, "#search")
+        search.clear()
+        search.send_keys(name)
+        one(page, f".card .thumb[data-thumb='{data['images']['paths'].index(name)}']").click()
+        address = urlsplit(one(page, "#open-file").get_attribute("href"))
+        assert (address.scheme, address.netloc, address.query, address.fragment) == ("file", "", "", "")
+        assert unquote(address.path) == f"{hostile_run.info['folder']}/{name}"
+        assert Path(unquote(address.path)).is_file()
+        one(page, "#close-viewer").click()
 
 
 def test_naming_gives_labels_to_the_images_of_the_cluster(page, data):

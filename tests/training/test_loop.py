@@ -1,6 +1,7 @@
 """The loop: which epoch it keeps, what the next stage starts from, what it records, when it gives up."""
 
 import json
+import random
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from promptcal.config import load_config
 from promptcal.data import BalancedSampler, ImageSet, View
 from promptcal.data.store import decode
-from promptcal.errors import TrainingError
+from promptcal.errors import Interrupted, TrainingError
 from promptcal.run import build_network
 from promptcal.training.affinity import AffinityStage
 from promptcal.training.checkpoints import Checkpoints
@@ -27,9 +28,9 @@ from promptcal.verbs import fit
 @pytest.fixture
 def scene(small_set, quick_settings):
     images, _, labels = small_set
-    config = load_config(overrides=quick_settings, values={"n_classes": 4})
+    config = load_config(overrides=(*quick_settings, "model.image_size=8"), values={"n_classes": 4})
     network = build_network(config, 2, pretrained=True)
-    store, _, _ = decode(ImageSet.of(images), 36)
+    store, _, _ = decode(ImageSet.of(images), 12)
     view = View(store, *network.vit.preprocessing)
     data = TrainingData(view, torch.from_numpy(labels), BalancedSampler(torch.from_numpy(labels >= 0), 16))
     return config, network, data
@@ -127,25 +128,130 @@ def test_tensorboard_keeps_the_curves_of_both_stages(tmp_path, small_set, quick_
         assert curve == pytest.approx([r["loss"] for r in records if r["stage"] == stage])
 
 
-def test_a_loss_that_is_no_number_stops_the_run(tmp_path, small_set, quick_settings):
+def a_loop(scene, folder, epochs=3):
+    config, network, data = scene
+    return Loop(
+        WarmupStage(network, config.loss),
+        data,
+        epochs=epochs,
+        optim=config.optim,
+        seed=0,
+        look=None,
+        look_every=1,
+        checkpoints=Checkpoints(folder),
+        recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
+        stop=StopRequest(),
+    )
+
+
+def spoilt_in(monkeypatch, step, spoil):
+    """Let ``spoil(loop)`` befall the n-th step, before it; gives the list of steps done."""
+    original, done = Loop.step, []
+
+    def spoilt(self, *given):
+        done.append(len(done) + 1)
+        handles = spoil(self) if done[-1] == step else []
+        original(self, *given)
+        for handle in handles or []:
+            handle.remove()
+
+    monkeypatch.setattr(Loop, "step", spoilt)
+    return done
+
+
+def infinite_gradient(loop):
+    return [p.register_hook(lambda g: torch.full_like(g, torch.inf)) for p in loop.parameters.values()]
+
+
+def huge_rate(loop):
+    loop.optimiser.param_groups[0]["lr"] = 1e38
+
+
+def a_weight_that_is_no_number(loop):
+    with torch.no_grad():
+        next(iter(loop.parameters.values())).view(-1)[0] = torch.nan
+
+
+@pytest.mark.parametrize(
+    ("spoil", "step", "what"),
+    [
+        (infinite_gradient, 4, "the gradient is no longer finite in warmup, epoch 2"),
+        (a_weight_that_is_no_number, 5, "the loss is no longer finite in warmup, epoch 2"),
+        (huge_rate, 6, "the weights are no longer finite in warmup, epoch 2"),  # after the last gradient of the epoch
+    ],
+)
+def test_what_is_not_finite_stops_the_run_and_is_never_saved(monkeypatch, scene, tmp_path, spoil, step, what):
+    spoilt_in(monkeypatch, step, spoil)
+    with pytest.raises(TrainingError, match=f"{what}.*checkpoint after warmup, epoch 1 is kept.*lower optim.lr"):
+        a_loop(scene, tmp_path).run()
+    kept = Checkpoints(tmp_path)
+    state = kept.load_last()
+    assert state["position"]["epoch"] == 1
+    assert all(weight.isfinite().all() for weight in state["network"].values())
+    assert not kept.best("warmup").exists()
+
+
+def test_it_stops_within_the_epoch_without_waiting_for_its_end(monkeypatch, scene, tmp_path):
+    monkeypatch.setattr(Recorder, "_REFRESH_SECONDS", 0.0)
+    done = spoilt_in(monkeypatch, 1, infinite_gradient)
+    with pytest.raises(TrainingError, match="by step 1; there is no checkpoint yet"):
+        a_loop(scene, tmp_path).run()
+    assert len(done) == 1
+    assert scene[2].sampler.steps_per_epoch == 3
+
+
+def test_stopping_saves_nothing_that_is_not_finite(monkeypatch, scene, tmp_path):
+    loop = a_loop(scene, tmp_path)
+
+    def spoil_and_stop(loop):
+        loop.stop.signal = 2
+        return infinite_gradient(loop)
+
+    spoilt_in(monkeypatch, 5, spoil_and_stop)
+    with pytest.raises(TrainingError, match="the gradient is no longer finite"):
+        loop.run()
+    assert Checkpoints(tmp_path).load_last()["position"]["step"] == 0
+
+
+def test_the_gradient_norm_is_recorded(scene, tmp_path):
+    loop = a_loop(scene, tmp_path)
+    (batch,) = scene[2].batches(torch.arange(16).unsqueeze(0), [1])
+    loop.step(batch, 0.0)
+    squares = sum(float(p.grad.double().square().sum()) for p in loop.parameters.values() if p.grad is not None)
+    assert float(loop.position.sums["gradient_norm"]) == pytest.approx(squares**0.5, rel=1e-5)
+    run_loop(scene, tmp_path, epochs=1)
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["gradient_norm"] > 0
+
+
+def test_a_loss_that_is_no_number_stops_a_fit(tmp_path, small_set, quick_settings):
     images, _, labels = small_set
+    settings = (*quick_settings, "model.image_size=8", "optim.lr=1e30")
     with pytest.raises(TrainingError, match="lower optim.lr"):
-        fit(
-            images=images,
-            labels=labels,
-            n_classes=4,
-            output=tmp_path / "run",
-            overrides=(*quick_settings, "optim.lr=1e30"),
-            progress=False,
-        )
+        fit(images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=settings, progress=False)
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_the_callers_random_state_is_left_alone(tmp_path, small_set, quick_settings):
+def test_the_callers_random_state_is_left_alone(interrupted_at, tmp_path, small_set, quick_settings):
+    """Also by a resumed run, which puts the states of its checkpoint in place."""
     images, _, labels = small_set
-    torch.manual_seed(7)
-    np.random.seed(7)
-    expected = torch.rand(3)
-    torch.manual_seed(7)
-    settings = (*quick_settings, "warmup.epochs=0", "affinity.epochs=1")
-    fit(images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=settings, progress=False)
-    assert torch.equal(torch.rand(3), expected)
+    settings = (*quick_settings, "model.image_size=8", "warmup.epochs=0", "affinity.epochs=2")
+    given = {"images": images, "labels": labels, "n_classes": 4, "output": tmp_path / "run", "overrides": settings}
+
+    def drawn():
+        return torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random()
+
+    def seed():
+        torch.manual_seed(7)
+        np.random.seed(7)
+        random.seed(7)
+
+    seed()
+    expected = drawn()
+    interrupted_at(4)
+    seed()
+    with pytest.raises(Interrupted):
+        fit(**given, progress=False)
+    assert drawn() == expected
+    seed()
+    fit(**given, resume=True, progress=False)
+    assert drawn() == expected

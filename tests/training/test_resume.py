@@ -7,9 +7,11 @@ import sys
 import time
 
 import pytest
+import torch
 from PIL import Image
 
 from promptcal.errors import ConfigError, Interrupted, RunError
+from promptcal.models import CosineClassifier
 from promptcal.training.loop import Loop
 from promptcal.verbs import fit
 
@@ -168,3 +170,23 @@ def test_a_warmup_that_is_not_there_or_of_something_else(tmp_path, arguments, wa
         fit(**{**arguments, "labels": {"000.png": "a"}}, output=tmp_path / "run", warmup_from=warmed_up)
     with pytest.raises(ConfigError, match="gcd here has not"):
         fit(**arguments, method="gcd", output=tmp_path / "run", warmup_from=warmed_up)
+
+
+def test_a_classifier_starts_at_the_clusters_of_stage_1_and_is_resumed(interrupted_at, outcome, tmp_path, arguments):
+    settings = [*arguments["overrides"], "selection.by=last"]  # which keeps no labels back: clusters are the run's own
+    warmed_up = fit(**{**arguments, "overrides": settings}, method="promptcal-warmup", output=tmp_path / "warm-up")
+    parametric = {**arguments, "overrides": [*settings, "affinity.classifier=0.5"], "warmup_from": warmed_up.path}
+    starts = []
+    start_at = CosineClassifier.start_at
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CosineClassifier, "start_at", lambda self, c: (starts.append(c.clone()), start_at(self, c)))
+        fit(**parametric, output=tmp_path / "whole")
+    nearest = torch.cdist(starts[0], warmed_up.centres.cpu()).min(dim=1)
+    assert nearest.values.max() < 1e-5
+    assert nearest.indices[:2].tolist() == [0, 1]  # known classes stand where their labels say
+
+    interrupted_at(4)
+    with pytest.raises(Interrupted):
+        fit(**parametric, output=tmp_path / "run")
+    fit(**parametric, output=tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")

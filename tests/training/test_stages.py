@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from promptcal.config import Config, LossConfig, OptimConfig, validate
 from promptcal.data import ImageStore, View
-from promptcal.models import DINOHead, Network, PromptedViT
+from promptcal.models import DINOHead, Network, ParametricNetwork, PromptedViT
 from promptcal.training.affinity import AffinityStage
 from promptcal.training.checkpoints import weights_in_place
 from promptcal.training.loop import cosine_lr
@@ -238,6 +238,50 @@ def test_the_teachers_weights_are_kept_where_asked_for():
         torch.testing.assert_close(stage.network.vit.prompts, before["vit.prompts"] + 1.0)
     assert all(torch.equal(p, before[name]) for name, p in stage.network.trained_parameters().items())
     assert AffinityStage(tiny_network(), affinity_config()).kept() is None
+
+
+def with_classifier(network):
+    torch.manual_seed(1)
+    parametric = ParametricNetwork(network.vit, CLASSES, hidden=12, bottleneck=6, prototypes=20)
+    parametric.heads = network.heads
+    return parametric
+
+
+def shares(cosines, temperature):
+    powers = [math.exp(c / temperature) for c in cosines]
+    return [power / sum(powers) for power in powers]
+
+
+def test_a_classifier_beside_the_graph_adds_its_term_taught_by_the_teachers():
+    batch, epochs_done, weight, alpha = a_batch(), 3.0, 0.5, 0.35
+    plain = AffinityStage(tiny_network(), affinity_config())
+    network = with_classifier(tiny_network())
+    stage = AffinityStage(network, affinity_config(affinity={"classifier": weight}))
+    teachers = F.normalize(torch.randn(CLASSES, 16, generator=torch.Generator().manual_seed(2)), dim=1)
+    stage.teacher.parameters["classifier.prototypes"].copy_(teachers)
+
+    h = network(batch.views)["cls"].h.detach()
+    own = (h @ F.normalize(network.classifier.prototypes.detach(), dim=1).T).tolist()
+    taught = (h @ teachers.T).tolist()
+    settings = stage.config.simgcd
+    sharpened = settings.teacher_temperature_start + epochs_done / (settings.teacher_epochs - 1) * (
+        settings.teacher_temperature - settings.teacher_temperature_start
+    )
+    student = [shares(row, settings.student_temperature) for row in own]
+    targets = [shares(taught[(i + B) % (2 * B)], sharpened) for i in range(2 * B)]
+    distillation = -sum(
+        t * math.log(p)
+        for target, found in zip(targets, student, strict=True)
+        for t, p in zip(target, found, strict=True)
+    ) / (2 * B)
+    mean = [sum(row[c] for row in student) / (2 * B) for c in range(CLASSES)]
+    entropy = -sum(m * math.log(m) for m in mean)
+    labelled = [(i, int(label)) for i, label in enumerate(batch.labels) if label >= 0]
+    supervised = -sum(math.log(student[i][label]) for i, label in labelled) / len(labelled)
+    expected = alpha * supervised + (1 - alpha) * (distillation - settings.entropy_weight * entropy)
+
+    without, with_it = (s.step(a_batch(), epochs_done).loss for s in (plain, stage))
+    assert with_it.item() == pytest.approx(without.item() + weight * expected, rel=1e-5)
 
 
 @pytest.mark.parametrize(

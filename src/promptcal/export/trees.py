@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ def write_folders(run: Run, output: Path, copy: bool, on_progress: Progress) -> 
         ]
         files.write_json(root / "categories.json", told)
 
-    _whole_folder(output, fill)
+    files.write_folder(output, fill)
 
 
 def write_huggingface(run: Run, output: Path, copy: bool, on_progress: Progress) -> None:
@@ -54,7 +53,7 @@ def write_huggingface(run: Run, output: Path, copy: bool, on_progress: Progress)
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         files.write_text(root / "train" / "metadata.jsonl", text)
 
-    _whole_folder(output, fill)
+    files.write_folder(output, fill)
 
 
 def write_fiftyone(run: Run, output: Path, copy: bool, on_progress: Progress) -> None:
@@ -68,7 +67,7 @@ def write_fiftyone(run: Run, output: Path, copy: bool, on_progress: Progress) ->
         targets = {Path(name).stem: int(c) for name, c in zip(names, assignments.clusters, strict=True)}
         files.write_json(root / "labels.json", {"classes": assignments.names, "labels": targets})
 
-    _whole_folder(output, fill)
+    files.write_folder(output, fill)
 
 
 def _rows(assignments: Assignments) -> Iterable[dict[str, Any]]:
@@ -91,16 +90,3 @@ def _place(
             except OSError as error:
                 raise RunError(f"links cannot be made here ({error.strerror}); add --copy") from error
         on_progress(done)
-
-
-def _whole_folder(output: Path, fill: Callable[[Path], None]) -> None:
-    """Let ``fill`` fill a folder under another name beside ``output``, then put it in place."""
-    temporary = output.absolute().with_name(f".{output.name}.{uuid.uuid4().hex[:12]}.tmp")
-    temporary.mkdir()
-    try:
-        fill(temporary)
-        if output.is_dir():
-            output.rmdir()  # empty, or it would have been refused
-        temporary.rename(output)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -13,12 +13,13 @@ from promptcal.training.warmup import Distillation
 
 
 class Surroundings(NamedTuple):
-    """What a stage may know besides the config: class numbers (known classes first) for statistics only, and images
-    to distil on."""
+    """What a stage may know besides the config: class numbers (known classes first) for statistics only, images to
+    distil on, and the centres of the categories as k-means finds them now (None where a stage is gone on with)."""
 
     truth: Tensor | None
     n_known: int
     distillation: Callable[[], Distillation | None]
+    centres: Callable[[], Tensor] | None = None
 
 
 class Method(ABC):
@@ -38,10 +39,15 @@ class Method(ABC):
 
     def network(self, vit: PromptedViT, n_known: int) -> TrainedNetwork:
         """What is trained; by default the ViT with a projection head for each token."""
+        return Network(vit, **self.head_sizes())
+
+    def head_sizes(self) -> dict[str, int]:
         model = self.config.model
-        return Network(
-            vit, hidden=model.head_hidden, bottleneck=model.head_bottleneck, prototypes=model.head_prototypes
-        )
+        return {
+            "hidden": model.head_hidden,
+            "bottleneck": model.head_bottleneck,
+            "prototypes": model.head_prototypes,
+        }
 
     @abstractmethod
     def epochs(self) -> dict[str, int]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from promptcal.methods.base import Method, Surroundings
-from promptcal.models import Network
+from promptcal.models import Network, ParametricNetwork, PromptedViT
 from promptcal.training.affinity import AffinityStage
 from promptcal.training.seeds import derive_seed
 from promptcal.training.stage import Stage
@@ -26,6 +26,11 @@ class TwoStages(Method):
     def epochs(self) -> dict[str, int]:
         return {"warmup": self.config.warmup.epochs, "affinity": self.config.affinity.epochs}
 
+    def network(self, vit: PromptedViT, n_known: int) -> Network:
+        if not self.config.affinity.classifier:
+            return Network(vit, **self.head_sizes())
+        return ParametricNetwork(vit, self.config.n_classes, **self.head_sizes())
+
     def stage(self, name: str, network: Network, surroundings: Surroundings) -> Stage:
         if name == "warmup":
             distillation, semicl = surroundings.distillation(), self.config.warmup.semicl
@@ -34,6 +39,8 @@ class TwoStages(Method):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derive_seed(self.config.seed, "affinity", "head"))
                 network.renew_prompt_head()
+        if isinstance(network, ParametricNetwork) and surroundings.centres is not None:
+            network.classifier.start_at(surroundings.centres())
         return AffinityStage(network, self.config, surroundings.truth, surroundings.n_known)
 
 

@@ -23,8 +23,8 @@ from torch.nn import functional as F
 
 from promptcal.config import Config
 from promptcal.methods.base import OneStage, Surroundings
-from promptcal.methods.parts import labelled_cross_entropy
 from promptcal.models import ClassifierNetwork, PromptedViT
+from promptcal.training.parametric import labelled_cross_entropy
 from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
 

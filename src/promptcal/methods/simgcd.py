@@ -13,31 +13,15 @@ GCD on a projection of f(x). There is no averaged teacher: the targets are the s
 largest.
 """
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from promptcal.config import Config, SimGCDConfig
+from promptcal.config import Config
 from promptcal.losses import semi_supervised_terms
 from promptcal.methods.base import OneStage, Surroundings
-from promptcal.methods.parts import labelled_cross_entropy, mean_entropy
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
+from promptcal.training.parametric import parametric_terms
 from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
-
-
-def teacher_temperature(settings: SimGCDConfig, epoch: int) -> float:
-    """tau_t: linear by epoch from its start, reached at epoch 0, to its end, reached at the last of the ramp."""
-    done = min(1.0, epoch / max(1, settings.teacher_epochs - 1))
-    return settings.teacher_temperature_start + done * (
-        settings.teacher_temperature - settings.teacher_temperature_start
-    )
-
-
-def self_distillation(cosines: Tensor, student_temperature: float, teacher_temperature: float) -> Tensor:
-    """Mean of l(q'_i, p_i) over 2B rows, the second view of image i at i + B."""
-    targets = torch.softmax(cosines.detach() / teacher_temperature, dim=1)
-    other_view = targets.roll(len(targets) // 2, dims=0)
-    return -(other_view * torch.log_softmax(cosines / student_temperature, dim=1)).sum(dim=1).mean()
 
 
 class SimGCDNetwork(ClassifierNetwork):
@@ -70,24 +54,19 @@ class SimGCDStage(PlainStage):
         self.settings = config.simgcd
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
-        settings, supervised_weight = self.settings, self.weights.alpha
+        supervised_weight = self.weights.alpha
         cosines, z = self.network(batch.views)
-        student = settings.student_temperature
-        distillation = self_distillation(cosines, student, teacher_temperature(settings, int(epochs_done)))
-        entropy = mean_entropy(torch.softmax(cosines / student, dim=1))
-        classification = labelled_cross_entropy(cosines / student, batch.labels)
+        parametric = parametric_terms(cosines, cosines, batch.labels, self.settings, int(epochs_done))
         contrastive = semi_supervised_terms(
             z @ z.T,
             batch.labels,
             self_temperature=self.weights.self_temperature,
             supervised_temperature=self.weights.supervised_temperature,
         )
-        unsupervised = contrastive.self_supervised + distillation - settings.entropy_weight * entropy
-        supervised = contrastive.supervised + classification
+        unsupervised = contrastive.self_supervised + parametric.unsupervised
+        supervised = contrastive.supervised + parametric.supervised
         logs = {
-            "distillation": distillation,
-            "mean_entropy": entropy,
-            "classification": classification,
+            **parametric.logs,
             "cls/self": contrastive.self_supervised,
             "cls/supervised": contrastive.supervised,
         }

@@ -1,7 +1,7 @@
 """The network: a prompted ViT, two projection heads, and a teacher that is their moving average."""
 
 from promptcal.models.backbones import EMBEDDED_BACKBONE, create_backbone, preprocessing
-from promptcal.models.classifier import ClassifierNetwork, CosineClassifier
+from promptcal.models.classifier import ClassifierNetwork, CosineClassifier, ParametricNetwork
 from promptcal.models.head import DINOHead, Projection, projected_cosine
 from promptcal.models.network import Network, TokenOutput, TrainedNetwork
 from promptcal.models.prompted_vit import PromptedViT, Tokens
@@ -14,6 +14,7 @@ __all__ = [
     "CosineClassifier",
     "DINOHead",
     "Network",
+    "ParametricNetwork",
     "Projection",
     "PromptedViT",
     "Teacher",

@@ -1,14 +1,15 @@
-"""Networks that put an image into a category themselves."""
+"""Networks that put an image into a category themselves, or learn by trying to."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from promptcal.models.network import TrainedNetwork
+from promptcal.models.network import Network, TrainedNetwork
+from promptcal.models.prompted_vit import PromptedViT
 
 
 class ClassifierNetwork(TrainedNetwork, ABC):
@@ -43,3 +44,16 @@ class CosineClassifier(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return F.normalize(features.float(), dim=1) @ F.normalize(self.prototypes.float(), dim=1).T
+
+    @torch.no_grad()
+    def start_at(self, centres: Tensor) -> None:
+        """The categories as they are found already."""
+        self.prototypes.copy_(centres)
+
+
+class ParametricNetwork(Network):
+    """`Network` with a classifier beside it to learn by; images are still put into clusters by k-means."""
+
+    def __init__(self, vit: PromptedViT, categories: int, **heads: Any) -> None:
+        super().__init__(vit, **heads)
+        self.classifier = CosineClassifier(vit.dim, categories)

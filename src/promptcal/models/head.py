@@ -52,6 +52,7 @@ def projected_cosine(queries: Projection, keys: Projection) -> Tensor:
     Student and teacher heads have prototypes of their own, hence up to three Gram matrices.
     """
     same_head = queries.prototypes is keys.prototypes
+    queries, keys = (Projection(p.bottleneck.float(), p.prototypes.float()) for p in (queries, keys))
     query_gram = queries.prototypes.T @ queries.prototypes
     key_gram = query_gram if same_head else keys.prototypes.T @ keys.prototypes
     cross_gram = query_gram if same_head else queries.prototypes.T @ keys.prototypes

@@ -22,6 +22,12 @@ class Teacher:
         return functional_call(self.student, self.parameters, (images,))
 
     @torch.no_grad()
+    def part(self, name: str, features: Tensor) -> Tensor:
+        """What one of the student's modules would give with the teacher's weights."""
+        own = {n.removeprefix(f"{name}."): p for n, p in self.parameters.items() if n.startswith(f"{name}.")}
+        return functional_call(self.student.get_submodule(name), own, (features,))
+
+    @torch.no_grad()
     def update(self) -> None:
         """One step of the moving average: ``teacher <- m teacher + (1 - m) student``."""
         student = self.student.trained_parameters()

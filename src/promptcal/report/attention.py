@@ -1,6 +1,7 @@
 """Attention maps of a few images: by the backbone as loaded, then after each stage."""
 
 import io
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,7 +115,7 @@ def choose_examples(assignments: "Assignments", n: int = EXAMPLES) -> np.ndarray
 
 
 def attention_maps(run: "Run", examples: Examples | None) -> AttentionMaps:
-    """By the backbone as loaded and by the kept weights of each stage."""
+    """By the backbone as loaded, by the run this one goes on from, if any, and by the kept weights of each stage."""
     if examples is None or not len(examples.images):
         return AttentionMaps.none("This run was made before examples were kept for attention maps; fit again.")
     network = run.network
@@ -137,6 +138,12 @@ def attention_maps(run: "Run", examples: Examples | None) -> AttentionMaps:
         add("as loaded", _backbone_as_loaded(run))
     except PromptCALError as error:
         missing = f"The backbone's own weights cannot be loaded here ({error}), so its maps are left out."
+    try:
+        before = _run_before(run)
+        if before is not None:
+            add("in the run before", before.network.vit)
+    except PromptCALError as error:
+        missing = f"The run before cannot be asked any more ({error}), so its maps are left out."
     trained = _trained_stages(run)
     checkpoints = Checkpoints(run.directory.checkpoints_folder)
     for stage, title in trained[:-1]:
@@ -159,15 +166,28 @@ def _backbone_as_loaded(run: "Run") -> PromptedViT:
     return PromptedViT(vit.backbone, prompts=0, train_blocks=0).to(run.device)
 
 
+def _run_before(run: "Run") -> "Run | None":
+    """The run whose weights this one started from; one that only clustered has none to give."""
+    from promptcal.run import Run
+
+    if "started_from" not in run.info:
+        return None
+    before = Run(run.info["started_from"], str(run.device))
+    return None if before.config.method == "kmeans" else before
+
+
 def _trained_stages(run: "Run") -> list[tuple[str, str]]:
-    """Stages in order with a short title each."""
+    """Stages that this run trained, in order, with a short title each."""
     from promptcal.methods import method_of
 
     method = method_of(run.config)
     stages = [name for name, epochs in method.epochs().items() if epochs]
-    if len(stages) == 1:
-        return [(stages[0], f"after {method.title}" if not method.stage_titles else "after stage 1")]
-    return [(name, f"after stage {number}") for number, name in enumerate(stages, start=1)]
+    titles = {name: f"after stage {number}" for number, name in enumerate(stages, start=1)}
+    if len(stages) == 1 and not method.stage_titles:
+        titles = {stages[0]: f"after {method.title}"}
+    went_on = "started_from" in run.info and run.directory.results_file.is_file()
+    done = json.loads(run.directory.results_file.read_text(encoding="utf-8")) if went_on else titles
+    return [(name, title) for name, title in titles.items() if name in done]
 
 
 def example_record(maps: AttentionMaps) -> dict[str, Any]:

@@ -128,6 +128,7 @@ def page_data(
     changes: dict[str, Any] | None,
     fingerprint: str,
     root: str | None,
+    folder: str | None,
     next_step: str,
     version: str,
 ) -> dict[str, Any]:
@@ -138,6 +139,7 @@ def page_data(
             "title": title,
             "fingerprint": fingerprint,
             "root": root,
+            "folder": folder,
             "next": next_step,
             "version": version,
             "summary": summary(found, config, results),

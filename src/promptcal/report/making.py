@@ -120,6 +120,7 @@ def make_report(run: Run, output: Path | None, console: Console) -> Report:
         # decisions the browser keeps are for these very clusters
         fingerprint=hashlib.sha256(run.directory.assignments_file.read_bytes()).hexdigest(),
         root=run.info.get("root"),
+        folder=run.info.get("folder", run.info.get("root")),
         next_step=_next_step(run),
         version=__version__,
     )

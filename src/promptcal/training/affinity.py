@@ -17,11 +17,12 @@ from promptcal.affinity import (
 from promptcal.affinity.graph import SAMPLED_ROWS, GraphSettings, way_for
 from promptcal.config import Config, has_term
 from promptcal.losses import SemiSupervisedTerms, contrastive_loss, semi_supervised_terms
-from promptcal.models import Network, Teacher, TokenOutput, projected_cosine
+from promptcal.models import Network, ParametricNetwork, Teacher, TokenOutput, projected_cosine
+from promptcal.training.parametric import parametric_terms
 from promptcal.training.stage import Batch, StepResult
 
 
-class AffinityTerm(NamedTuple):
+class Term(NamedTuple):
     loss: Tensor
     logs: dict[str, Tensor]
 
@@ -88,6 +89,10 @@ class AffinityStage:
                 logs[f"{token}/self"] = terms.self_supervised.detach()
                 logs[f"{token}/supervised"] = terms.supervised.detach()
             logs |= {f"{token}/{name}": value for name, value in affinity.logs.items()}
+        if isinstance(self.network, ParametricNetwork):
+            parametric = self._parametric_term(student["cls"].h, teacher["cls"].h, batch, int(epochs_done))
+            total = total + self.config.affinity.classifier * parametric.loss
+            logs |= parametric.logs
         # pushed only once the gradient is taken, which still needs the memory as it was
         self._to_push = {token: (teacher[token].h, batch.labels, batch.indices) for token in self.memories}
         return StepResult(total, logs)
@@ -115,11 +120,22 @@ class AffinityStage:
             supervised_temperature=self.config.loss.supervised_temperature,
         )
 
-    def _affinity_term(self, token: str, queries: Tensor, teacher: Tensor, batch: Batch) -> AffinityTerm:
+    def _parametric_term(self, student: Tensor, teacher: Tensor, batch: Batch, epoch: int) -> Term:
+        """A classifier beside the graph, as in SimGCD, taught by the teacher's."""
+        assert isinstance(self.network, ParametricNetwork)
+        cosines = self.network.classifier(student)
+        terms = parametric_terms(
+            cosines, self.teacher.part("classifier", teacher), batch.labels, self.config.simgcd, epoch
+        )
+        alpha = self.config.loss.alpha
+        loss = alpha * terms.supervised + (1 - alpha) * terms.unsupervised
+        return Term(loss, {name: value.detach() for name, value in terms.logs.items()})
+
+    def _affinity_term(self, token: str, queries: Tensor, teacher: Tensor, batch: Batch) -> Term:
         """CAL: pull a query to its own teacher embedding and to what the affinity graph finds for it."""
         memory = self.memories.get(token)
         if memory is None or len(memory) == 0:
-            return AffinityTerm(queries.sum() * 0.0, {})
+            return Term(queries.sum() * 0.0, {})
         settings, switches = self.config.affinity, self.config.switches
         n = len(queries)
         other_view = teacher.roll(n // 2, dims=0)  # the graph's node for a query is the teacher's other view
@@ -161,7 +177,7 @@ class AffinityStage:
             torch.cat([always, positives | negatives], dim=1),
             self.config.loss.affinity_temperature,
         )
-        return AffinityTerm(loss, {"affinity": loss.detach(), **logs})
+        return Term(loss, {"affinity": loss.detach(), **logs})
 
     def _mine(self, queries: Tensor, memory: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Pseudo positives of each query among the nodes [queries; memory], and what there is to log of them."""

@@ -22,6 +22,14 @@ const viewer = (() => {
     );
   }
 
+  // the file itself, where it still lies on this machine; every character of its name but the slash is escaped
+  function fileUrl(image) {
+    const name = images.paths[image];
+    const whole = /^\/|^[A-Za-z]:[\\/]/.test(name) ? name : `${data.folder}/${name}`;
+    const path = /^[A-Za-z]:/.test(whole) ? `/${whole.replaceAll("\\", "/")}` : whole; // C:\ is a folder of Windows
+    return `file://${path.split("/").map(encodeURIComponent).join("/").replace(/^\/([A-Za-z])%3A\//, "/$1:/")}`;
+  }
+
   function show() {
     const image = list[at];
     const near = neighboursOf(image);
@@ -38,7 +46,8 @@ const viewer = (() => {
         h("button", { type: "button", class: "icon", title: "Close", id: "close-viewer", onclick: close }, "✕")),
       h("div", { class: "viewer-body" },
         h("div", { class: "large" }, picture(image, isWrong ? "is-wrong" : "")),
-        h("div", {}, facts(image), h("p", { class: "path", id: "viewer-path" }, full))),
+        h("div", {}, facts(image), h("p", { class: "path", id: "viewer-path" }, full),
+          data.folder ? h("p", {}, h("a", { id: "open-file", href: fileUrl(image), target: "_blank", rel: "noopener noreferrer" }, "Open the file")) : null)),
       near.length ? h("h3", {}, "Nearest neighbours") : null,
       h("div", { class: "near" }, near.map((other) =>
         h("button", { type: "button", class: "thumb", title: images.paths[other], onclick: () => open(other, near) },

@@ -1,11 +1,11 @@
-"""Pieces several methods share, against closed forms."""
+"""A classifier's losses, against closed forms."""
 
 import math
 
 import pytest
 import torch
 
-from promptcal.methods.parts import labelled_cross_entropy, mean_entropy
+from promptcal.training.parametric import labelled_cross_entropy, mean_entropy
 
 
 def test_labelled_cross_entropy_is_the_mean_over_labelled_rows():
