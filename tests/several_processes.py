@@ -43,6 +43,7 @@ SETTINGS = (
 TRIALS = {
     "promptcal": ("promptcal", {"warmup": 8, "affinity": 12}, ()),
     "promptcal as in the paper": ("promptcal", {"warmup": 8, "affinity": 12}, ("variant=paper",)),
+    "promptcal with a classifier": ("promptcal", {"warmup": 8, "affinity": 12}, ("affinity.classifier=0.5",)),
     "promptcal-warmup": ("promptcal-warmup", {"warmup": 20}, ()),
     "distillation": ("promptcal-warmup", {"warmup": 20}, ("warmup.distillation=somewhere",)),
     "gcd": ("gcd", {"gcd": 20}, ()),
