@@ -15,6 +15,7 @@ from promptcal.data.store import decode
 from promptcal.distributed import ALONE, Group, Place
 from promptcal.errors import ConfigError
 from promptcal.models import PromptedViT, TrainedNetwork
+from promptcal.training.interrupts import StopRequest
 
 # float32, summed in another order; a new head normalises what it makes of small numbers, which magnifies rounding
 TOLERANCES = {"losses": 1e-5, "states": 5e-5, "embeddings": 1e-5, "weights": 5e-4}
@@ -139,6 +140,26 @@ def test_a_backbone_that_drops_out_is_refused_by_several(kind):
     with pytest.raises(ConfigError, match="drops out"):
         network.join(Group(Place(0, 2)))
     TrainedNetwork(PromptedViT(scene.tiny_vit())).join(Group(Place(0, 2)))
+
+
+@pytest.mark.parametrize(("of_another", "exit_code"), [(0, None), (15, 143), (2, 130), ("clock", 75)])
+def test_a_wish_to_stop_is_heard_by_all(of_another, exit_code):
+    another = StopRequest(deadline=0.0 if of_another == "clock" else None)
+    another.signal = None if of_another in (0, "clock") else of_another
+    told = []
+    another.heard_by_any(Overheard(told.append))
+    stop = StopRequest()
+    heard = stop.heard_by_any(Overheard(lambda own: max(own, *told)))
+    assert heard == bool(stop) == (exit_code is not None)
+    assert not heard or stop.exit_code == exit_code
+
+
+class Overheard(Group):
+    """In which ``answer`` decides what the largest number is."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.largest = lambda number: answer(number) or 0
 
 
 def test_where_a_process_stands_is_read_from_the_environment(monkeypatch):
