@@ -83,6 +83,16 @@ def test_any_value_of_any_setting_is_taken_or_refused_by_name(path, value):
     assert validate(yaml.safe_load(config.to_yaml())) == config  # what is taken can be written down and read again
 
 
+NUMBERS = [math.nan, math.inf, -math.inf, -1, -1e-9, 10**400, 1e308]
+
+
+@pytest.mark.parametrize("value", [*NUMBERS, True, None, "", "x", b"x", [], [1], {}, {"a": 1}], ids=str)
+def test_special_values_of_any_setting_are_taken_or_refused_by_name(value):
+    for path in FIELDS:
+        config, refusal = attempt(lambda path=path: validate({"n_classes": 5, **nested(path, value)}))
+        assert finite(config) if config is not None else ".".join(path) in refusal or _depends(refusal)
+
+
 def _depends(message):
     """Whether it is a setting at odds with another, which names both."""
     return any(name in message for name in ("model.prompts", "affinity.semicl", "supervised_prompts", "epochs"))

@@ -31,7 +31,7 @@ from promptcal.errors import ConfigError, DataError, PromptCALError, PromptCALWa
 from promptcal.methods import method_of
 from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork, load_weights
 from promptcal.partition import centre_cosines, choices, classifier_logits, nearest_centres
-from promptcal.run_info import FORMAT, read_info
+from promptcal.run_info import FORMAT, check_complete, read_info
 from promptcal.training.embedding import embed
 from promptcal.training.recorder import progress_bar
 from promptcal.training.seeds import derive_seed
@@ -331,6 +331,7 @@ class Run:
         self.info = self.directory.info()
         if self.info["status"] != "finished":
             raise RunError(f"the run in {path} is not finished; run its fit again with --resume")
+        check_complete(self.info, self.directory.info_file)
         self.directory.check_links()
         self.config = self.directory.config()
         self.device = choose_device(device or self.config.device)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from promptcal._version import __version__
 from promptcal.errors import RunError
@@ -28,19 +28,6 @@ class _Info(BaseModel):
     started_from: str | None = None
     fingerprint: str = ""
 
-    @model_validator(mode="after")
-    def _finished_is_complete(self) -> "_Info":
-        if self.status != "finished":
-            return self
-        for name in ("known_classes", "categories", "resize"):
-            if name not in self.model_fields_set:
-                raise ValueError(f"a finished run needs {name}")
-        if len(set(self.categories)) < len(self.categories) or not self.categories:
-            raise ValueError("categories must be there, each once")
-        if not set(self.known_classes) <= set(self.categories):
-            raise ValueError("known_classes must be among the categories")
-        return self
-
 
 def read_info(file: Path) -> dict[str, Any]:
     """What a `run.json` says, or a `RunError` with what to do about it."""
@@ -58,6 +45,18 @@ def read_info(file: Path) -> dict[str, Any]:
         where = ".".join(map(str, first["loc"]))
         raise _damaged(file, f"{where}: {first['msg']}".removeprefix(": ").removeprefix("Value error, ")) from error
     return info
+
+
+def check_complete(info: dict[str, Any], file: Path) -> None:
+    """Refuse a finished run that does not say what its results mean."""
+    for name in ("known_classes", "categories", "resize"):
+        if name not in info:
+            raise _damaged(file, f"it does not say {name}")
+    categories = info["categories"]
+    if not categories or len(set(categories)) < len(categories):
+        raise _damaged(file, "categories must be there, each once")
+    if not set(info["known_classes"]) <= set(categories):
+        raise _damaged(file, "known_classes must be among the categories")
 
 
 def check_format(found: Any, newest: int, oldest: int, what: str, made_by: str = "") -> None:

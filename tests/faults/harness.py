@@ -176,6 +176,33 @@ def _say(descriptor, phase, side):
             raise
 
 
+def decode_on_and_on(folder, told):
+    """Read images in worker processes without an end, and write down the numbers of these."""
+    from promptcal.data import ImageSet
+    from promptcal.data.store import decoded
+
+    images = ImageSet.of(folder)
+    while True:
+        for _ in decoded(images, 8, processes=True):
+            workers = [child.pid for child in multiprocessing.active_children()]
+            Path(told).write_text(" ".join(map(str, workers)) + "\n")
+
+
+def start_decoding(folder, told):
+    process = _SERVER.Process(target=decode_on_and_on, args=(str(folder), str(told)))
+    process.start()
+    return process
+
+
+def is_running(number):
+    """Whether there is such a process and it is not only waiting to be counted as dead."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
 class Process:
     """A running `promptcal` command."""
 

@@ -3,10 +3,11 @@
 import random
 import shutil
 import signal
+import sys
 import time
 
 import pytest
-from harness import Fault, leftovers
+from harness import Fault, is_running, leftovers, start_decoding
 
 STRUCK = ("decode", "training", "checkpoint", "clustering", "report")
 
@@ -75,3 +76,19 @@ def test_killed_with_a_file_half_written(scene, expected, outcome, file):
     go_on(scene)
     assert leftovers(scene.output) == []
     assert outcome(scene.output) == expected
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="images are read in worker processes on Linux only")
+def test_no_worker_outlives_a_killed_process(image_folder, tmp_path):
+    process = start_decoding(image_folder, tmp_path / "workers")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "workers").exists() or not (tmp_path / "workers").read_text().endswith("\n"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.join()
+    workers = [int(number) for number in (tmp_path / "workers").read_text().split()]
+    assert workers
+    while any(is_running(worker) for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

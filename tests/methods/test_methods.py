@@ -218,8 +218,9 @@ def test_a_batch_of_one_kind_of_image_gives_a_finite_gradient(name, labels, stag
 
 @pytest.mark.parametrize("name", ["gcd", "simgcd", "orca", "uno", "rankstats"])
 def test_steps_down_the_gradient_lower_the_loss(name, stage_of, batch_of):
-    stage, batch = stage_of(name), batch_of([0, -1, 1, 0, -1, -1, 1, -1])
-    optimiser = torch.optim.SGD(stage.network.trained_parameters().values(), lr=0.05)
+    still = ("orca.margin_weight=0",) if name == "orca" else ()  # or its loss would move with its own certainty
+    stage, batch = stage_of(name, *still), batch_of([0, -1, 1, 0, -1, -1, 1, -1])
+    optimiser = torch.optim.SGD(stage.network.trained_parameters().values(), lr=0.01)
     losses = []
     for _ in range(30):
         loss = stage.step(batch._replace(generator=torch.Generator().manual_seed(0)), 0.0).loss

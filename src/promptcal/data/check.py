@@ -255,7 +255,8 @@ def _merged(group: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]]) -> np
         return group
     n = len(group)
     first, second = (group[np.concatenate(side)] for side in zip(*pairs, strict=True))
-    graph = coo_array((np.ones(len(first), dtype=np.int8), (first, second)), shape=(n, n))
+    places = (first.astype(np.int32), second.astype(np.int32))  # older SciPy misreads wider ones without an error
+    graph = coo_array((np.ones(len(first), dtype=np.int8), places), shape=(n, n))
     return connected_components(graph, directed=False)[1][group]
 
 

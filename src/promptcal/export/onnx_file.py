@@ -32,6 +32,7 @@ OUTPUTS = ("embedding", "scores", "probabilities", "cluster", "similarity")
 _TOLERANCE = 1e-3  # beyond rounding: something was exported wrongly
 _IMAGES_TO_CHECK = 16
 _OPSET = 18
+_MOST_AT_ONCE = 2**20  # images; torch 2.6 wants a bound
 
 
 class Portable(nn.Module):
@@ -91,7 +92,7 @@ def write_onnx(run: Run, output: Path, console: Console) -> None:
 
 def _export(module: Portable, side: int, path: Path) -> None:
     pixels = torch.zeros(2, 3, side, side)
-    n = torch.export.Dim("n", min=1)
+    n = torch.export.Dim("n", min=1, max=_MOST_AT_ONCE)
     # the exporter says a great deal about itself on every channel there is
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), _silent_loggers(), torch.no_grad():
         warnings.simplefilter("ignore")

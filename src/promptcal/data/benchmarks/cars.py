@@ -33,5 +33,5 @@ def _matlab(folder: Path, file: Path, variable: str) -> Any:
         raise incomplete(folder, f"{file.relative_to(folder)} is missing")
     try:
         return loadmat(file, squeeze_me=True)[variable]
-    except (OSError, ValueError, KeyError, TypeError, NotImplementedError, MatReadError) as error:
+    except (OSError, ValueError, LookupError, TypeError, NotImplementedError, MatReadError) as error:
         raise incomplete(folder, f"{file.relative_to(folder)} cannot be read ({error})") from error

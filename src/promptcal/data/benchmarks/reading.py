@@ -25,6 +25,8 @@ Reader = Callable[[Path, bool], Part]  # of the dataset's folder or file, and wh
 def listed_files(folder: Path, names: Sequence[str]) -> ImageSet:
     """Images a dataset's own list names, opened when asked for; one that is missing is an error."""
     for name in names:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise incomplete(folder, f"its lists name {name}, which lies outside of it")
         if not (folder / name).is_file():
             raise incomplete(folder, f"its lists name {name}, which is missing")
     return opened_lazily(folder, names)
