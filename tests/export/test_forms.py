@@ -56,7 +56,8 @@ def test_an_older_run_without_the_new_columns_is_read(awkward, tmp_path):
     older = tmp_path / "older"
     older.mkdir()
     info = json.loads((awkward.run.path / "run.json").read_text())
-    info.pop("folder")
+    for key in ("folder", "sha256"):
+        info.pop(key)
     (older / "run.json").write_text(json.dumps(info))
     (older / "config.yaml").write_text((awkward.run.path / "config.yaml").read_text())
     columns = ["path", "cluster", "name", "kind", "confidence", "labelled"]

@@ -244,7 +244,7 @@ def test_report_command_says_where_and_how_large(promptcal, copy, tmp_path):
     (copy / "embeddings.npy").write_bytes(b"spoilt")
     code, _, err = promptcal("report", copy)
     assert code == 2
-    assert "embeddings.npy cannot be read" in err
+    assert "embeddings.npy is not as the fit wrote it" in err
     assert len(err.strip().splitlines()) == 1
 
 

@@ -52,7 +52,7 @@ def projected_cosine(queries: Projection, keys: Projection) -> Tensor:
     Student and teacher heads have prototypes of their own, hence up to three Gram matrices.
     """
     same_head = queries.prototypes is keys.prototypes
-    queries, keys = (Projection(p.bottleneck.float(), p.prototypes.float()) for p in (queries, keys))
+    queries, keys = (Projection(_wide(p.bottleneck), _wide(p.prototypes)) for p in (queries, keys))
     query_gram = queries.prototypes.T @ queries.prototypes
     key_gram = query_gram if same_head else keys.prototypes.T @ keys.prototypes
     cross_gram = query_gram if same_head else queries.prototypes.T @ keys.prototypes
@@ -61,6 +61,11 @@ def projected_cosine(queries: Projection, keys: Projection) -> Tensor:
     key_norm = _quadratic(keys.bottleneck, key_gram)
     # clamped before the root, whose gradient at 0 is infinite
     return cross / torch.sqrt((query_norm.unsqueeze(1) * key_norm.unsqueeze(0)).clamp(min=1e-24))
+
+
+def _wide(rows: Tensor) -> Tensor:
+    """In float32 at least, for norms whose floor half precision would round to 0."""
+    return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
 
 
 def _quadratic(rows: Tensor, gram: Tensor) -> Tensor:
