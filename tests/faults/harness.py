@@ -180,12 +180,13 @@ def decode_on_and_on(folder, told):
     """Read images in worker processes without an end, and write down the numbers of these."""
     from promptcal.data import ImageSet
     from promptcal.data.store import decoded
+    from promptcal.files import write_text
 
     images = ImageSet.of(folder)
     while True:
         for _ in decoded(images, 8, processes=True):
             workers = [child.pid for child in multiprocessing.active_children()]
-            Path(told).write_text(" ".join(map(str, workers)) + "\n")
+            write_text(Path(told), " ".join(map(str, workers)) + "\n")
 
 
 def start_decoding(folder, told):

@@ -82,7 +82,7 @@ def test_killed_with_a_file_half_written(scene, expected, outcome, file):
 def test_no_worker_outlives_a_killed_process(image_folder, tmp_path):
     process = start_decoding(image_folder, tmp_path / "workers")
     deadline = time.monotonic() + 60
-    while not (tmp_path / "workers").exists() or not (tmp_path / "workers").read_text().endswith("\n"):
+    while not (tmp_path / "workers").exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.kill()

@@ -147,7 +147,7 @@ def decoded(
         return
     # forked, so that the images need not be copied to each worker
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(cores, context, _remember, (load,)) as pool:
+    with ProcessPoolExecutor(cores, context, _remember, (load, os.getpid())) as pool:
         for few in _windows(len(images), 64 * cores):
             yield from pool.map(_recall, few, chunksize=8)
 
@@ -164,11 +164,11 @@ def _load(images: ImageSet, shorter_side: int | None, i: int) -> np.ndarray | Un
         return UnreadableImage(str(fault))  # without its cause, which may not survive a change of process
 
 
-def _remember(load: Callable[[int], np.ndarray | UnreadableImage]) -> None:
+def _remember(load: Callable[[int], np.ndarray | UnreadableImage], parent: int) -> None:
     """In a worker process: keep what `_recall` calls; Ctrl-C is the parent's to answer, and its handlers stay there."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     global _load_in_worker
     _load_in_worker = load
 
