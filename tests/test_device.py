@@ -5,6 +5,9 @@ from promptcal import device as device_module
 from promptcal.device import COMPILE_FROM_STEPS, can_run_triton, choose_compile, choose_dtype, computing_on
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
+newer_interface = pytest.mark.skipif(
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="asks by the interface that came with torch 2.9"
+)
 
 
 @pytest.fixture
@@ -51,6 +54,7 @@ def test_a_gpu_without_what_triton_needs_does_without_it(a_gpu, lacking):
     assert not choose_compile("auto", CUDA, 10**6)
 
 
+@newer_interface
 def test_on_a_cpu_the_callers_settings_are_left_alone():
     torch.backends.cuda.matmul.fp32_precision = "tf32"  # after which the older interface may not even be read
     try:
@@ -60,6 +64,7 @@ def test_on_a_cpu_the_callers_settings_are_left_alone():
         torch.backends.cuda.matmul.fp32_precision = "none"
 
 
+@newer_interface
 @pytest.mark.parametrize(("dtype", "setting"), [(torch.bfloat16, "tf32"), (torch.float32, "ieee")])
 def test_products_are_as_before_afterwards_even_after_an_error(monkeypatch, dtype, setting):
     class OnNothing:

@@ -108,7 +108,7 @@ def test_images_held_out_and_their_labels_are_not_trained_on(run_inductive, smal
         "selection.by=last", method="promptcal-warmup", output="2", images=noise.astype(np.uint8), labels=swapped
     )
     assert losses(as_they_are) == losses(spoilt)
-    noise[np.flatnonzero(~validation)[0]] = 0
+    noise[np.flatnonzero(~validation)[::2]] = 0  # some of which are drawn, whatever the draw
     assert losses(
         run_inductive("selection.by=last", method="promptcal-warmup", output="3", images=noise.astype(np.uint8))
     ) != losses(spoilt)
