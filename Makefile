@@ -19,11 +19,14 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# A process for each core, each with a single thread: files of tests are shared out among them.
+TOGETHER := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+
 test: lint
-	$(BIN)/python -m pytest
+	$(TOGETHER)
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(TOGETHER) -m slow
 
 # The suite on the lowest versions pyproject.toml allows, and on those it was last run with, in environments of their own.
 test-lowest test-newest: test-%: constraints/%.txt pyproject.toml

@@ -18,6 +18,7 @@ from promptcal.training.loop import Loop
 # The embedded backbone and images, cut down so that a whole fit takes seconds.
 QUICK = (
     "model.backbone=vit_tiny_patch4_32.promptcal",
+    "model.image_size=16",
     "model.head_hidden=32",
     "model.head_bottleneck=16",
     "model.head_prototypes=64",
@@ -36,6 +37,12 @@ QUICK = (
 @pytest.fixture(scope="session")
 def quick_settings() -> tuple[str, ...]:
     return QUICK
+
+
+@pytest.fixture(scope="session")
+def whole_size_settings() -> tuple[str, ...]:
+    """For what looks at the categories found: half the backbone's size is enough to run, not to see much."""
+    return (*QUICK, "model.image_size=32")
 
 
 @pytest.fixture(scope="session")

@@ -216,7 +216,7 @@ def test_an_image_that_is_a_cluster_of_its_own_is_no_evidence():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, quick_settings):
+def run(tmp_path_factory, whole_size_settings):
     """300 embedded images of six classes, three known, on the frozen features."""
     data = embedded_set("train")
     chosen = np.concatenate([np.flatnonzero(data.labels == c)[:50] for c in range(6)])
@@ -225,7 +225,7 @@ def run(tmp_path_factory, quick_settings):
     return fit(
         images=data.images[chosen], labels=labels, n_classes=6, method="kmeans", progress=False,
         output=tmp_path_factory.mktemp("calibrated") / "run",
-        overrides=[*quick_settings, "data.validation_fraction=0.4"],
+        overrides=[*whole_size_settings, "data.validation_fraction=0.4"],
     )  # fmt: skip
 
 

@@ -224,7 +224,7 @@ def bad_inputs(folder, tmp_path):
         "unknown device": ({"more": ["--device", "abacus"]}, ["abacus"]),
         "output is full of other things": ({"output": tmp_path / "full"}, ["full", "not empty"]),
         "resume of nothing": ({"more": ["--resume"]}, ["there is no run in"]),
-        "resize below the crop": ({"more": ["--set", "data.resize=16"]}, ["data.resize"]),
+        "resize below the crop": ({"more": ["--set", "data.resize=8"]}, ["data.resize"]),
     }  # fmt: skip
 
 

@@ -35,7 +35,7 @@ SHORT = ("warmup.epochs=1", "affinity.epochs=1", "tensorboard=false")
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory, small_set, quick_settings):
+def first(tmp_path_factory, small_set, whole_size_settings):
     """A finished run over files, two classes known and two found, and how to go on from it."""
     root = tmp_path_factory.mktemp("loop")
     images, _, labels = small_set
@@ -46,7 +46,7 @@ def first(tmp_path_factory, small_set, quick_settings):
     named = {n: ("ape", "bee")[y] for n, y in zip(names, labels.tolist(), strict=True) if y >= 0}
     run = fit(
         images=root / "images", labels=named, n_classes=4, output=root / "run", progress=False,
-        overrides=[*quick_settings, *SHORT, "data.validation_fraction=0.4"],
+        overrides=[*whole_size_settings, *SHORT, "data.validation_fraction=0.4"],
     )  # fmt: skip
     assert run.names == ["ape", "bee", "new-1", "new-2"]
     found = run.assignments()
@@ -260,11 +260,11 @@ def test_stopped_and_resumed_it_ends_the_same(first, second, monkeypatch, tmp_pa
         assert (resumed.path / file).read_bytes() == (second.path / file).read_bytes()
 
 
-def test_after_clustering_without_labels_the_names_stay_and_all_is_trained(first, quick_settings, tmp_path):
+def test_after_clustering_without_labels_the_names_stay_and_all_is_trained(first, whole_size_settings, tmp_path):
     with pytest.warns(UserWarning, match="plain k-means"):
         plain = fit(
             images=first.images, n_classes=4, output=tmp_path / "plain", progress=False,
-            overrides=[*quick_settings, *SHORT],
+            overrides=[*whole_size_settings, *SHORT],
         )  # fmt: skip
     found = plain.assignments()
     chosen = [n for n, c in zip(found.paths, found.clusters, strict=True) if c == 1][:4]
@@ -376,14 +376,14 @@ def test_the_earlier_run_is_not_written_over(first):
 
 
 @pytest.fixture(scope="module")
-def classifier_run(first, quick_settings, tmp_path_factory):
+def classifier_run(first, whole_size_settings, tmp_path_factory):
     """A run of a method with a classifier, untrained, and the images of each of its categories."""
 
     @functools.cache
     def run(method):
         made = fit(
             images=first.images, labels=first.labels, n_classes=4, method=method, progress=False,
-            output=tmp_path_factory.mktemp(method) / "run", overrides=[*quick_settings, *UNTRAINED],
+            output=tmp_path_factory.mktemp(method) / "run", overrides=[*whole_size_settings, *UNTRAINED],
         )  # fmt: skip
         found = made.assignments()
         members = [[p for p, c in zip(found.paths, found.clusters, strict=True) if c == k] for k in range(4)]

@@ -114,12 +114,12 @@ def test_without_labels_there_is_nothing_to_estimate_by(small_set):
 
 
 @pytest.fixture(scope="module")
-def auto_run(small_set, quick_settings, tmp_path_factory):
+def auto_run(small_set, whole_size_settings, tmp_path_factory):
     def run(output, **options):
         images, _, labels = small_set
         return fit(
             images=images, labels=labels, n_classes="auto", method="kmeans", output=output,
-            overrides=(*quick_settings, *SMALL), progress=False, **options,
+            overrides=(*whole_size_settings, *SMALL), progress=False, **options,
         )  # fmt: skip
 
     return run
@@ -149,13 +149,13 @@ def test_a_resumed_run_keeps_its_number(auto_run, tmp_path, monkeypatch):
     assert (run.path / "class-count.csv").exists()
 
 
-def test_an_estimated_run_is_not_resumed_with_a_number_given(auto_run, small_set, quick_settings, tmp_path):
+def test_an_estimated_run_is_not_resumed_with_a_number_given(auto_run, small_set, whole_size_settings, tmp_path):
     run = auto_run(tmp_path / "run")
     run.directory.write_info({**run.info, "status": "running"})
     with pytest.raises(RunError, match="has n_classes_estimated=True; give the same settings"):
         fit(
             images=small_set[0], labels=small_set[2], n_classes=run.config.n_classes, method="kmeans",
-            output=run.path, overrides=(*quick_settings, *SMALL), resume=True, progress=False,
+            output=run.path, overrides=(*whole_size_settings, *SMALL), resume=True, progress=False,
         )  # fmt: skip
 
 

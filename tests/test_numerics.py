@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from promptcal.affinity import affinity_graph, neighbour_positives, ranking_positives, sample_negatives
+from promptcal.affinity import GraphSettings, affinity_graph, neighbour_positives, ranking_positives, sample_negatives
 from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.config import load_config
 from promptcal.data import ImageSet, View
@@ -93,7 +93,7 @@ def test_affinities_among_copies(kind, dtype, k):
         nodes[:, 0] = 1.0
     if kind == "two points":
         nodes[::2] = nodes[::2].roll(1, dims=1)
-    graph = affinity_graph(nodes[:8], nodes[8:], k, 0.5)
+    graph = affinity_graph(nodes[:8], nodes[8:], GraphSettings(k, 0.5))
     assert graph.threshold.isfinite()
     if kind == "two points" and k == 7:  # enough copies of each: none is taken for one of the other
         apart = (torch.arange(8).unsqueeze(1) - torch.arange(24)) % 2 == 1

@@ -27,6 +27,8 @@ class _Info(BaseModel):
     folder: str | None = None
     started_from: str | None = None
     fingerprint: str = ""
+    launch: str | None = None
+    sha256: dict[str, str] = Field(default_factory=dict)
 
 
 def read_info(file: Path) -> dict[str, Any]:

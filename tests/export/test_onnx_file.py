@@ -58,7 +58,7 @@ def test_what_is_fed_is_the_centre_of_the_resized_image(exported):
 def test_the_file_beside_it_says_how_to_use_it(exported):
     run, path, session = exported
     told = json.loads(path.with_suffix(".json").read_text())
-    assert told["input"]["shape"][1:] == session.get_inputs()[0].shape[1:] == [3, 32, 32]
+    assert told["input"]["shape"][1:] == session.get_inputs()[0].shape[1:] == [3, 16, 16]
     assert session.get_inputs()[0].type == "tensor(float)"
     assert list(told["outputs"]) == [o.name for o in session.get_outputs()]
     assert told["categories"] == run.names

@@ -11,7 +11,7 @@ from promptcal import verbs
 
 
 @pytest.fixture(scope="session")
-def hostile_run(tmp_path_factory, small_set, quick_settings):
+def hostile_run(tmp_path_factory, small_set, whole_size_settings):
     """A finished run of 48 images; two known classes, two new ones, and the truth."""
     root = tmp_path_factory.mktemp("hostile")
     pixels, truth, labels = small_set
@@ -25,7 +25,7 @@ def hostile_run(tmp_path_factory, small_set, quick_settings):
         truth={name: CLASSES[y] for name, y in zip(names, truth, strict=True)},
         n_classes=4,
         output=root / "run",
-        overrides=[*quick_settings, "warmup.epochs=2", "affinity.epochs=2"],
+        overrides=[*whole_size_settings, "warmup.epochs=2", "affinity.epochs=2"],
         progress=False,
     )
 

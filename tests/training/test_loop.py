@@ -181,6 +181,7 @@ def a_weight_that_is_no_number(loop):
     ],
 )
 def test_what_is_not_finite_stops_the_run_and_is_never_saved(monkeypatch, scene, tmp_path, spoil, step, what):
+    monkeypatch.setattr(Recorder, "_REFRESH_SECONDS", 0.0)  # look at every step, to tell what came first
     spoilt_in(monkeypatch, step, spoil)
     with pytest.raises(TrainingError, match=f"{what}.*checkpoint after warmup, epoch 1 is kept.*lower optim.lr"):
         a_loop(scene, tmp_path).run()
