@@ -32,7 +32,7 @@ test-slow: $(READY)
 test-lowest test-newest: test-%: constraints/%.txt pyproject.toml
 	test -x $(VENV)-$*/bin/python || $(PYTHON) -m venv $(VENV)-$*
 	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check -c $< -e '.[dev]'
-	$(VENV)-$*/bin/python -m pytest $(TESTS)
+	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n auto --dist loadfile $(TESTS)
 
 audit: $(READY)
 	$(BIN)/python .ci/audit.py
