@@ -164,3 +164,9 @@ def test_a_folder_is_whole_or_absent(tmp_path):
     with pytest.raises(ZeroDivisionError):
         write_folder(tmp_path / "d", lambda folder: 1 / 0)
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def test_weights_can_be_read_by_whoever_can_read_other_files(tmp_path):
+    write_safetensors(tmp_path / "weights.safetensors", {"a": torch.ones(2)})
+    write_text(tmp_path / "text", "")
+    assert (tmp_path / "weights.safetensors").stat().st_mode == (tmp_path / "text").stat().st_mode

@@ -142,8 +142,11 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _save_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+    path.touch()
+    permissions = path.stat().st_mode  # of any file here; safetensors would let its owner alone read it
     try:
         save_file(tensors, path, metadata)
+        path.chmod(permissions)
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error), str(path)) from error
 
