@@ -18,6 +18,8 @@ from promptcal.verbs import fit
 
 SECONDS_TO_END = 20  # for all processes, from the death of one of them
 
+ROUNDING = 5e-4  # of embeddings, through a whole fit; tests/test_distributed.py holds 20 steps to less
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, small_set):
@@ -111,7 +113,7 @@ def test_a_fit_of_two_processes_is_that_of_one_and_only_the_first_speaks(finishe
     fit(**given, output=tmp_path / "one", progress=False)
     assert clusters(tmp_path / "two") == clusters(tmp_path / "one")
     two, one = (np.load(tmp_path / name / "embeddings.npy") for name in ("two", "one"))
-    np.testing.assert_allclose(two, one, atol=1e-5)
+    np.testing.assert_allclose(two, one, atol=ROUNDING)
     for shared, alone in zip(records(tmp_path / "two"), records(tmp_path / "one"), strict=True):
         assert [shared.pop(key) for key in ("stage", "epoch")] == [alone.pop(key) for key in ("stage", "epoch")]
         assert shared == pytest.approx({**alone, "seconds": shared["seconds"]}, rel=1e-4)
@@ -138,7 +140,7 @@ def test_stores_and_methods_under_torchrun(finished, tmp_path, store, method):
     finished(tmp_path / "one", 1, *settings)
     assert clusters(tmp_path / "two") == clusters(tmp_path / "one")
     two, one = (np.load(tmp_path / name / "embeddings.npy") for name in ("two", "one"))
-    np.testing.assert_allclose(two, one, atol=1e-5)
+    np.testing.assert_allclose(two, one, atol=ROUNDING)
 
 
 @pytest.mark.slow
@@ -232,4 +234,4 @@ def test_ctrl_c_stops_all_at_the_same_step_and_any_number_of_processes_goes_on(s
     finished(tmp_path / "run", 4 if number == signal.SIGINT else 1, "--resume")
     assert clusters(tmp_path / "run") == clusters(tmp_path / "undisturbed")
     resumed, undisturbed = (np.load(tmp_path / name / "embeddings.npy") for name in ("run", "undisturbed"))
-    np.testing.assert_allclose(resumed, undisturbed, atol=1e-5)
+    np.testing.assert_allclose(resumed, undisturbed, atol=ROUNDING)
