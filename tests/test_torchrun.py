@@ -18,7 +18,7 @@ from promptcal.verbs import fit
 
 SECONDS_TO_END = 20  # for all processes, from the death of one of them
 
-ROUNDING = 5e-4  # of embeddings, through a whole fit; tests/test_distributed.py holds 20 steps to less
+ROUNDING = 1e-5  # of embeddings; on smaller images affinities tie, and rounding decides who is a positive
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def folder(tmp_path_factory, small_set):
 
 
 @pytest.fixture(scope="module")
-def start(folder, quick_settings):
+def start(folder, whole_size_settings):
     """``start(output, world, ...)``: a fit as one process, or as several under torchrun."""
 
     def launch(output, world=1, *more, torchrun=(), n_classes=4):
@@ -47,7 +47,7 @@ def start(folder, quick_settings):
             program.append("--standalone")
         command = ["-m", "promptcal", "fit", str(folder), "--labels", str(folder / "labels.csv")]
         command += ["--n-classes", str(n_classes), "--output", str(output), "--seed", "3", "--no-report"]
-        for setting in (*quick_settings, *more):
+        for setting in (*whole_size_settings, *more):
             command += ["--set", setting] if not setting.startswith("-") else [setting]
         return subprocess.Popen(program + command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -107,9 +107,17 @@ def pid_of(rank, torchrun):
     raise AssertionError(f"no process of rank {rank}")
 
 
-def test_a_fit_of_two_processes_is_that_of_one_and_only_the_first_speaks(finished, folder, quick_settings, tmp_path):
+def test_a_fit_of_two_processes_is_that_of_one_and_only_the_first_speaks(
+    finished, folder, whole_size_settings, tmp_path
+):
     out, errors = finished(tmp_path / "two", 2)
-    given = {"images": folder, "labels": folder / "labels.csv", "n_classes": 4, "seed": 3, "overrides": quick_settings}
+    given = {
+        "images": folder,
+        "labels": folder / "labels.csv",
+        "n_classes": 4,
+        "seed": 3,
+        "overrides": whole_size_settings,
+    }
     fit(**given, output=tmp_path / "one", progress=False)
     assert clusters(tmp_path / "two") == clusters(tmp_path / "one")
     two, one = (np.load(tmp_path / name / "embeddings.npy") for name in ("two", "one"))
