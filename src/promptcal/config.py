@@ -136,7 +136,7 @@ class AffinityConfig(_Section):
         "query's own, or so that each query has as many as class_share says",
     )
     class_share: float = Field(
-        0.5, gt=0, le=1, description="positives for each query, as a share of an even class's entries in the memory"
+        0.5, gt=0, le=1, description="positives for each query, as a share of an even class's nodes in the graph"
     )
     memory: int = Field(4096, ge=1)
     negatives: int = Field(1024, ge=0)

@@ -87,10 +87,10 @@ class Earlier:
     def load_into(self, network: TrainedNetwork, problem: Problem, n_classes: int) -> None:
         """Its weights; of a classifier, the outputs in the order of the categories they now stand for."""
         state = self.run.network.state_dict()
-        if isinstance(network, ParametricNetwork):  # whose classifier starts anew at the clusters
-            network.load_state_dict({**state, **network.classifier.state_dict(prefix="classifier.")})
-        elif not isinstance(network, ClassifierNetwork):
-            network.load_state_dict(state)
+        if not isinstance(network, ClassifierNetwork):  # one beside the graph starts anew at the clusters
+            beside = network.state_dict() if isinstance(network, ParametricNetwork) else {}
+            kept = {name: values for name, values in state.items() if not name.startswith("classifier.")}
+            network.load_state_dict({**beside, **kept})
         elif network.by_category:
             network.take_over(state, self._outputs(problem, n_classes))
         else:

@@ -287,12 +287,13 @@ class Fit:
         selector = self._selector(labels, self.held_out)
         epochs = sum(self.method.epochs()[name] for name in stages)
         self._compile_if_worth_it(epochs * data.sampler.steps_per_epoch)
-        if self.warmup is not None and state is None:
+        is_shared = self.warmup is not None and state is None
+        if is_shared:
             self.results[WARMUP] = self.group.on_first(self._take_over_warmup)
         for place, name in enumerate(stages):
             if state is not None and state["stage"] != name:
                 continue  # done before the run was stopped
-            if self.warmup is not None and name == WARMUP:
+            if is_shared and name == WARMUP:
                 continue
             if place:
                 self.checkpoints.load_best(stages[place - 1], self.network)
@@ -302,7 +303,9 @@ class Fit:
 
     def _take_over_warmup(self) -> dict[str, Any]:
         assert self.warmup is not None
-        return self.warmup.copy_into(self.checkpoints, self.recorder.path)
+        taken = self.warmup.copy_into(self.checkpoints, self.recorder.path)
+        files.write_json(self.directory.results_file, {**self.results, WARMUP: taken})
+        return taken
 
     def _compile_if_worth_it(self, steps: int) -> None:
         vit = self.network.vit

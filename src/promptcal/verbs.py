@@ -147,7 +147,7 @@ def fit(
     if earlier is not None:
         earlier.check(resolved, directory.path)
     problem.check(resolved.n_classes)
-    warmup = group.on_first(lambda: _shared(warmup_from, resolved))
+    warmup = group.on_first(lambda: _shared(warmup_from, resolved, start_from, directory))
     fitting = Fit(problem, resolved, directory, console, counter.count, earlier, warmup)
     fitting.run(resume=resume, overwrite=overwrite, skip_unreadable=skip_unreadable, stop_after=stop_after)
     return group.on_first(lambda: Run(output, device))
@@ -161,9 +161,9 @@ def _begun_before(restarts: int, directory: RunDirectory, overwrite: bool) -> st
     if distributed.launch() is None or (overwrite and not restarts) or not directory.exists():
         return None
     info = directory.info()
-    if info.get("launch") != distributed.launch():
-        return None
     status = info["status"]
+    if info.get("launch") != distributed.launch() or (status == "finished" and not restarts):
+        return None
     how = "is finished" if status == "finished" else "goes on from its last checkpoint, as with --resume"
     warnings.warn(
         f"restarted by torchrun (restart {restarts}): the run in {directory.path} {how}",
@@ -186,11 +186,20 @@ def _earlier(
     return Earlier(start_from)
 
 
-def _shared(warmup_from: str | PathLike[str] | None, config: Config) -> SharedWarmup | None:
+def _shared(
+    warmup_from: str | PathLike[str] | None,
+    config: Config,
+    start_from: str | PathLike[str] | None,
+    directory: RunDirectory,
+) -> SharedWarmup | None:
     if warmup_from is None:
         return None
-    if config.method not in ("promptcal", "promptcal-warmup") or not config.warmup.epochs:
-        raise ConfigError(f"--warmup-from is for runs with a warm-up, which method {config.method} here has not")
+    if start_from is not None:
+        raise ConfigError("--from goes on from a run's last stage and --warmup-from from its first; give one of them")
+    if config.method != "promptcal" or not (config.warmup.epochs and config.affinity.epochs):
+        raise ConfigError(f"--warmup-from is for runs with two stages, which method {config.method} here has not")
+    if Path(warmup_from).resolve() == directory.path.resolve():
+        raise RunError(f"{directory.path} cannot take over its own warm-up; give another --output")
     return SharedWarmup(warmup_from)
 
 

@@ -93,6 +93,14 @@ def test_changes_that_cannot_be_read_are_told(continued_run, tmp_path):
         make_report(run=run, progress=False)
 
 
+@pytest.mark.parametrize("told", ["{}", "[]", "1", "[" * 100_000])
+def test_a_summary_of_changes_that_is_none_is_told(continued_run, tmp_path, told):
+    run = shutil.copytree(continued_run.path, tmp_path / "run")
+    (run / "changes.json").write_text(told, encoding="utf-8")
+    with pytest.raises(RunError, match=r"changes\.json beside it cannot be read"):
+        make_report(run=run, progress=False)
+
+
 def test_the_page_says_how_to_go_on(hostile_run, hostile_report):
     words = shlex.split(page_data(hostile_report.path)["next"])
     run = hostile_run.path

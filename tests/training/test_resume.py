@@ -9,9 +9,11 @@ import time
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from promptcal.errors import ConfigError, Interrupted, RunError
 from promptcal.models import CosineClassifier
+from promptcal.training.interrupts import StopRequest
 from promptcal.training.loop import Loop
 from promptcal.verbs import fit
 
@@ -123,9 +125,11 @@ def test_another_seed_gives_another_run(tmp_path, arguments, uninterrupted, outc
 
 
 def test_stopped_by_the_clock_and_resumed(outcome, tmp_path, arguments, uninterrupted):
-    with pytest.raises(Interrupted, match="stopped in warmup, epoch 1 of 2, step 0; .*--resume") as stopped:
+    with pytest.raises(Interrupted, match="stopped in warmup, epoch 1 of 2, step 1; .*--resume") as stopped:
         fit(**arguments, output=tmp_path / "run", stop_after=1e-6)
     assert stopped.value.exit_code == 75
+    with pytest.raises(Interrupted, match="epoch 1 of 2, step 2"):  # each piece gets on, however short it is
+        fit(**arguments, output=tmp_path / "run", stop_after=1e-6, resume=True)
     fit(**arguments, output=tmp_path / "run", stop_after=60, resume=True)
     assert outcome(tmp_path / "run") == uninterrupted
 
@@ -149,6 +153,19 @@ def test_a_shared_warmup_leads_to_the_same_end(interrupted_at, outcome, tmp_path
     fit(**arguments, output=tmp_path / "run", warmup_from=warmed_up, resume=True)
     assert len(done) == STEPS // 2  # stage 2 only
     assert outcome(tmp_path / "run") == uninterrupted
+    third = fit(**arguments, output=tmp_path / "third", warmup_from=tmp_path / "run")  # which can hand it on
+    assert outcome(third.path) == uninterrupted
+
+
+def test_a_run_stopped_in_its_own_warmup_goes_on_with_that(
+    interrupted_at, outcome, tmp_path, arguments, uninterrupted, warmed_up
+):
+    done = interrupted_at(2)
+    with pytest.raises(Interrupted):
+        fit(**arguments, output=tmp_path / "run")
+    fit(**arguments, output=tmp_path / "run", warmup_from=warmed_up, resume=True)
+    assert len(done) == STEPS
+    assert outcome(tmp_path / "run") == uninterrupted
 
 
 def test_a_warmup_is_shared_by_runs_that_differ_only_later(tmp_path, arguments, warmed_up):
@@ -170,6 +187,14 @@ def test_a_warmup_that_is_not_there_or_of_something_else(tmp_path, arguments, wa
         fit(**{**arguments, "labels": {"000.png": "a"}}, output=tmp_path / "run", warmup_from=warmed_up)
     with pytest.raises(ConfigError, match="gcd here has not"):
         fit(**arguments, method="gcd", output=tmp_path / "run", warmup_from=warmed_up)
+    with pytest.raises(RunError, match="cannot take over its own warm-up"):
+        fit(**arguments, output=warmed_up, warmup_from=warmed_up, overwrite=True)
+    with pytest.raises(ConfigError, match="give one of them"):
+        fit(
+            images=arguments["images"], output=tmp_path / "run", start_from=warmed_up, warmup_from=warmed_up,
+            labels=arguments["labels"], progress=False,
+        )  # fmt: skip
+    assert (warmed_up / "model.safetensors").exists()
 
 
 def test_a_classifier_starts_at_the_clusters_of_stage_1_and_is_resumed(interrupted_at, outcome, tmp_path, arguments):
@@ -190,3 +215,19 @@ def test_a_classifier_starts_at_the_clusters_of_stage_1_and_is_resumed(interrupt
         fit(**parametric, output=tmp_path / "run")
     fit(**parametric, output=tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+    without = {**arguments, "overrides": settings, "warmup_from": tmp_path / "run"}  # its classifier is left behind
+    fit(**without, output=tmp_path / "without")
+    fit(
+        images=arguments["images"], output=tmp_path / "on", start_from=tmp_path / "run", labels=arguments["labels"],
+        overrides=["affinity.classifier=0"], progress=False,
+    )  # fmt: skip
+    assert "classifier.prototypes" not in load_file(tmp_path / "on" / "model.safetensors")
+
+
+def test_only_a_second_ctrl_c_stops_at_once():
+    with StopRequest().listening() as stop, stop.waiting():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.exit_code == 143
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

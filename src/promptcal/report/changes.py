@@ -22,22 +22,26 @@ def changes_record(directory: RunDirectory, found: Findings) -> dict[str, Any] |
         place = {path: i for i, path in enumerate(found.assignments.paths)}
         moved = [place[row["path"]] for row in rows]
         origins = sorted({(int(row["from_cluster"]), row["from_name"]) for row in rows})
-    except (OSError, ValueError, KeyError) as error:
+        number = {cluster: i for i, (cluster, _) in enumerate(origins)}
+        return {
+            "from": summary["from"],
+            **{count: summary[count] for count in ("images", "moved", "added", "gone")},
+            "renamed": [{**told, "from": found.shown_name(told["from"])} for told in summary["renamed"]],
+            "vanished": [
+                {
+                    **told,
+                    "name": found.shown_name(told["name"]),
+                    "into": told["into"] and found.shown_name(told["into"]),
+                }
+                for told in summary.get("vanished", [])
+            ],
+            "appeared": summary.get("appeared", []),
+            "origins": [found.shown_name(name) for _, name in origins],
+            "image": packed(np.array(moved, dtype="<u4")),
+            "origin": packed(np.array([number[int(row["from_cluster"])] for row in rows], dtype="<u2")),
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(
             f"{directory.changes_file} or {directory.changes_summary_file.name} beside it cannot be read ({error!r}); "
             "fit again with --overwrite"
         ) from error
-    number = {cluster: i for i, (cluster, _) in enumerate(origins)}
-    return {
-        "from": summary["from"],
-        **{count: summary[count] for count in ("images", "moved", "added", "gone")},
-        "renamed": [{**told, "from": found.shown_name(told["from"])} for told in summary["renamed"]],
-        "vanished": [
-            {**told, "name": found.shown_name(told["name"]), "into": told["into"] and found.shown_name(told["into"])}
-            for told in summary.get("vanished", [])
-        ],
-        "appeared": summary.get("appeared", []),
-        "origins": [found.shown_name(name) for _, name in origins],
-        "image": packed(np.array(moved, dtype="<u4")),
-        "origin": packed(np.array([number[int(row["from_cluster"])] for row in rows], dtype="<u2")),
-    }

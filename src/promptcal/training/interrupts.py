@@ -27,13 +27,14 @@ class StopRequest:
         self.signal: int | None = None
         self._on_first = on_first
         self._deadline = deadline
+        self.has_progressed = False  # the clock stops no run before its first step, or it would never get on
         self._waits = False
 
     def __bool__(self) -> bool:
         return self.signal is not None or self._time_is_up()
 
     def _time_is_up(self) -> bool:
-        return self._deadline is not None and time.monotonic() >= self._deadline
+        return self.has_progressed and self._deadline is not None and time.monotonic() >= self._deadline
 
     def heard_by_any(self, group: Group) -> bool:
         """Whether any process of a group was asked to stop, on which all then stop before the same step."""
@@ -72,6 +73,7 @@ class StopRequest:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         is_first = self.signal is None
         self.signal = self.signal or number
-        if not (is_first and self._waits):
+        if not self._waits or (number == signal.SIGINT and not is_first):
             raise KeyboardInterrupt
-        self._on_first()
+        if is_first:  # a scheduler may well send its SIGTERM twice
+            self._on_first()

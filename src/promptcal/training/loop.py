@@ -166,6 +166,7 @@ class Loop:
         self.stage.after_update()
         position.add({"loss": result.loss.detach(), "gradient_norm": norm, **result.logs})
         position.step += 1
+        self.stop.has_progressed = True
 
     def _batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Batch]:
         try:

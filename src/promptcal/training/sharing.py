@@ -23,6 +23,12 @@ _LATER: dict[str, set[str] | None] = {
     "tensorboard": None,
     "variant": None,
     "loss": {"beta", "affinity_temperature"},
+    "gcd": None,  # of methods without a warm-up, or of what stage 2 borrows from them
+    "simgcd": None,
+    "orca": None,
+    "uno": None,
+    "rankstats": None,
+    "estimation": None,
     "switches": {"prompt_head", "own_positive", "keys", "negatives", "threshold_diagonal", "beta_ramp_epochs"},
     "data": {"store", "cache"},
 }
@@ -43,11 +49,18 @@ class SharedWarmup:
 
     def __init__(self, run: str | PathLike[str]) -> None:
         self.directory = RunDirectory(run)
-        results = self.directory.results_file
-        self._results = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
         self._checkpoints = Checkpoints(self.directory.checkpoints_folder)
-        if WARMUP not in self._results or not self._checkpoints.best(WARMUP).exists():
+        self._entry = self._read_entry()
+        if self._entry is None or not self._checkpoints.best(WARMUP).exists():
             raise RunError(f"{self.directory.path} has no finished warm-up to share; let it train that far first")
+
+    def _read_entry(self) -> dict[str, Any] | None:
+        """What its results say of the warm-up, if that is done."""
+        try:
+            found = json.loads(self.directory.results_file.read_text(encoding="utf-8"))[WARMUP]
+            return {key: found[key] for key in ("best_epoch", "epochs", "score")}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
 
     def check(self, config: Config, fingerprint: str) -> None:
         if self.directory.info().get("fingerprint") != fingerprint:
@@ -62,18 +75,25 @@ class SharedWarmup:
 
     def copy_into(self, checkpoints: Checkpoints, metrics: Path) -> dict[str, Any]:
         """Its weights and records for another run; returns its entry for the results."""
+        assert self._entry is not None
+        try:
+            weights = files.read_safetensors(self._checkpoints.best(WARMUP))
+            lines = (self.directory.path / metrics.name).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"the warm-up of {self.directory.path} cannot be read ({error}); warm up anew") from error
         checkpoints.folder.mkdir(parents=True, exist_ok=True)
-        files.write_with(
-            checkpoints.best(WARMUP), lambda temporary: _copy(self._checkpoints.best(WARMUP), Path(temporary))
-        )
-        lines = (self.directory.path / metrics.name).read_text(encoding="utf-8").splitlines()
-        records = [line for line in lines if json.loads(line)["stage"] == WARMUP]
-        files.write_text(metrics, "".join(f"{line}\n" for line in records))
-        return {key: self._results[WARMUP][key] for key in ("best_epoch", "epochs", "score")}
+        own = {name: values for name, values in weights.items() if not name.startswith("classifier.")}  # of stage 2
+        files.write_safetensors(checkpoints.best(WARMUP), own)
+        files.write_text(metrics, "".join(f"{line}\n" for line in lines if _stage(line) == WARMUP))
+        return self._entry
 
 
-def _copy(source: Path, target: Path) -> None:
-    target.write_bytes(source.read_bytes())
+def _stage(line: str) -> str | None:
+    """Of a record; None of one that a killed process did not finish."""
+    try:
+        return json.loads(line)["stage"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _differing(theirs: Any, ours: Any) -> Any:

@@ -25,9 +25,11 @@ class SharedCheckpoints(Checkpoints):
     def load_last(self) -> dict[str, Any] | None:
         return self.group.on_first(super().load_last)
 
+    def what_is_kept(self) -> str:
+        return super().what_is_kept() if self.group.is_first else "the first process has the last checkpoint"
+
     def load_last_weights(self, network: TrainedNetwork) -> None:
-        if self.group.is_first:
-            super().load_last_weights(network)
+        self.group.on_first(lambda: super(SharedCheckpoints, self).load_last_weights(network))
         self.group.copy_from_first(network.trained_parameters().values())
 
     def save_best(self, stage: str, network: TrainedNetwork) -> None:
@@ -35,8 +37,7 @@ class SharedCheckpoints(Checkpoints):
             super().save_best(stage, network)
 
     def load_best(self, stage: str, network: TrainedNetwork) -> None:
-        if self.group.is_first:
-            super().load_best(stage, network)
+        self.group.on_first(lambda: super(SharedCheckpoints, self).load_best(stage, network))
         self.group.copy_from_first(network.trained_parameters().values())
 
 
