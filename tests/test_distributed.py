@@ -146,6 +146,7 @@ def test_a_backbone_that_drops_out_is_refused_by_several(kind):
 def test_a_wish_to_stop_is_heard_by_all(of_another, exit_code):
     another = StopRequest(deadline=0.0 if of_another == "clock" else None)
     another.signal = None if of_another in (0, "clock") else of_another
+    another.has_progressed = True
     told = []
     another.heard_by_any(Overheard(told.append))
     stop = StopRequest()

@@ -40,7 +40,7 @@ class StopRequest:
         """Whether any process of a group was asked to stop, on which all then stop before the same step."""
         heard = group.largest(self.signal or (_CLOCK if self._time_is_up() else 0))
         if heard == _CLOCK:
-            self._deadline = -math.inf
+            self._deadline, self.has_progressed = -math.inf, True
         elif heard and self.signal is None:
             self.signal = heard
         return bool(heard)
@@ -63,7 +63,7 @@ class StopRequest:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """While this lasts, a first signal is only noted."""
+        """While this lasts, a signal is only noted, unless it is a second Ctrl-C."""
         self._waits = True
         try:
             yield
