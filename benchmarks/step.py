@@ -30,7 +30,6 @@ from promptcal.models import Network, PromptedViT
 from promptcal.training.affinity import AffinityStage
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
-from promptcal.training.interrupts import StopRequest
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Reading, Recorder
 from promptcal.training.warmup import WarmupStage
@@ -69,11 +68,8 @@ def stepper(stage: Any, data: TrainingData, config: Config) -> Callable[[], None
         epochs=1,
         optim=config.optim,
         seed=0,
-        look=None,
-        look_every=1,
         checkpoints=Checkpoints(folder),
         recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
-        stop=StopRequest(lambda: None),
     )
     stage.network.train()
 

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.torch import load_file
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the hub's client is imported: no test may use a network
@@ -53,6 +54,20 @@ def small_set() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     truth = data.labels[chosen]
     labels = np.where((truth < 2) & (np.arange(48) % 2 == 0), truth, -1)
     return data.images[chosen], truth, labels
+
+
+@pytest.fixture(scope="session")
+def small_folder(tmp_path_factory, small_set):
+    """The small set as files, with labels.csv beside them."""
+    root = tmp_path_factory.mktemp("images")
+    images, _, labels = small_set
+    lines = ["path,label"]
+    for i, image in enumerate(images):
+        Image.fromarray(image).save(root / f"{i:03d}.png")
+        if labels[i] >= 0:
+            lines.append(f"{i:03d}.png,class {labels[i]}")
+    (root / "labels.csv").write_text("\n".join(lines))
+    return root
 
 
 @pytest.fixture

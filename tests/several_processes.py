@@ -22,7 +22,6 @@ from promptcal.methods import Surroundings, method_of
 from promptcal.models import PromptedViT
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
-from promptcal.training.interrupts import StopRequest
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Recorder
 from promptcal.training.warmup import Distillation
@@ -101,11 +100,8 @@ def trained(name, group, folder):
             epochs=1,
             optim=config.optim,
             seed=0,
-            look=None,
-            look_every=1,
             checkpoints=Checkpoints(folder),
             recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
-            stop=StopRequest(),
         )
         order = torch.cat([data.sampler.epoch(epoch) for epoch in range(-(-steps // data.sampler.steps_per_epoch))])
         for done, batch in enumerate(data.batches(order[:steps], range(steps))):

@@ -16,7 +16,6 @@ from promptcal.device import computing_on
 from promptcal.models import Network, PromptedViT
 from promptcal.training.affinity import AffinityStage
 from promptcal.training.checkpoints import Checkpoints
-from promptcal.training.interrupts import StopRequest
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Reading, Recorder
 from promptcal.training.stage import Batch
@@ -140,11 +139,8 @@ def test_the_watch_over_loss_and_gradient_waits_for_nothing(tmp_path):
         epochs=1,
         optim=config.optim,
         seed=0,
-        look=None,
-        look_every=1,
         checkpoints=Checkpoints(tmp_path),
         recorder=Recorder(tmp_path, Console(quiet=True), tensorboard=False),
-        stop=StopRequest(),
     )
     drawn = list(batches.batches(torch.arange(26 * 32).view(26, 32), range(26)))
     for batch in drawn[:6]:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from promptcal.verbs import fit
 
@@ -22,21 +21,7 @@ ROUNDING = 1e-5  # of embeddings; on smaller images affinities tie, and rounding
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, small_set):
-    """The small set as files, with labels.csv beside them."""
-    root = tmp_path_factory.mktemp("images")
-    images, _, labels = small_set
-    lines = ["path,label"]
-    for i, image in enumerate(images):
-        Image.fromarray(image).save(root / f"{i:03d}.png")
-        if labels[i] >= 0:
-            lines.append(f"{i:03d}.png,class {labels[i]}")
-    (root / "labels.csv").write_text("\n".join(lines))
-    return root
-
-
-@pytest.fixture(scope="module")
-def start(folder, whole_size_settings):
+def start(small_folder, whole_size_settings):
     """``start(output, world, ...)``: a fit as one process, or as several under torchrun."""
 
     def launch(output, world=1, *more, torchrun=(), n_classes=4):
@@ -45,7 +30,7 @@ def start(folder, whole_size_settings):
             program += ["-m", "torch.distributed.run", "--nproc-per-node", str(world), *torchrun]
         if world > 1:
             program.append("--standalone")
-        command = ["-m", "promptcal", "fit", str(folder), "--labels", str(folder / "labels.csv")]
+        command = ["-m", "promptcal", "fit", str(small_folder), "--labels", str(small_folder / "labels.csv")]
         command += ["--n-classes", str(n_classes), "--output", str(output), "--seed", "3", "--no-report"]
         for setting in (*whole_size_settings, *more):
             command += ["--set", setting] if not setting.startswith("-") else [setting]
@@ -108,12 +93,12 @@ def pid_of(rank, torchrun):
 
 
 def test_a_fit_of_two_processes_is_that_of_one_and_only_the_first_speaks(
-    finished, folder, whole_size_settings, tmp_path
+    finished, small_folder, whole_size_settings, tmp_path
 ):
     out, errors = finished(tmp_path / "two", 2)
     given = {
-        "images": folder,
-        "labels": folder / "labels.csv",
+        "images": small_folder,
+        "labels": small_folder / "labels.csv",
         "n_classes": 4,
         "seed": 3,
         "overrides": whole_size_settings,

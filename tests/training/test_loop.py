@@ -17,7 +17,6 @@ from promptcal.errors import Interrupted, TrainingError
 from promptcal.run import build_network
 from promptcal.training.affinity import AffinityStage
 from promptcal.training.checkpoints import Checkpoints
-from promptcal.training.interrupts import StopRequest
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Recorder
 from promptcal.training.selection import Look
@@ -48,7 +47,6 @@ def run_loop(scene, folder, look=None, look_every=1, epochs=3):
         look_every=look_every,
         checkpoints=Checkpoints(folder),
         recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
-        stop=StopRequest(),
     )
     loop.run()
     return loop
@@ -136,11 +134,8 @@ def a_loop(scene, folder, epochs=3):
         epochs=epochs,
         optim=config.optim,
         seed=0,
-        look=None,
-        look_every=1,
         checkpoints=Checkpoints(folder),
         recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
-        stop=StopRequest(),
     )
 
 

@@ -8,7 +8,6 @@ import time
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from promptcal.errors import ConfigError, Interrupted, RunError
@@ -19,24 +18,10 @@ from promptcal.verbs import fit
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, small_set):
-    """The small set as files, with labels.csv beside them."""
-    root = tmp_path_factory.mktemp("images")
-    images, _, labels = small_set
-    lines = ["path,label"]
-    for i, image in enumerate(images):
-        Image.fromarray(image).save(root / f"{i:03d}.png")
-        if labels[i] >= 0:
-            lines.append(f"{i:03d}.png,class {labels[i]}")
-    (root / "labels.csv").write_text("\n".join(lines))
-    return root
-
-
-@pytest.fixture(scope="module")
-def arguments(folder, quick_settings):
+def arguments(small_folder, quick_settings):
     return {
-        "images": folder,
-        "labels": folder / "labels.csv",
+        "images": small_folder,
+        "labels": small_folder / "labels.csv",
         "n_classes": 4,
         "overrides": quick_settings,
         "progress": False,

@@ -91,15 +91,16 @@ class Loop:
         epochs: int,
         optim: OptimConfig,
         seed: int,
-        look: Callable[[], Look] | None,
-        look_every: int,
         checkpoints: Checkpoints,
         recorder: Recorder,
-        stop: StopRequest,
+        look: Callable[[], Look] | None = None,
+        look_every: int = 1,
+        stop: StopRequest | None = None,
     ) -> None:
         self.stage, self.data, self.epochs, self.optim, self.seed = stage, data, epochs, optim, seed
         self.look, self.look_every = look, look_every
-        self.checkpoints, self.recorder, self.stop = checkpoints, recorder, stop
+        self.checkpoints, self.recorder = checkpoints, recorder
+        self.stop = StopRequest() if stop is None else stop  # one that is not set is as good as False
         self.position = Position()
         self.parameters = stage.network.trained_parameters()
         self.optimiser = torch.optim.SGD(
