@@ -1,6 +1,7 @@
-"""Settings: the paper's defaults, the two variants, where values come from, and what is refused."""
+"""Settings: the paper's defaults, the variants, where values come from, and what is refused."""
 
 import copy
+from importlib import resources
 from types import MappingProxyType
 
 import pytest
@@ -101,6 +102,44 @@ def test_an_explicit_switch_wins_over_the_variant(switch):
     expected = {**PAPER, switch: official}
     assert plain(config(**values), "switches") == expected
     assert plain(config("variant=paper", f"switches.{switch}={official}"), "switches") == expected
+
+
+RECOMMENDED = yaml.safe_load((resources.files("promptcal") / "presets/variants/recommended.yaml").read_text("utf-8"))
+
+
+def recommended_settings(found):
+    return {section: {key: plain(found, section, key) for key in keys} for section, keys in RECOMMENDED.items()}
+
+
+def test_the_recommended_variant_sets_what_its_file_says_and_nothing_else():
+    official, recommended = plain(config()), plain(config("variant=recommended"))
+    for section, keys in RECOMMENDED.items():
+        assert official[section] != recommended[section]
+        official[section] |= keys
+    assert recommended == {**official, "variant": "recommended"}
+
+
+@pytest.mark.parametrize("preset", [name for name in presets() if name != "quick"])
+def test_the_recommended_variant_stands_above_a_benchmarks_preset_and_below_what_is_asked_for(preset):
+    values = {"n_classes": 100, "variant": "recommended"}
+    assert recommended_settings(load_config(preset=preset, values=values)) == RECOMMENDED
+    asked = load_config(preset=preset, overrides=["affinity.quantile=0.3", "variant=recommended"], values=values)
+    assert asked.affinity.quantile == 0.3
+    assert asked.optim.lr == RECOMMENDED["optim"]["lr"]
+
+
+def test_another_variant_than_a_files_takes_its_settings_back(written):
+    saved = load_config(preset="cifar100", values={"variant": "recommended"})
+    official = load_config(preset="cifar100")
+    assert load_config(preset="cifar100", file=written(saved.to_yaml()), overrides=["variant=official"]) == official
+    assert load_config(preset="cifar100", file=written(official.to_yaml()), overrides=["variant=recommended"]) == saved
+    assert load_config(file=written(saved.to_yaml())) == saved
+
+
+def test_the_recommended_variant_is_of_promptcal_only():
+    assert config("variant=recommended", "method=promptcal-warmup").optim.lr == RECOMMENDED["optim"]["lr"]
+    with pytest.raises(ConfigError, match="variant recommended is of the method promptcal; leave it out with gcd"):
+        config("variant=recommended", "method=gcd")
 
 
 @pytest.mark.parametrize(("memory", "n_classes", "k"), [(4096, 100, 10), (4096, 200, 5), (20000, 683, 7), (8, 100, 1)])

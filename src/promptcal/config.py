@@ -1,9 +1,11 @@
 """Every setting of a run: typed, defaulted as in the paper, unknown keys refused, YAML in and out.
 
-`variant` chooses between what produced the published numbers (`official`) and what the text says (`paper`);
-it only fills in the `switches`, each of which can be set on its own.
+`variant` chooses between what produced the published numbers (`official`), what the text says (`paper`) and what gave
+the best clusters in our own measurements (`recommended`). It only fills in settings, each of which can be set on its
+own: `presets/variants` has them.
 """
 
+import copy
 import difflib
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
@@ -250,18 +252,8 @@ class SwitchConfig(_Section):
     beta_ramp_epochs: float = Field(2.0, ge=0)
 
 
-_PAPER_SWITCHES: dict[str, Any] = {
-    "prompt_pooling": "mean-of-normalised",
-    "prompt_head": "from-warmup",
-    "own_positive": "other-view",
-    "keys": "memory-and-batch",
-    "negatives": "whole-budget",
-    "threshold_diagonal": False,
-    "beta_ramp_epochs": 0.0,
-}
-
-
 MethodName = Literal["promptcal", "promptcal-warmup", "gcd", "simgcd", "orca", "uno", "rankstats", "kmeans"]
+VariantName = Literal["official", "paper", "recommended"]
 
 
 class Config(_Section):
@@ -284,7 +276,7 @@ class Config(_Section):
         description="only algorithms that repeat themselves bit by bit, which on a GPU costs speed; a CPU's do anyway",
     )
     method: MethodName = "promptcal"
-    variant: Literal["official", "paper"] = "official"
+    variant: VariantName = "official"
     model: ModelConfig = Field(default_factory=lambda: ModelConfig())
     data: DataConfig = Field(default_factory=lambda: DataConfig())
     loss: LossConfig = Field(default_factory=lambda: LossConfig())
@@ -304,12 +296,18 @@ class Config(_Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_switches(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("variant") == "paper":
-            given = values.get("switches") or {}
-            if isinstance(given, dict):
-                values = {**values, "switches": {**_PAPER_SWITCHES, **given}}
+    def _fill_from_variant(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            filled = variant_preset(values.get("variant"))
+            _merge(filled, values)
+            return filled
         return values
+
+    @model_validator(mode="after")
+    def _recommended_is_of_promptcal(self) -> "Config":
+        if self.variant == "recommended" and not self.method.startswith("promptcal"):
+            raise ValueError(f"variant recommended is of the method promptcal; leave it out with {self.method}")
+        return self
 
     @model_validator(mode="after")
     def _class_token_where_it_is_alone(self) -> "Config":
@@ -349,6 +347,14 @@ def method_preset(name: Any, preset: str | None = None) -> dict[str, Any]:
     return found
 
 
+def variant_preset(name: Any) -> dict[str, Any]:
+    """What a variant sets; nothing for the official one, or for a name validation will refuse."""
+    if name not in get_args(VariantName) or name == "official":
+        return {}
+    file = resources.files("promptcal") / "presets" / "variants" / f"{name}.yaml"
+    return _parse_yaml(file.read_text("utf-8"), f"the variant {name}")
+
+
 def load_config(
     *,
     preset: str | None = None,
@@ -357,7 +363,8 @@ def load_config(
     values: Mapping[str, Any] | None = None,
     estimate: Callable[[Config], int] | None = None,
 ) -> Config:
-    """Defaults, a preset, the method's own preset, a YAML file, `values`, `a.b=value` overrides: the later one wins.
+    """Defaults, a preset, the variant's and the method's own, a YAML file, `values`, `a.b=value` overrides: the later
+    one wins.
 
     Where the number of classes is "auto", ``estimate`` is asked for it, given all the other settings.
     """
@@ -380,10 +387,11 @@ def load_config(
             raise ConfigError(f"the config file {path} is not text; give a YAML file") from error
         layers.append(_parse_yaml(text, str(path)))
     layers += [values or {}, *map(_parse_override, overrides)]
-    chosen = [layer["method"] for layer in [merged, *layers] if "method" in layer]
-    _merge(merged, method_preset(chosen[-1], preset) if chosen else {})
+    _merge(merged, variant_preset(_chosen("variant", [merged, *layers])))
+    _merge(merged, method_preset(_chosen("method", [merged, *layers]), preset))
+    below = copy.deepcopy(merged)
     for layer in layers:
-        _add_layer(merged, layer)
+        _add_layer(merged, layer, below)
     if merged.get("n_classes") == "auto":
         if estimate is None:
             raise ConfigError("n_classes=auto needs images to estimate it by; use it with fit, or give a number")
@@ -422,13 +430,31 @@ def _parse_override(override: str) -> dict[str, Any]:
     return nested
 
 
-def _add_layer(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    """Merge a later source; one that changes the variant leaves no switches of the earlier one."""
-    if layer.get("variant", into.get("variant")) != into.get("variant", "official"):
-        into.pop("switches", None)
+def _chosen(key: str, layers: Iterable[Mapping[str, Any]]) -> Any:
+    """What the last of the sources that speak of it says."""
+    return next((layer[key] for layer in reversed([*layers]) if key in layer), None)
+
+
+def _add_layer(into: dict[str, Any], layer: Mapping[str, Any], below: Mapping[str, Any]) -> None:
+    """Merge a later source; one that changes an earlier one's variant leaves nothing of what that has set.
+
+    ``below`` is what all sources are laid upon, the variant chosen in the end included.
+    """
+    before = into.get("variant")
+    if before is not None and layer.get("variant", before) != before:
+        for settings in map(variant_preset, get_args(VariantName)):
+            _put_back(into, below, settings)
     if "n_classes" in layer:
         into.pop("n_classes_estimated", None)
     _merge(into, layer)
+
+
+def _put_back(into: dict[str, Any], below: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Have these settings as they are below."""
+    for section, keys in settings.items():
+        if isinstance(into.get(section), Mapping):  # else nothing is set, or what validation will refuse
+            others = {key: value for key, value in into[section].items() if key not in keys}
+            into[section] = others | {key: value for key, value in below.get(section, {}).items() if key in keys}
 
 
 def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:

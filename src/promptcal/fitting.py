@@ -93,7 +93,8 @@ class Fit:
         self.class_count = class_count
         self.device = choose_device(config.device)
         self.group = distributed.group()
-        self.checkpoints = SharedCheckpoints(directory.checkpoints_folder, self.group)
+        self.checkpoints = SharedCheckpoints(directory.checkpoints_folder, self.group, self._spent)
+        self.spent_before = 0.0  # by the pieces of the run before this one, up to the checkpoint it goes on from
         self.results: dict[str, Any] = {}
         self.group.check(config.data.batch_size, self.device)
         if config.selection.by == "oracle" and problem.truth is None:
@@ -123,6 +124,10 @@ class Fit:
                 raise RunError(
                     f"{_in_words(error)}; {self.checkpoints.what_is_kept()}: mend that, then run the same command {how}"
                 ) from error
+
+    def _spent(self) -> float:
+        """Seconds this run has taken so far, in all its pieces."""
+        return self.spent_before + time.monotonic() - self.started
 
     def _run(self, resume: bool, skip_unreadable: bool) -> None:
         self._build()
@@ -275,6 +280,7 @@ class Fit:
         if not stages:
             return
         state = self.checkpoints.load_last() if resume else None
+        self.spent_before = state.get("seconds", 0.0) if state else 0.0
         self.recorder = recorder_of(self.group, self.directory.path, self.console, tensorboard=self.config.tensorboard)
         self.recorder.rewind(state["records"] if state else 0)  # forget what came after the last checkpoint
         labels = np.where(self.held_out >= 0, -1, self.problem.labels)
@@ -602,7 +608,7 @@ class Fit:
         self._keep_for_reports(store, assignments)
         protocol = "transductive" if self.problem.inductive is None else "inductive"
         self.results |= {"method": self.config.method, "protocol": protocol}
-        self.results["seconds"] = round(time.monotonic() - self.started, 1)
+        self.results["seconds"] = round(self._spent(), 1)
         files.write_json(directory.results_file, self.results)
         info = directory.info()
         info["sha256"] = {

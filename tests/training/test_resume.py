@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from promptcal.errors import ConfigError, Interrupted, RunError
+from promptcal.files import read_torch, save_torch, write_with
 from promptcal.models import CosineClassifier
 from promptcal.training.interrupts import StopRequest
 from promptcal.training.loop import Loop
@@ -117,6 +118,20 @@ def test_stopped_by_the_clock_and_resumed(outcome, tmp_path, arguments, uninterr
         fit(**arguments, output=tmp_path / "run", stop_after=1e-6, resume=True)
     fit(**arguments, output=tmp_path / "run", stop_after=60, resume=True)
     assert outcome(tmp_path / "run") == uninterrupted
+
+
+def test_the_seconds_of_a_run_are_those_of_all_its_pieces(tmp_path, arguments):
+    with pytest.raises(Interrupted):
+        fit(**arguments, output=tmp_path / "run", stop_after=1e-6)
+    last = tmp_path / "run" / "checkpoints" / "last.pt"
+    state = read_torch(last)
+    assert 0 < state["seconds"] < 1000
+    write_with(last, lambda temporary: save_torch({**state, "seconds": 1000.0}, temporary))
+    with pytest.raises(Interrupted):
+        fit(**arguments, output=tmp_path / "run", stop_after=1e-6, resume=True)
+    assert 1000 < read_torch(last)["seconds"] < 2000
+    fit(**arguments, output=tmp_path / "run", resume=True)
+    assert 1000 < json.loads((tmp_path / "run" / "results.json").read_text())["seconds"] < 2000
 
 
 def test_minutes_must_be_above_nothing(tmp_path, arguments):

@@ -1,7 +1,7 @@
 """Checkpoints on disk: `last.pt` to go on from exactly, `previous.pt` the one before it, and best weights by stage."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,14 @@ _PARTS = ("stage", "position", "network", "optimiser", "stage_state", "records",
 
 
 class Checkpoints:
-    """Every file is written under a temporary name and renamed, and has a checksum, so a file that is read is whole."""
+    """Every file is written under a temporary name and renamed, and has a checksum, so a file that is read is whole.
 
-    def __init__(self, folder: Path) -> None:
+    ``spent`` says how many seconds the run has taken so far, in all its pieces.
+    """
+
+    def __init__(self, folder: Path, spent: Callable[[], float] = lambda: 0.0) -> None:
         self.folder = folder
+        self.spent = spent
 
     @property
     def last(self) -> Path:
@@ -38,7 +42,7 @@ class Checkpoints:
     def save_last(self, state: dict[str, Any]) -> None:
         """The last checkpoint becomes the previous one; until the new one is whole, both are as they were."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        whole = {"format": FORMAT, **state, "random": random_states()}
+        whole = {"format": FORMAT, **state, "seconds": self.spent(), "random": random_states()}
         write_with(self.last, lambda temporary: save_torch(whole, temporary), keep_as=self.previous)
 
     def load_last(self) -> dict[str, Any] | None:
@@ -74,7 +78,8 @@ class Checkpoints:
         """Of a format that is known, and with all that a run goes on from."""
         if isinstance(state, dict):
             check_format(state.get("format", FIRST_FORMAT), FORMAT, FIRST_FORMAT, f"the checkpoint {self.last}")
-        if not isinstance(state, dict) or any(key not in state for key in _PARTS):
+        is_one = isinstance(state, dict) and all(key in state for key in _PARTS)
+        if not is_one or not isinstance(state.get("seconds", 0.0), float):
             raise RunError(f"the checkpoint {self.last} is not one of a fit; start the run anew with --overwrite")
         return state
 

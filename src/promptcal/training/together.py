@@ -1,5 +1,6 @@
 """Checkpoints and records of several processes: the first one's, for all. A process alone has them as they are."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from promptcal.training.recorder import Recorder
 class SharedCheckpoints(Checkpoints):
     """Written and read by the first process alone, which hands on what it reads: no other need see the folder."""
 
-    def __init__(self, folder: Path, group: Group) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, group: Group, spent: Callable[[], float]) -> None:
+        super().__init__(folder, spent)
         self.group = group
 
     def save_last(self, state: dict[str, Any]) -> None:
