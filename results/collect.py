@@ -18,6 +18,7 @@ from promptcal.data.benchmarks import setup
 
 HERE = Path(__file__).parent
 OF_THE_PLACE = {"model.weights", "data.cache", "tensorboard", "device"}  # settings that say where, not what
+SAID_ELSEWHERE = {"seed", "variant"}  # the values a variant sets are all named
 KEPT = ("loss", "affinity", "positives", "without_positives", "precision", "recall", "threshold", "known", "silhouette")
 
 
@@ -31,7 +32,7 @@ def collect(benchmark: str, run: Path) -> dict[str, Any]:
         "benchmark": benchmark,
         "method": config["method"],
         "seed": config["seed"],
-        "settings": {key: value for key, value in chosen.items() if value != usual.get(key) and key != "seed"},
+        "settings": {k: v for k, v in chosen.items() if v != usual.get(k) and k not in SAID_ELSEWHERE},
         "config_hash": hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8],
         "seconds": results["seconds"],
         "accuracy": {

@@ -1,10 +1,11 @@
-"""Make the tables of `docs/results.md` and its figures from `results/runs`, as `results/tables.yaml` lists them.
+"""Make the tables of `docs/results.md` and its figures from what is kept here, as `results/tables.yaml` lists them.
 
 python results/make.py
 """
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -21,9 +22,15 @@ def run(name: str) -> dict[str, Any]:
     return json.loads((HERE / "runs" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def accuracies(runs: list[dict[str, Any]], which: str) -> str:
+def read_out(name: str, how: str) -> dict[str, float]:
+    """The accuracy of a run read in another way, the mean over the seeds of k-means."""
+    found = json.loads((HERE / "readouts" / f"{name}.json").read_text(encoding="utf-8"))[how]
+    return {part: mean(accuracy[part] for accuracy in found) for part in PARTS}
+
+
+def in_words(accuracies: list[dict[str, float]]) -> str:
     """All / Known / New in %, of several seeds mean +- standard deviation."""
-    found = [[100 * r["accuracy"][which][part] for r in runs] for part in PARTS]
+    found = [[100 * accuracy[part] for accuracy in accuracies] for part in PARTS]
     return " / ".join(f"{mean(v):.1f}" + (f" ± {stdev(v):.1f}" if len(v) > 1 else "") for v in found)
 
 
@@ -31,15 +38,28 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| | selected epoch | last epoch | seeds | epochs | config |", "|---|---|---|---|---|---|"]
     for row in rows:
         runs, stage = [run(name) for name in row["runs"]], row.get("stage")
-        if stage is None:
-            scores = [accuracies(runs, which) for which in ("selected", "last")]
-            epochs = " + ".join(str(n) for n in _epochs(runs[0]).values())
-        else:
-            scores = [accuracies(runs, stage), ""]
+        epochs = " + ".join(str(n) for n in _epochs(runs[0]).values())
+        if stage is not None:
+            scores = [in_words([r["accuracy"][stage] for r in runs]), ""]
             epochs = str(_epochs(runs[0]).get(stage, ""))
+        elif "readout" in row:
+            scores = ["", in_words([read_out(name, row["readout"]) for name in row["runs"]])]
+        else:
+            scores = [in_words([r["accuracy"][which] for r in runs]) for which in ("selected", "last")]
         hashes = "" if stage == "kmeans" else ", ".join(f"`{r['config_hash']}`" for r in runs)
         cells = [row["label"], *scores, str(len(runs)), epochs, hashes]
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def readout_table(rows: list[dict[str, Any]], hows: list[str]) -> str:
+    lines = [f"| | {' | '.join(hows)} | seeds |", "|---" * (len(hows) + 2) + "|"]
+    for row in rows:
+        cells = [
+            in_words([read_out(name, how) for name in row["runs"]]) for how in hows if how in row.get("only", hows)
+        ]
+        cells += [""] * (len(hows) - len(cells))
+        lines.append(f"| {' | '.join([row['label'], *cells, str(len(row['runs']))])} |")
     return "\n".join(lines)
 
 
@@ -80,16 +100,22 @@ def tables() -> dict[str, str]:
     return {
         **{name: table(rows) for name, rows in wanted["tables"].items()},
         **{name: graph_table(rows) for name, rows in wanted["graphs"].items()},
+        **{name: readout_table(found["rows"], found["readouts"]) for name, found in wanted["readouts"].items()},
     }
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def draw_graph_statistics(names: list[str], file: Path) -> None:
     """Positives per query, precision, recall and empty rows over the epochs of stage 2, known and new classes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = _figure(11, 3.8)
     shown = ("positives", "precision", "recall", "without_positives")
     for axes, name in zip(figure.subplots(1, 4), shown, strict=True):
         for number, run_name in enumerate(names):
@@ -107,15 +133,62 @@ def draw_graph_statistics(names: list[str], file: Path) -> None:
         axes.set_ylim(bottom=0)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize="small", frameon=False)
-    figure.set_figheight(3.8)
     figure.savefig(file, dpi=110)
+
+
+def draw_looks(names: list[str], file: Path) -> None:
+    """What the looks at labels kept back said over all epochs: known classes, and the silhouette in stage 2."""
+    figure = _figure(11, 3.6)
+    shown = {"validation/known": "known classes, labels kept back", "validation/silhouette": "silhouette, new"}
+    for axes, (key, title) in zip(figure.subplots(1, 2), shown.items(), strict=True):
+        for name in names:
+            records = run(name)["records"]
+            before = {"affinity": _epochs(run(name)).get("warmup", 0)}
+            looks = [(r["epoch"] + before.get(r["stage"], 0), r[key]) for r in records if key in r]
+            axes.plot(*zip(*looks, strict=True) if looks else ([], []), ".-", label=name)
+        axes.set_title(title)
+        axes.set_xlabel("epoch")
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize="small", frameon=False
+    )
+    figure.savefig(file, dpi=110)
+
+
+def draw_maps(name: str, file: Path) -> None:
+    """t-SNE before and after training: a colour for each class, known ones as dots, new ones as crosses."""
+    found = json.loads((HERE / "maps" / f"{name}.json").read_text(encoding="utf-8"))
+    figure = _figure(11, 5.6)
+    classes = sorted(set(found["classes"]), key=lambda c: (not found["known"][found["classes"].index(c)], c))
+    for axes, when in zip(figure.subplots(1, 2), ("before", "after"), strict=True):
+        for number, of_class in enumerate(classes):
+            places = [i for i, c in enumerate(found["classes"]) if c == of_class]
+            known = found["known"][places[0]]
+            x, y = zip(*(found[when][i] for i in places), strict=True)
+            style = {"marker": "o", "s": 5} if known else {"marker": "x", "s": 14, "linewidths": 0.8}
+            colour = f"C{number % 10}"
+            axes.scatter(x, y, color=colour, label=of_class.replace("_", " "), **style)
+        axes.set_title({"before": "the frozen backbone", "after": "after training"}[when])
+        axes.set_xticks([])
+        axes.set_yticks([])
+    figure.legend(
+        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=10, fontsize="small", frameon=False
+    )
+    figure.savefig(file, dpi=110)
+
+
+DRAWN_BY: dict[str, Callable[[Any, Path], None]] = {
+    "graph": draw_graph_statistics,
+    "looks": draw_looks,
+    "maps": draw_maps,
+}
 
 
 def main() -> None:
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), tables()), encoding="utf-8")
     wanted = yaml.safe_load((HERE / "tables.yaml").read_text(encoding="utf-8"))
-    for file, names in wanted["figures"].items():
-        draw_graph_statistics(names, PAGE.parent / file)
+    for kind, figures in wanted["figures"].items():
+        for file, shown in figures.items():
+            DRAWN_BY[kind](shown, PAGE.parent / file)
 
 
 if __name__ == "__main__":
