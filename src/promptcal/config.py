@@ -72,6 +72,12 @@ class DataConfig(_Section):
     )
     cache: str | None = Field(None, description="folder to keep decoded images in for the next run")
     batch_size: int = Field(128, ge=2, description="images a batch, two views each")
+    zoom: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="least share of a crop's area that a view to train on shows, enlarged; 1: plain crops",
+    )
     validation_fraction: float = Field(
         0.1, ge=0, lt=1, description="share of each class's labels kept back to select a checkpoint by"
     )

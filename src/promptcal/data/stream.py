@@ -94,9 +94,16 @@ class _Batches(Dataset["Tensor | str"]):
     """Item k is batch k of views, made in a worker by the very code that serves stored images; or what is wrong."""
 
     def __init__(
-        self, source: StreamedImages, size: int, order: Tensor, seeds: Sequence[int] | None, part: slice = WHOLE
+        self,
+        source: StreamedImages,
+        size: int,
+        order: Tensor,
+        seeds: Sequence[int] | None = None,
+        part: slice = WHOLE,
+        zoom: float = 1.0,
     ) -> None:
         self.source, self.size, self.order, self.seeds, self.part = source, size, order, seeds, part
+        self.zoom = zoom
 
     def __len__(self) -> int:
         return len(self.order)
@@ -111,7 +118,7 @@ class _Batches(Dataset["Tensor | str"]):
         chosen, place = self.order[k][self.part].unique(return_inverse=True)  # an image drawn twice is decoded once
         store = ImageStore.of([self.source.image(int(i)) for i in chosen])
         unchanged = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)
-        view = View(store, self.size, *unchanged)
+        view = View(store, self.size, *unchanged, zoom=self.zoom)
         if self.seeds is None:
             views = view.centre(place)
         else:
@@ -162,10 +169,12 @@ class StreamedView:
         mean: tuple[float, float, float],
         std: tuple[float, float, float],
         *,
+        zoom: float = 1.0,
         device: torch.device | str = "cpu",
         workers: int | None = None,
     ) -> None:
         self.source = source
+        self.zoom = zoom
         self.size = size
         self.device = torch.device(device)
         self.normalise = Normalise(mean, std, self.device)
@@ -173,14 +182,14 @@ class StreamedView:
 
     def batches(self, order: Tensor, seeds: Sequence[int], part: slice = WHOLE) -> Iterator[Tensor]:
         """As `View.batches`."""
-        return self._loaded(_Batches(self.source, self.size, order, seeds, part))
+        return self._loaded(_Batches(self.source, self.size, order, seeds, part, self.zoom))
 
     def centres(self, images: Tensor, batch_size: int) -> Iterator[Tensor]:
         """As `View.centres`."""
         full = len(images) // batch_size * batch_size
         for part in (images[:full].view(-1, batch_size), images[full:].view(1, -1)):
             if part.numel():
-                yield from self._loaded(_Batches(self.source, self.size, part, None))
+                yield from self._loaded(_Batches(self.source, self.size, part))
 
     def _loaded(self, batches: _Batches) -> Iterator[Tensor]:
         pinned = self.device.type == "cuda"

@@ -1,4 +1,4 @@
-"""Views of stored images: random crop and flip to train on, the centre crop to look at."""
+"""Views of stored images: random crop, flip and, if asked for, zoom to train on, the centre crop to look at."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from promptcal.data.enlarge import enlarged_crops, enlarging_matrix
 from promptcal.data.store import ImageStore
+from promptcal.data.zoom import between_pixels, each_zoomed, zoomed
 
 WHOLE = slice(None)
 
@@ -47,7 +48,8 @@ class View:
     """Crops of ``size`` pixels, normalised with the backbone's mean and standard deviation, on ``device``.
 
     The crops are those of images with a shorter side of ``resize``; a store of smaller images is enlarged to
-    that as they are cropped. With ``reuse``, on a CPU, what a call returns is overwritten by the next call for as
+    that as they are cropped. Random views with a ``zoom`` below 1 show a square of that share of a crop's area or more,
+    enlarged to a crop. With ``reuse``, on a CPU, what a call returns is overwritten by the next call for as
     many images: the training loop's views, asked for anew at every step, would cost more than cropping them.
     """
 
@@ -59,10 +61,12 @@ class View:
         std: tuple[float, float, float],
         *,
         resize: int | None = None,
+        zoom: float = 1.0,
         device: torch.device | str | None = None,
         reuse: bool = False,
     ) -> None:
         self.store = store
+        self.zoom = zoom
         self.reuse = reuse
         self.size = size
         self.device = torch.device(device) if device is not None else store.device
@@ -88,21 +92,21 @@ class View:
         """One random crop, mirrored half of the time, of each image; ``generator`` is the host's."""
         return self.cropped(index, self.draws(len(index), generator))
 
-    @staticmethod
-    def draws(n: int, generator: torch.Generator) -> Tensor:
-        """What decides over n crops: 3 x n random numbers."""
-        return torch.rand(3, n, generator=generator)
+    def draws(self, n: int, generator: torch.Generator) -> Tensor:
+        """What decides over n crops: 3 x n random numbers, and n more if they are zoomed."""
+        return torch.rand(3 if self.zoom == 1 else 4, n, generator=generator)
 
-    @classmethod
-    def draws_of_two(cls, n: int, seed: int, part: slice = WHOLE) -> Tensor:
+    def draws_of_two(self, n: int, seed: int, part: slice = WHOLE) -> Tensor:
         """The same for two views of each of n images; of the images in ``part``, what they have among all n."""
-        draws = cls.draws(2 * n, torch.Generator().manual_seed(seed))
-        return draws if part == WHOLE else draws.view(3, 2, n)[:, :, part].flatten(1)
+        draws = self.draws(2 * n, torch.Generator().manual_seed(seed))
+        return draws if part == WHOLE else draws.view(len(draws), 2, n)[:, :, part].flatten(1)
 
     def cropped(self, index: Tensor, draws: Tensor) -> Tensor:
-        """A crop of each image, down, across and mirrored as its three ``draws`` say."""
+        """A crop of each image, down, across and mirrored as its three ``draws`` say, zoomed as the fourth does."""
         index = index.to(self.store.device, non_blocking=True)
         draws = draws.to(self.store.device, non_blocking=True)
+        if len(draws) == 4:
+            return self._zoomed(index, draws)
         spare_rows, spare_columns = self._spare(index)
         top = (draws[0] * (spare_rows + 1)).long().clamp(max=spare_rows)
         left = (draws[1] * (spare_columns + 1)).long().clamp(max=spare_columns)
@@ -139,20 +143,41 @@ class View:
             return self.normalise(self._enlarged(index, top, left, flip).to(self.device, non_blocking=True))
         if self.store.device.type != "cpu":
             return self.normalise(self.store.crop(index, top, left, self.size, flip))
-        crops = self.store.each_crop(index, top, left, self.size, flip)
+        return self._normalised(self.store.each_crop(index, top, left, self.size, flip), len(index))
+
+    def _zoomed(self, index: Tensor, draws: Tensor) -> Tensor:
+        extent = self.size * torch.sqrt(self.zoom + (1 - self.zoom) * draws[3])
+        spare_rows, spare_columns = self._spare(index)
+        heights, widths = spare_rows + self.size, spare_columns + self.size
+        rows = between_pixels(draws[0] * (heights - extent), extent, heights, self.size)
+        columns = between_pixels(draws[1] * (widths - extent), extent, widths, self.size, draws[2] < 0.5)
+        if self._enlarging is not None:
+            down, across = self._enlarging
+            crops = enlarged_crops(self._whole(index), rows.mixed(down), columns.mixed(across))
+            return self.normalise(crops.to(self.device, non_blocking=True))
+        if self.store.device.type != "cpu":
+            return self.normalise(zoomed(self.store, index, rows, columns))
+        return self._normalised(each_zoomed(self.store, index, rows, columns), len(index))
+
+    def _normalised(self, crops: Iterator[Tensor], n: int) -> Tensor:
+        """Crops from host memory, on the device."""
         if self.device.type == "cpu":
-            return self._normalised_one_by_one(crops, len(index))
-        return self.normalise(self._staged(crops, len(index)))
+            return self._normalised_one_by_one(crops, n)
+        return self.normalise(self._staged(crops, n))
 
     def _enlarged(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
         assert self._enlarging is not None
         down, across = self._enlarging
-        height, width = down.shape[1], across.shape[1]
         steps = torch.arange(self.size, device=self.store.device)
         rows = down[top.unsqueeze(1) + steps]
         columns = across[left.unsqueeze(1) + torch.where(flip.unsqueeze(1), steps.flip(0), steps)]
-        whole = self.store.pixels.view(-1, 3, height, width)[index]
-        return enlarged_crops(whole, rows, columns)
+        return enlarged_crops(self._whole(index), rows, columns)
+
+    def _whole(self, index: Tensor) -> Tensor:
+        """Stored images that are to be enlarged, as they are."""
+        assert self._enlarging is not None
+        height, width = (matrix.shape[1] for matrix in self._enlarging)
+        return self.store.pixels.view(-1, 3, height, width)[index]
 
     def _normalised_one_by_one(self, crops: Iterator[Tensor], n: int) -> Tensor:
         """Each crop while it is in the processor's cache."""
