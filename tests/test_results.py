@@ -1,6 +1,7 @@
 """The tables of docs/results.md are those that results/make.py makes of the runs kept in results/runs."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,15 +9,43 @@ import pytest
 import yaml
 from PIL import Image
 
+from promptcal.data import ImageSet
+from promptcal.problem import Problem
+from promptcal.verbs import fit
+
 ROOT = Path(__file__).parent.parent
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "results" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def make():
-    spec = importlib.util.spec_from_file_location("make", ROOT / "results" / "make.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("make")
+
+
+@pytest.fixture(scope="module")
+def finished(small_folder, small_set, quick_settings, tmp_path_factory):
+    """A run that kept its teacher, and its problem."""
+    _, truth, labels = small_set
+    truth = [f"class {t}" for t in truth]
+    settings = (*quick_settings, "affinity.keep=teacher", "affinity.classifier=1.0", "selection.by=last")
+    run = fit(
+        images=small_folder,
+        labels=small_folder / "labels.csv",
+        truth=truth,
+        n_classes=4,
+        overrides=settings,
+        output=tmp_path_factory.mktemp("finished") / "run",
+        progress=False,
+    )
+    images = ImageSet.of(small_folder)
+    problem = Problem.of(images, [None if n < 0 else f"class {n}" for n in labels], truth)
+    return problem, run.directory
 
 
 def test_the_page_is_up_to_date(make):
@@ -52,3 +81,25 @@ def test_a_figure_is_made_of_what_is_kept(make, tmp_path, kind, of_what):
     make.DRAWN_BY[kind](of_what, tmp_path / "figure.png")
     picture = np.asarray(Image.open(tmp_path / "figure.png").convert("RGB"))
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
+
+
+def test_other_readouts_are_of_the_weights_a_run_ended_with(finished):
+    problem, directory = finished
+    found = script("readouts").readouts(problem, directory, None, repeats=2)
+    tokens = ("cls", "cls and [P]", "classifier")
+    assert list(found) == [f"{whose}, {token}" for whose in ("student", "teacher") for token in tokens]
+    assert found["teacher, cls"][0] == json.loads(directory.results_file.read_text())["scores"]["last"]
+    assert [len(accuracies) for accuracies in found.values()] == [2, 2, 1] * 2
+
+
+def test_maps_are_of_unlabelled_images_before_and_after(finished):
+    problem, directory = finished
+    tsne = script("tsne")
+    found = tsne.features(problem.images, directory)
+    unlabelled = [i for i, label in enumerate(problem.labels) if label < 0]
+    assert found["classes"].tolist() == [problem.truth[i] for i in unlabelled]
+    assert found["known"].tolist() == [problem.truth[i] in problem.classes for i in unlabelled]
+    assert np.allclose(found["after"], np.load(directory.embeddings_file)[unlabelled], atol=1e-3)
+    assert found["before"].shape == found["after"].shape
+    assert np.allclose(np.linalg.norm(found["before"].astype(np.float32), axis=1), 1, atol=1e-2)
+    assert not np.allclose(found["before"], found["after"], atol=0.01)
