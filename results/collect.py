@@ -19,7 +19,18 @@ from promptcal.data.benchmarks import setup
 HERE = Path(__file__).parent
 OF_THE_PLACE = {"model.weights", "data.cache", "tensorboard", "device"}  # settings that say where, not what
 SAID_ELSEWHERE = {"seed", "variant"}  # the values a variant sets are all named
-KEPT = ("loss", "affinity", "positives", "without_positives", "precision", "recall", "threshold", "known", "silhouette")
+KEPT = (
+    "seconds",
+    "loss",
+    "affinity",
+    "positives",
+    "without_positives",
+    "precision",
+    "recall",
+    "threshold",
+    "known",
+    "silhouette",
+)
 
 
 def collect(benchmark: str, run: Path) -> dict[str, Any]:
