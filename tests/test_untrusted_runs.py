@@ -131,6 +131,16 @@ def test_whatever_a_file_of_a_run_holds_nothing_runs_and_one_sentence_is_said(ru
         assert not mark.exists()
 
 
+@pytest.mark.parametrize("lines", range(1, 20, 3))
+def test_settings_that_are_cut_off_are_no_defaults(run, tmp_path, lines):
+    file = run / "config.yaml"
+    whole = file.read_text().splitlines(keepends=True)
+    sections = [i for i, line in enumerate(whole) if not line.startswith(" ")]
+    file.write_text("".join(whole[: sections[-lines]]))
+    with pytest.raises(RunError, match=r"config\.yaml cannot be read \(it is cut off\); fit again with --overwrite"):
+        use("report", run, tmp_path)
+
+
 @pytest.mark.parametrize("name", ["embeddings.npy", "map.npz", "attention.npz", "thumbnails/examples.npz"])
 def test_arrays_of_objects_are_not_unpickled(run, mark, tmp_path, name):
     trap = np.array([Trap(mark)], dtype=object)

@@ -46,6 +46,7 @@ _WRITTEN_BEFORE_RUN_JSON = {
     "class-count.csv",
     "class-count.json",
 }
+_LAST_SETTING = list(Config.model_fields)[-1]
 _IMAGES_AT_ONCE = 2048  # decoded together when new images are embedded
 
 
@@ -164,7 +165,10 @@ class RunDirectory:
 
     def config(self) -> Config:
         try:
-            return validate(read_yaml(self.config_file.read_text(encoding="utf-8")))
+            values = read_yaml(self.config_file.read_text(encoding="utf-8"))
+            if isinstance(values, dict) and _LAST_SETTING not in values:  # all are written, so defaults are no answer
+                raise ValueError("it is cut off")
+            return validate(values)
         except (OSError, TypeError, ValueError) as error:
             raise RunError(f"{self.config_file} cannot be read ({error}); fit again with --overwrite") from error
 
