@@ -55,10 +55,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 def readout_table(rows: list[dict[str, Any]], hows: list[str]) -> str:
     lines = [f"| | {' | '.join(hows)} | seeds |", "|---" * (len(hows) + 2) + "|"]
     for row in rows:
-        cells = [
-            in_words([read_out(name, how) for name in row["runs"]]) for how in hows if how in row.get("only", hows)
-        ]
-        cells += [""] * (len(hows) - len(cells))
+        cells = [in_words([read_out(name, how) for name in row["runs"]]) for how in hows]
         lines.append(f"| {' | '.join([row['label'], *cells, str(len(row['runs']))])} |")
     return "\n".join(lines)
 

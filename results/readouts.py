@@ -47,7 +47,7 @@ def readouts(
     problem: Problem, directory: RunDirectory, cache: Path | None, repeats: int
 ) -> dict[str, list[dict[str, float]]]:
     config = directory.config()
-    device = choose_device(config.device)
+    clustering, device = config.clustering, choose_device(config.device)
     found: dict[str, list[dict[str, float]]] = {}
     with computing_on(device, choose_dtype(config.precision, device)):
         network = build_network(config, len(problem.classes), pretrained=True).to(device)
@@ -71,7 +71,9 @@ def readouts(
             for name, features in tokens.items():
                 for repeat in range(repeats):
                     seed = derive_seed(config.seed, "kmeans", *[repeat] * bool(repeat))  # the first is the run's own
-                    kmeans = SemiSupervisedKMeans(config.n_classes, config.clustering.n_init, random_state=seed)
+                    kmeans = SemiSupervisedKMeans(
+                        config.n_classes, clustering.n_init, clustering.max_iter, clustering.tol, random_state=seed
+                    )
                     accuracy = problem.score(kmeans.fit(features, problem.labels).labels_)
                     found.setdefault(f"{whose}, {name}", []).append(asdict(accuracy))
             if isinstance(network, ParametricNetwork):

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import pytest
 import yaml
 
-from promptcal.config import load_config, presets, validate
+from promptcal.config import Config, OptimConfig, load_config, presets, validate
 from promptcal.errors import ConfigError
 
 
@@ -136,9 +136,37 @@ def test_another_variant_than_a_files_takes_its_settings_back(written):
     assert load_config(file=written(saved.to_yaml())) == saved
 
 
+@pytest.mark.parametrize("before", ["official", "paper", "recommended"])
+@pytest.mark.parametrize("after", ["official", "paper", "recommended"])
+def test_another_variant_leaves_what_was_asked_for(written, before, after):
+    """Of a saved configuration, a file by hand or a `Config`, whatever order the overrides are in."""
+    asked = ["optim.lr=0.01", "switches.keys=memory-and-batch", "affinity.k=7", "loss.beta=0.3"]
+    saved = load_config(preset="cub", overrides=[f"variant={before}", *asked])
+    expected = load_config(preset="cub", overrides=[f"variant={after}", *asked])
+    for source in ({"file": written(saved.to_yaml())}, {"values": saved.model_dump()}):
+        found = load_config(preset="cub", **source, overrides=[f"variant={after}"])
+        if before == "paper":  # whose own value of keys this is, so it cannot be told from one asked for
+            found = load_config(
+                preset="cub", **source, overrides=[f"variant={after}", "switches.keys=memory-and-batch"]
+            )
+        assert found == expected
+    for order in (["optim.lr=0.05", f"variant={after}"], [f"variant={after}", "optim.lr=0.05"]):
+        assert load_config(preset="cub", values=saved.model_dump(), overrides=order).optim.lr == 0.05
+    by_hand = written(f"variant: {before}\noptim: {{lr: 0.02}}\naffinity: {{k: 9}}\n")
+    found = load_config(preset="cub", file=by_hand, overrides=[f"variant={after}"])
+    assert (found.optim.lr, found.affinity.k) == (0.02, 9)
+
+
+def test_a_section_given_whole_is_laid_over_the_variants():
+    found = Config(n_classes=3, variant="recommended", optim=OptimConfig(momentum=0.8))
+    assert (found.optim.lr, found.optim.momentum) == (RECOMMENDED["optim"]["lr"], 0.8)
+
+
 def test_the_recommended_variant_is_of_promptcal_only():
     assert config("variant=recommended", "method=promptcal-warmup").optim.lr == RECOMMENDED["optim"]["lr"]
-    with pytest.raises(ConfigError, match="variant recommended is of the method promptcal; leave it out with gcd"):
+    with pytest.raises(
+        ConfigError, match="^variant=recommended is of the method promptcal; set variant=official for gcd$"
+    ):
         config("variant=recommended", "method=gcd")
 
 

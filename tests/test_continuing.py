@@ -17,7 +17,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from promptcal.config import load_config
-from promptcal.continuing import Changes, numbering
+from promptcal.continuing import Changes, Earlier, numbering
 from promptcal.data import embedded_set
 from promptcal.data.splits import hold_out
 from promptcal.errors import ConfigError, Interrupted, LabelError, RunError
@@ -28,7 +28,7 @@ from promptcal.report.data import clusters
 from promptcal.report.making import Material
 from promptcal.run import Assignments, Run
 from promptcal.training.loop import Loop
-from promptcal.verbs import evaluate, fit, predict
+from promptcal.verbs import _resolve, evaluate, fit, predict
 
 UNTRAINED = ("warmup.epochs=0", "affinity.epochs=0", "tensorboard=false")
 SHORT = ("warmup.epochs=1", "affinity.epochs=1", "tensorboard=false")
@@ -99,6 +99,15 @@ def test_it_starts_from_the_earlier_weights(first, second, tmp_path):
     assert all(np.array_equal(before[k], same[k]) for k in before)
     assert not all(np.array_equal(before[k], trained[k]) for k in before)
     assert np.array_equal(np.load(first.run.path / "embeddings.npy"), np.load(again.path / "embeddings.npy"))
+
+
+@pytest.mark.parametrize("variant", ["paper", "recommended"])
+def test_another_variant_leaves_the_earlier_heads_and_settings(first, variant):
+    earlier = Earlier(first.run.path).settings(None)
+    found = _resolve(earlier, None, [f"variant={variant}"], {}, {})
+    assert found.switches.prompt_head == earlier.switches.prompt_head == "from-warmup"
+    assert found.optim == earlier.optim  # not the published ones, so somebody asked for them
+    assert found.affinity.k == earlier.affinity.k
 
 
 def test_what_moved_is_what_differs_between_the_two_tables(first, second):

@@ -10,7 +10,7 @@ import pytest
 
 from promptcal import verbs
 from promptcal.data import embedded_set
-from promptcal.errors import PromptCALError
+from promptcal.errors import PromptCALError, PromptCALWarning
 
 DATA = embedded_set("train")
 
@@ -141,6 +141,20 @@ def test_one_category_in_all(tmp_path, quick_settings):
     images, classes = pictures(8, 4)
     run = fitted(tmp_path, quick_settings, images, labelled(classes, c0=4), 1)
     assert set(run.assignments().clusters) == {0}
+
+
+def test_without_labels_a_variant_does_not_keep_the_run_from_being_read(tmp_path, quick_settings):
+    images, _ = pictures(6, 6)
+    with pytest.warns(PromptCALWarning, match="no image is labelled"):
+        run = verbs.fit(
+            images=images,
+            n_classes=2,
+            overrides=[*quick_settings, "variant=recommended"],
+            output=tmp_path / "run",
+            progress=False,
+        )
+    assert (run.config.method, run.config.variant) == ("kmeans", "official")
+    assert len(verbs.predict(run=tmp_path / "run", images=images[:3], progress=False)) == 3
 
 
 @pytest.mark.slow

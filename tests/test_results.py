@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
 from promptcal.data import ImageSet
 from promptcal.problem import Problem
@@ -69,18 +68,45 @@ def test_every_run_and_readout_that_is_kept_is_shown(make):
     assert {file.stem for file in (ROOT / "results" / "readouts").glob("*.json")} <= shown
 
 
-@pytest.mark.parametrize(
-    ("kind", "of_what"),
-    [
-        ("graph", ["cifar100-promptcal"]),
-        ("looks", ["cifar100-gcd", "cifar100-recommended"]),
-        ("maps", "cifar100-recommended"),
-    ],
-)
-def test_a_figure_is_made_of_what_is_kept(make, tmp_path, kind, of_what):
-    make.DRAWN_BY[kind](of_what, tmp_path / "figure.png")
-    picture = np.asarray(Image.open(tmp_path / "figure.png").convert("RGB"))
-    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50
+@pytest.fixture
+def drawn(make, monkeypatch):
+    """Every figure that is made."""
+    figures = []
+    original = make._figure
+
+    def remembered(*size):
+        figures.append(original(*size))
+        return figures[-1]
+
+    monkeypatch.setattr(make, "_figure", remembered)
+    return figures
+
+
+def test_the_figure_of_the_graph_shows_the_records(make, drawn, tmp_path):
+    make.DRAWN_BY["graph"](["cifar100-promptcal"], tmp_path / "figure.png")
+    records = [r for r in make.run("cifar100-promptcal")["records"] if r["stage"] == "affinity"]
+    precision = drawn[0].axes[1]
+    for line, group in zip(precision.lines, ("known", "new"), strict=True):
+        assert line.get_xdata().tolist() == [r["epoch"] for r in records]
+        assert line.get_ydata().tolist() == [r[f"cls/precision_{group}"] for r in records]
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figure_of_the_looks_goes_on_from_stage_to_stage(make, drawn, tmp_path):
+    make.DRAWN_BY["looks"](["cifar100-gcd", "cifar100-recommended"], tmp_path / "figure.png")
+    one_stage, two_stages = drawn[0].axes[0].lines
+    assert one_stage.get_xdata().tolist() == two_stages.get_xdata().tolist() == [5, 10, 15, 20, 25, 30]
+    looks = [r["validation/known"] for r in make.run("cifar100-recommended")["records"] if "validation/known" in r]
+    assert two_stages.get_ydata().tolist() == looks
+
+
+def test_the_maps_show_every_image_of_every_class(make, drawn, tmp_path):
+    make.DRAWN_BY["maps"]("cifar100-recommended", tmp_path / "figure.png")
+    found = json.loads((ROOT / "results" / "maps" / "cifar100-recommended.json").read_text())
+    for axes, when in zip(drawn[0].axes, ("before", "after"), strict=True):
+        assert len(axes.collections) == len(set(found["classes"])) == 20
+        shown = {tuple(point) for points in axes.collections for point in points.get_offsets().tolist()}
+        assert shown == {tuple(point) for point in found[when]}
 
 
 def test_other_readouts_are_of_the_weights_a_run_ended_with(finished):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import pickle
 import re
@@ -398,6 +399,10 @@ def test_checkpoints_carry_their_format(tmp_path):
         ({**STATE, "format": "x"}, "last.pt has the format 'x', which is none"),
         ({"format": 1}, "last.pt is not one of a fit; start the run anew with --overwrite"),
         ([1, 2], "last.pt is not one of a fit"),
+        *(
+            ({**STATE, "seconds": s}, "last.pt is not one of a fit")
+            for s in (math.nan, math.inf, -1e9, "1", None, [0.0])
+        ),
     ],
 )
 def test_checkpoints_of_another_format_are_refused(tmp_path, state, message):

@@ -5,7 +5,6 @@ the best clusters in our own measurements (`recommended`). It only fills in sett
 own: `presets/variants` has them.
 """
 
-import copy
 import difflib
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
@@ -260,6 +259,7 @@ class SwitchConfig(_Section):
 
 MethodName = Literal["promptcal", "promptcal-warmup", "gcd", "simgcd", "orca", "uno", "rankstats", "kmeans"]
 VariantName = Literal["official", "paper", "recommended"]
+_VARIANTS = get_args(VariantName)
 
 
 class Config(_Section):
@@ -303,16 +303,17 @@ class Config(_Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_from_variant(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            filled = variant_preset(values.get("variant"))
-            _merge(filled, values)
-            return filled
-        return values
+        filled = variant_preset(values.get("variant")) if isinstance(values, dict) else {}
+        if not filled:
+            return values
+        given = {k: v.model_dump(exclude_unset=True) if isinstance(v, BaseModel) else v for k, v in values.items()}
+        _merge(filled, given)
+        return filled
 
     @model_validator(mode="after")
     def _recommended_is_of_promptcal(self) -> "Config":
         if self.variant == "recommended" and not self.method.startswith("promptcal"):
-            raise ValueError(f"variant recommended is of the method promptcal; leave it out with {self.method}")
+            raise ValueError(f"variant=recommended is of the method promptcal; set variant=official for {self.method}")
         return self
 
     @model_validator(mode="after")
@@ -355,7 +356,7 @@ def method_preset(name: Any, preset: str | None = None) -> dict[str, Any]:
 
 def variant_preset(name: Any) -> dict[str, Any]:
     """What a variant sets; nothing for the official one, or for a name validation will refuse."""
-    if name not in get_args(VariantName) or name == "official":
+    if name not in _VARIANTS or name == "official":
         return {}
     file = resources.files("promptcal") / "presets" / "variants" / f"{name}.yaml"
     return _parse_yaml(file.read_text("utf-8"), f"the variant {name}")
@@ -393,11 +394,14 @@ def load_config(
             raise ConfigError(f"the config file {path} is not text; give a YAML file") from error
         layers.append(_parse_yaml(text, str(path)))
     layers += [values or {}, *map(_parse_override, overrides)]
-    _merge(merged, variant_preset(_chosen("variant", [merged, *layers])))
-    _merge(merged, method_preset(_chosen("method", [merged, *layers]), preset))
-    below = copy.deepcopy(merged)
+    variant, method = (_chosen(key, [merged, *layers]) for key in ("variant", "method"))
+    beneath = {name: _laid(merged, variant_preset(name), method_preset(method, preset)) for name in (None, *_VARIANTS)}
+    layers = [_as_of_variant(layer, variant, beneath) for layer in layers]
+    merged = beneath[variant if variant in _VARIANTS else None]
     for layer in layers:
-        _add_layer(merged, layer, below)
+        if "n_classes" in layer:
+            merged.pop("n_classes_estimated", None)
+        _merge(merged, layer)
     if merged.get("n_classes") == "auto":
         if estimate is None:
             raise ConfigError("n_classes=auto needs images to estimate it by; use it with fit, or give a number")
@@ -441,26 +445,34 @@ def _chosen(key: str, layers: Iterable[Mapping[str, Any]]) -> Any:
     return next((layer[key] for layer in reversed([*layers]) if key in layer), None)
 
 
-def _add_layer(into: dict[str, Any], layer: Mapping[str, Any], below: Mapping[str, Any]) -> None:
-    """Merge a later source; one that changes an earlier one's variant leaves nothing of what that has set.
+def _as_of_variant(
+    layer: Mapping[str, Any], variant: Any, beneath: Mapping[str | None, Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """A source that speaks of another variant than the one chosen in the end, as a saved configuration does.
 
-    ``below`` is what all sources are laid upon, the variant chosen in the end included.
+    Of what either of the two sets it keeps only what differs from its own, which somebody must have asked for.
     """
-    before = into.get("variant")
-    if before is not None and layer.get("variant", before) != before:
-        for settings in map(variant_preset, get_args(VariantName)):
-            _put_back(into, below, settings)
-    if "n_classes" in layer:
-        into.pop("n_classes_estimated", None)
-    _merge(into, layer)
+    own = layer.get("variant")
+    if own == variant or own not in _VARIANTS or variant not in _VARIANTS:
+        return layer
+    kept = dict(layer)
+    for section, settings in _laid(variant_preset(own), variant_preset(variant)).items():
+        if isinstance(layer.get(section), Mapping):  # else validation will refuse it
+            usual = {**_default(section), **beneath[own].get(section, {})}
+            kept[section] = {k: v for k, v in layer[section].items() if k not in settings or v != usual[k]}
+    return kept
 
 
-def _put_back(into: dict[str, Any], below: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Have these settings as they are below."""
-    for section, keys in settings.items():
-        if isinstance(into.get(section), Mapping):  # else nothing is set, or what validation will refuse
-            others = {key: value for key, value in into[section].items() if key not in keys}
-            into[section] = others | {key: value for key, value in below.get(section, {}).items() if key in keys}
+def _default(section: str) -> dict[str, Any]:
+    return getattr(Config(n_classes=1), section).model_dump()
+
+
+def _laid(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """One over the other."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        _merge(merged, layer)
+    return merged
 
 
 def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
@@ -472,6 +484,8 @@ def _merge(into: dict[str, Any], new: Mapping[str, Any]) -> None:
 
 def _explain(error: Any) -> str:
     key = ".".join(str(part) for part in error["loc"])
+    if not key and error["type"] == "value_error":  # of several settings together
+        return error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         close = difflib.get_close_matches(key, _all_keys(Config), n=1, cutoff=0.5)
         return f"there is no setting {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")

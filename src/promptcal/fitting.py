@@ -166,7 +166,8 @@ class Fit:
     def _do_without_training(self) -> None:
         _warn("no image is labelled, so nothing can be learned: this is plain k-means on the backbone's features")
         without_prompts = self.config.model.model_copy(update={"prompts": 0})
-        self.config = self.config.model_copy(update={"method": "kmeans", "model": without_prompts})
+        kmeans = {"method": "kmeans", "variant": "official", "model": without_prompts}
+        self.config = self.config.model_copy(update=kmeans)
         self._build()
 
     def _decode(self, skip_unreadable: bool) -> ImageStore | StreamedImages:

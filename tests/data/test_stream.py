@@ -24,7 +24,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(("workers", "zoom"), [(0, 1.0), (0, 0.4), (2, 0.4)])
+@pytest.mark.parametrize(("workers", "zoom"), [(0, 1.0), (2, 1.0), (0, 0.4), (2, 0.4)])
 def test_views_equal_those_of_a_store(folder, workers, zoom):
     images = ImageSet.of(folder)
     source, kept, faults = inspect(images, 32)

@@ -1,5 +1,6 @@
 """Checkpoints on disk: `last.pt` to go on from exactly, `previous.pt` the one before it, and best weights by stage."""
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,7 +80,7 @@ class Checkpoints:
         if isinstance(state, dict):
             check_format(state.get("format", FIRST_FORMAT), FORMAT, FIRST_FORMAT, f"the checkpoint {self.last}")
         is_one = isinstance(state, dict) and all(key in state for key in _PARTS)
-        if not is_one or not isinstance(state.get("seconds", 0.0), float):
+        if not is_one or not _is_duration(state.get("seconds", 0.0)):
             raise RunError(f"the checkpoint {self.last} is not one of a fit; start the run anew with --overwrite")
         return state
 
@@ -107,6 +108,10 @@ class Checkpoints:
             raise RunError(
                 f"the weights {self.best(stage)} are damaged ({error.strerror}); start the run anew with --overwrite"
             ) from error
+
+
+def _is_duration(seconds: Any) -> bool:
+    return isinstance(seconds, float) and 0 <= seconds < math.inf
 
 
 def _place(state: dict[str, Any]) -> str:
