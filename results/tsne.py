@@ -11,15 +11,14 @@ import json
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch.nn import functional as F
+from rich.console import Console
 
 from promptcal.data.benchmarks import benchmark
 from promptcal.data.images import ImageSet
-from promptcal.data.reading import read, view_of
 from promptcal.device import choose_device
+from promptcal.models import PromptedViT
 from promptcal.report.map import plane
-from promptcal.run import RunDirectory, build_vit, stored_side
+from promptcal.run import RunDirectory, build_vit, embed_in_parts, stored_side
 
 HERE = Path(__file__).parent
 CLASSES = 10  # of known and of new ones each
@@ -48,23 +47,12 @@ def choose(directory: RunDirectory) -> tuple[np.ndarray, list[str], np.ndarray]:
 
 def embed_before(images: ImageSet, directory: RunDirectory, places: np.ndarray) -> np.ndarray:
     """By the backbone as it came."""
-    config = directory.config()
-    without_prompts = config.model.model_copy(update={"prompts": 0})
-    vit = build_vit(config.model_copy(update={"model": without_prompts}), pretrained=True).to(choose_device("auto"))
-    resize = stored_side(config, vit)
-    store, _, _ = read(
-        images.subset(places.tolist()),
-        resize,
-        store="memory",
-        cache=None,
-        beside=directory.path,
-        skip_unreadable=False,
-        on_progress=lambda done: None,
+    config, device = directory.config(), choose_device("auto")
+    vit = PromptedViT(build_vit(config, pretrained=True).backbone, prompts=0).to(device).eval()
+    _, found = embed_in_parts(
+        vit, images.subset(places.tolist()), stored_side(config, vit), skip_unreadable=False, console=Console()
     )
-    view = view_of(store, *vit.preprocessing, resize=resize, device=choose_device("auto"))
-    with torch.no_grad():
-        features = [vit.eval()(views).cls for views in view.centres(torch.arange(len(places)), 256)]
-    return F.normalize(torch.cat(features), dim=1).cpu().numpy()
+    return found.cpu().numpy()
 
 
 def features(images: ImageSet, directory: RunDirectory) -> dict[str, np.ndarray]:

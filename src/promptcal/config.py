@@ -1,8 +1,8 @@
 """Every setting of a run: typed, defaulted as in the paper, unknown keys refused, YAML in and out.
 
-`variant` chooses between what produced the published numbers (`official`), what the text says (`paper`) and what gave
-the best clusters in our own measurements (`recommended`). It only fills in settings, each of which can be set on its
-own: `presets/variants` has them.
+`variant` chooses between what produced the published numbers (`official`), what the text says (`paper`) and what did
+better than the published values where we measured it (`recommended`, docs/results.md). It only fills in settings, each
+of which can be set on its own: `presets/variants` has them.
 """
 
 import difflib
