@@ -17,34 +17,21 @@ def mining_statistics(
     known classes, the others new, -1 is untold; all four are then also given for queries of known and of new
     classes alone (``positives_known``, ``positives_new`` and so on).
     """
-    everyone = torch.ones(len(positives), dtype=torch.bool, device=positives.device)
-    if query_truth is None or key_truth is None:
-        return _counts(positives, everyone)
-    told = (query_truth >= 0).unsqueeze(1) & (key_truth >= 0).unsqueeze(0)
-    right = told & (query_truth.unsqueeze(1) == key_truth.unsqueeze(0))
-    groups = {
-        "": everyone,
-        "_known": (query_truth >= 0) & (query_truth < n_known),
-        "_new": query_truth >= n_known,
-    }
-    found: dict[str, Tensor] = {}
-    for suffix, group in groups.items():
-        counts = _counts(positives, group) | _agreement(positives & told, right, group)
-        found |= {name + suffix: pair for name, pair in counts.items()}
-    return found
-
-
-def _counts(positives: Tensor, group: Tensor) -> dict[str, Tensor]:
     found = positives.sum(dim=1)
+    everyone = torch.ones_like(found, dtype=torch.bool)
+    groups = {"": everyone}
+    by_query = {"positives": (found, everyone), "without_positives": (found == 0, everyone)}
+    if query_truth is not None and key_truth is not None:
+        groups |= {"_known": (query_truth >= 0) & (query_truth < n_known), "_new": query_truth >= n_known}
+        told = (query_truth >= 0).unsqueeze(1) & (key_truth >= 0).unsqueeze(0)
+        right = told & (query_truth.unsqueeze(1) == key_truth.unsqueeze(0))
+        hits = (positives & right).sum(dim=1)
+        by_query |= {"precision": (hits, (positives & told).sum(dim=1)), "recall": (hits, right.sum(dim=1))}
+    # all of them in one sum over the queries, for they are taken at every step
+    pairs = torch.stack([row for pair in by_query.values() for row in pair])
+    totals = (pairs * torch.stack([*groups.values()]).unsqueeze(1)).sum(dim=2).view(len(groups), len(by_query), 2)
     return {
-        "positives": torch.stack([(found * group).sum(), group.sum()]),
-        "without_positives": torch.stack([((found == 0) & group).sum(), group.sum()]),
-    }
-
-
-def _agreement(positives: Tensor, right: Tensor, group: Tensor) -> dict[str, Tensor]:
-    hits = ((positives & right).sum(dim=1) * group).sum()
-    return {
-        "precision": torch.stack([hits, (positives.sum(dim=1) * group).sum()]),
-        "recall": torch.stack([hits, (right.sum(dim=1) * group).sum()]),
+        name + suffix: totals[group, place]
+        for group, suffix in enumerate(groups)
+        for place, name in enumerate(by_query)
     }

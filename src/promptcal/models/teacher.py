@@ -15,7 +15,8 @@ class Teacher:
     def __init__(self, student: Network, momentum: float = 0.999) -> None:
         self.student = student
         self.momentum = momentum
-        self.parameters = {name: p.detach().clone() for name, p in student.trained_parameters().items()}
+        self._followed = student.trained_parameters()  # looked up once: a walk over all modules takes a millisecond
+        self.parameters = {name: p.detach().clone() for name, p in self._followed.items()}
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> dict[str, TokenOutput]:
@@ -30,10 +31,7 @@ class Teacher:
     @torch.no_grad()
     def update(self) -> None:
         """One step of the moving average: ``teacher <- m teacher + (1 - m) student``."""
-        student = self.student.trained_parameters()
-        torch._foreach_lerp_(
-            list(self.parameters.values()), [student[name] for name in self.parameters], 1.0 - self.momentum
-        )
+        torch._foreach_lerp_(list(self.parameters.values()), list(self._followed.values()), 1.0 - self.momentum)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.parameters
