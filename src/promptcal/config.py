@@ -137,13 +137,13 @@ class AffinityConfig(_Section):
     label_prior: bool = Field(True, description="SemiPriori: labels correct what was mined")
     k: int | None = Field(None, ge=1, description="neighbours; none: memory / (4 * classes)")
     quantile: float = Field(0.5, ge=0, le=1, description="0.5 for generic, 0.8 for fine-grained images")
-    threshold: Literal["global", "row", "class-share"] = Field(
+    threshold: Literal["global", "row", "class-share", "mean-share"] = Field(
         "global",
         description="where affinities become positives: at a quantile of all of them (as published), at one of each "
-        "query's own, or so that each query has as many as class_share says",
+        "query's own, or so that each query, or a query on average, has as many as class_share says",
     )
     class_share: float = Field(
-        0.5, gt=0, le=1, description="positives for each query, as a share of an even class's nodes in the graph"
+        0.5, gt=0, le=1, description="positives of a query, as a share of an even class's nodes in the graph"
     )
     memory: int = Field(4096, ge=1)
     negatives: int = Field(1024, ge=0)

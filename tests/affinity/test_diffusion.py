@@ -89,7 +89,7 @@ def test_the_way_is_chosen_by_device_nodes_and_neighbours():
     assert way_for(4352, few._replace(rule="row"), cuda) == "rows"
 
 
-@pytest.mark.parametrize("rule", ["global", "row", "class-share"])
+@pytest.mark.parametrize("rule", ["global", "row", "class-share", "mean-share"])
 @pytest.mark.parametrize("limit", [8192, 10])
 def test_identical_images_and_a_memory_of_one_are_no_trouble(monkeypatch, limit, rule):
     monkeypatch.setattr(graph_module, "EXACT_UP_TO", limit)
@@ -138,3 +138,28 @@ def test_thresholds_by_query_against_a_loop(rule, quantile, top, steps, consensu
     assert float(found.threshold) == pytest.approx(float(thresholds.mean()), rel=1e-5)
     assert (expected | beside).any(dim=1).all()  # the point of such thresholds: nobody starves
     assert not consensus or beside.sum() <= 0.5 * expected.sum()  # enough is left to compare
+
+
+@pytest.mark.parametrize(
+    ("top", "steps", "consensus"), [(1, 1, True), (5, 1, True), (5, 2, True), (5, 1, False), (400, 1, True)]
+)
+def test_a_mean_share_against_all_affinities_in_a_row(top, steps, consensus):
+    """So many positives as asked for, the strongest, whosever they are: some queries have many, others none."""
+    embeddings = nodes(300, 8)
+    embeddings[:20] = F.normalize(embeddings[:1] + 0.01 * embeddings[:20], dim=1)  # a dense place
+    settings = GraphSettings(6, 0.0, steps, True, consensus, "mean-share", top)
+    found = affinity_graph(embeddings[:40], embeddings[40:], settings)
+    graph = (consensus_graph if consensus else neighbour_graph)(embeddings, 6)
+    rows = diffuse(graph.double(), steps)[:40]
+    strengths = sorted((float(rows[i, j]) for i in range(40) for j in range(300) if i != j), reverse=True)
+    threshold = strengths[min(40 * top, len(strengths)) - 1]
+    assert float(found.threshold) == pytest.approx(threshold, rel=1e-5, abs=1e-12)
+    expected = torch.tensor([[i != j and float(rows[i, j]) >= threshold for j in range(300)] for i in range(40)])
+    expected &= rows > 0
+    beside = (rows - threshold).abs() <= 1e-5 * threshold  # rounding may decide these either way
+    assert torch.equal(found.positives | beside, expected | beside)
+    counts = found.positives.sum(dim=1)
+    assert counts.sum() >= min(40 * top, int(expected.sum()) - int(beside.sum()))
+    if top == 5 and consensus:
+        assert counts.max() > 2 * top
+        assert counts.min() < top

@@ -67,7 +67,8 @@ class GraphSettings(NamedTuple):
     not, and consensus or the plain neighbour graph in its place.
 
     ``rule`` is whence the threshold comes: "global", one of all affinities, as published; "row", one of each query's
-    own; "class-share", that which leaves each query its ``top`` strongest.
+    own; "class-share", that which leaves each query its ``top`` strongest; "mean-share", the one which leaves a query
+    ``top`` on average, the strongest of all.
     """
 
     k: int
@@ -75,15 +76,15 @@ class GraphSettings(NamedTuple):
     steps: int = 1
     include_diagonal: bool = True
     consensus: bool = True
-    rule: Literal["global", "row", "class-share"] = "global"
+    rule: Literal["global", "row", "class-share", "mean-share"] = "global"
     top: int = 1
 
 
 class AffinityGraph(NamedTuple):
     """What SemiAG found: pseudo positives (query x node) and the threshold that made them.
 
-    ``exact``: whether the threshold is that of all N x N affinities, or of evenly spaced rows of them. Where each
-    query has its own, ``threshold`` is their mean.
+    ``exact``: whether the threshold is what its rule says, or of evenly spaced rows. Where each query has its own,
+    ``threshold`` is their mean.
     """
 
     positives: Tensor
@@ -100,7 +101,7 @@ Way = Literal["sparse", "halves", "dense", "sampled", "rows"]
 
 def way_for(n: int, settings: GraphSettings, device: torch.device) -> Way:
     """The fastest way to the graph of ``n`` nodes: three exact ones, and for many nodes one of sampled rows; only the
-    queries' rows where nothing else is asked for."""
+    queries' rows where the rule asks for no others."""
     if settings.rule != "global":
         return "rows"
     if device.type == "cpu" and 16 * settings.k < n:  # with more neighbours than that, rows are hardly sparse
@@ -163,7 +164,7 @@ def sampled_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSetting
 
 
 def rows_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
-    """Thresholds by query; a query's affinity to itself counts for nothing, and one of 0 is never a positive."""
+    """Thresholds from the queries' rows; a query's affinity to itself counts for nothing, one of 0 is no positive."""
     queries = torch.arange(n_queries, device=nodes.device)
     neighbours = nearest_neighbours(nodes, settings.k)
     rows = diffused_rows(neighbours, queries, settings.steps, settings.consensus).clamp_(min=0.0)
@@ -171,6 +172,9 @@ def rows_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) 
     if settings.rule == "row":
         thresholds = row_thresholds(rows, settings.quantile)
         return AffinityGraph(rows > thresholds, thresholds.mean())
+    if settings.rule == "mean-share":
+        strongest = rows.flatten().topk(min(settings.top * n_queries, rows.numel()), sorted=False).values
+        return AffinityGraph((rows >= strongest.min()) & (rows > 0), strongest.min())
     thresholds = rows.topk(min(settings.top, rows.shape[1]), dim=1).values[:, -1:]
     return AffinityGraph((rows >= thresholds) & (rows > 0), thresholds.mean())
 

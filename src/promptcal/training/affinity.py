@@ -57,7 +57,7 @@ class AffinityStage:
             return ""
         nodes = 2 * self.config.data.batch_size + settings.memory
         way = way_for(nodes, self._graph_settings(nodes), next(self.network.parameters()).device)
-        whence = {"sampled": f"{SAMPLED_ROWS:,} sampled rows", "rows": "each query's own row"}
+        whence = {"sampled": f"{SAMPLED_ROWS:,} sampled rows", "rows": "the queries' rows"}
         return f"Affinity graph of {nodes:,} nodes, its threshold from {whence.get(way, 'all rows (exact)')}"
 
     def _graph_settings(self, nodes: int) -> GraphSettings:
