@@ -9,6 +9,7 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from measuring import show
@@ -16,7 +17,10 @@ from measuring import show
 from promptcal import demo
 from promptcal.verbs import results
 
-WAYS = {"fp32 eager": {"precision": "fp32", "compile": False}, "bf16 compiled": {"precision": "bf16", "compile": True}}
+WAYS: dict[str, dict[str, Any]] = {
+    "fp32 eager": {"precision": "fp32", "compile": False},
+    "bf16 compiled": {"precision": "bf16", "compile": True},
+}
 
 
 def main() -> None:
@@ -24,7 +28,8 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
-    losses, accuracies = {}, []
+    losses: dict[str, list[list[float]]] = {}
+    accuracies = []
     with tempfile.TemporaryDirectory() as folder:
         for name, way in WAYS.items():
             losses[name] = []

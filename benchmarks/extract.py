@@ -9,6 +9,8 @@ k-means therefore takes long.
 """
 
 import argparse
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,16 +60,16 @@ def main() -> None:
     with computing_on(device, choose_dtype(config.precision, device)):
         network = network_of(config, device, device.type == "cuda" and not given.no_compile)
         sizes = [given.images // 4, given.images, 4 * given.images] if given.grow else [given.images]
-        rows = []
+        rows: list[tuple[Any, ...]] = []
         for images in sizes:
             view = view_of(network, images, device)
             everything = torch.arange(images)
             embed(network, view, everything[:512])
             reset_peak(device)
-            extraction = min(once_s(lambda v=view, e=everything: embed(network, v, e), device) for _ in range(3))
+            extraction = min(once_s(partial(embed, network, view, everything), device) for _ in range(3))
             selector = look_of(network, view, images, config)
             selector.look(network, "affinity")
-            look = once_s(lambda s=selector: s.look(network, "affinity"), device)
+            look = once_s(partial(selector.look, network, "affinity"), device)
             floor = vit_tflop(network, images) / H200_TFLOPS
             rate = images / extraction
             rows.append((images, floor, extraction, extraction / floor, f"{rate:,.0f}", look, peak_gb(device)))

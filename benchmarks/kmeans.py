@@ -8,6 +8,7 @@ The classes overlap, so that Lloyd's iterations take as long as on real embeddin
 """
 
 import argparse
+from functools import partial
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ def on_gpu(device: torch.device) -> None:
         points, labels = points_of(n, 768, clusters, device)
         reset_peak(device)
         kmeans = SemiSupervisedKMeans(clusters, n_init=100, random_state=0)
-        elapsed = once_s(lambda k=kmeans, p=points, y=labels: k.fit(p, y), device)
+        elapsed = once_s(partial(kmeans.fit, points, labels), device)
         floor = floor_s(n, 768, clusters, 100, kmeans.n_iter_)
         rows.append((n, 768, clusters, 100, kmeans.n_iter_, floor, elapsed, elapsed / floor, peak_gb(device)))
     header = ["points", "dim", "clusters", "starts", "iterations", "floor s", "measured s", "x floor", "peak GB"]
@@ -99,7 +100,7 @@ def grow(device: torch.device) -> None:
             points, labels = points_of(n, 768, clusters, device)
             reset_peak(device)
             kmeans = SemiSupervisedKMeans(clusters, n_init=20, max_iter=20, tol=0.0, random_state=0)
-            times.append(once_s(lambda k=kmeans, p=points, y=labels: k.fit(p, y), device))
+            times.append(once_s(partial(kmeans.fit, points, labels), device))
             peaks.append(peak_gb(device))
         varied = [size[0] if name == "points" else size[1] for size in sizes]
         rows.append((name, varied, [round(t, 3) for t in times], slope(varied, times), [round(p, 1) for p in peaks]))

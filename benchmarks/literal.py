@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptcal.training.affinity import AffinityTerm
+from promptcal.training.affinity import Term
 
 
 def literal_threshold(nodes: np.ndarray, k: int, quantile: float) -> tuple[np.ndarray, float]:
@@ -44,7 +44,7 @@ def literal_threshold(nodes: np.ndarray, k: int, quantile: float) -> tuple[np.nd
     return diffused, above[low] + (above[high] - above[low]) * (place - low)
 
 
-def literal_affinity_term(stage: Any, token: str, queries: Tensor, teacher: Tensor, batch: Any) -> AffinityTerm:
+def literal_affinity_term(stage: Any, token: str, queries: Tensor, teacher: Tensor, batch: Any) -> Term:
     memory, config, n = stage.memories[token], stage.config, len(queries)
     other_view = teacher.roll(n // 2, dims=0)
     nodes = torch.cat([other_view, memory.embeddings]).numpy().astype(np.float64)
@@ -64,8 +64,8 @@ def literal_affinity_term(stage: Any, token: str, queries: Tensor, teacher: Tens
         own = teacher[i] if token == "cls" else other_view[i]
         keys = [own, *(memory.embeddings[j] for j in (*positives, *negatives))]
         logits = torch.stack([queries[i] @ key for key in keys]) / config.loss.affinity_temperature
-        total = torch.log(sum(torch.exp(logit) for logit in logits))
+        total = torch.log(torch.stack([torch.exp(logit) for logit in logits]).sum())
         chosen = logits[: 1 + len(positives)]
         losses.append(-sum(logit - total for logit in chosen) / len(chosen))
     loss = torch.stack(losses).mean()
-    return AffinityTerm(loss, {"affinity": loss.detach(), "threshold": torch.tensor(threshold)})
+    return Term(loss, {"affinity": loss.detach(), "threshold": torch.tensor(threshold)})

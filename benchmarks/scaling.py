@@ -59,7 +59,7 @@ def measured(device: torch.device, repeats: int) -> dict[str, float]:
         times[f"{name} step"] = median_ms(step, device, repeats=repeats)
         times[f"{name} step: processor"] = 1000 * (time.process_time() - begun) / (repeats + 3)
         times[f"{name} step: talking and waiting"] = 1000 * sum(talking) / (repeats + 3)
-    every = torch.arange(len(data.view.store)).repeat(2)
+    every = torch.arange(len(data.labels)).repeat(2)
     embed(network, data.view, every[:64], group=group)
     begun = time.process_time()
     seconds = once_s(lambda: embed(network, data.view, every, group=group), device)
@@ -139,7 +139,7 @@ def main() -> None:
     config = config_of(device)
     network = network_of(config, torch.device("cpu"), compiled=False)
     base = min(medians)
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for what in (name for name in medians[base] if ":" not in name):
         for world, times in medians.items():
             clock, processor = (medians[base][w] / times[w] for w in (what, f"{what}: processor"))
@@ -155,8 +155,8 @@ def main() -> None:
         if what.startswith("affinity") and "talking" in what
         for world, times in medians.items()
     ]
-    header = ("what", "processes", "talking and waiting ms", "share", "bytes gathered", "bytes summed")
-    show("What processes say to each other", header, rows)
+    said = ("what", "processes", "talking and waiting ms", "share", "bytes gathered", "bytes summed")
+    show("What processes say to each other", said, rows)
 
 
 if __name__ == "__main__":

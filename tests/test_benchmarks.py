@@ -1,0 +1,50 @@
+"""What benchmarks/ measures speed against says the same as what it measures."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from promptcal.config import load_config
+from promptcal.models import Network, PromptedViT
+from promptcal.training.affinity import AffinityStage
+from promptcal.training.stage import Batch
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("token", ["cls", "prompt"])
+def test_the_affinity_term_written_as_loops_is_the_stages(token):
+    settings = ["affinity.k=6", "affinity.quantile=0.1", "affinity.memory=200"]
+    settings.append("affinity.negatives=1000")  # all there are, so nothing is drawn
+    config = load_config(preset="quick", values={"n_classes": 5}, overrides=settings)
+    vit = PromptedViT(config.model.backbone, 2, 1, pretrained=False)
+    stage = AffinityStage(Network(vit, hidden=8, bottleneck=8, prototypes=16), config)
+    random = torch.Generator().manual_seed(0)
+
+    def rows(classes):
+        """Around class means in a plane of few dimensions, where some places are dense and others are not."""
+        places = F.one_hot(classes, 5) + 0.4 * torch.randn(len(classes), 5, generator=random)
+        return F.normalize(F.pad(places, (0, vit.dim - 5)), dim=1)
+
+    kept = torch.arange(200) % 5
+    stage.memories[token].push(rows(kept), torch.where(kept < 3, kept, -1), torch.arange(200))
+    classes = torch.tensor([0, 1, 3, 4] * 2)
+    labels = torch.where(classes < 1, classes, -1)
+    batch = Batch(torch.empty(0), labels, torch.arange(4).repeat(2), torch.Generator().manual_seed(1))
+    queries, teacher = rows(classes), rows(classes)
+    expected = script("literal").literal_affinity_term(stage, token, queries, teacher, batch)
+    found = stage._affinity_term(token, queries, teacher, batch)
+    assert float(found.loss) == pytest.approx(float(expected.loss), rel=1e-5)
+    assert float(found.logs["threshold"]) == pytest.approx(float(expected.logs["threshold"]), rel=1e-5)
+    positives, queries_counted = found.logs["positives"].tolist()
+    assert positives > queries_counted  # enough was found for the loops to differ in
