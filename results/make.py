@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
 PARTS = ("all", "known", "new")
 GROUPS = ("known", "new")
+RECALLS = (0.05, 0.1, 0.2, 0.3)  # those of results/mining.py
 
 
 def run(name: str) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def in_words(accuracies: list[dict[str, float]]) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    lines = ["| | selected epoch | last epoch | seeds | epochs | config |", "|---|---|---|---|---|---|"]
+    lines = ["| | selected epoch | last epoch | seeds | epochs | minutes | config |", "|---|---|---|---|---|---|---|"]
     for row in rows:
         runs, stage = [run(name) for name in row["runs"]], row.get("stage")
         epochs = " + ".join(str(n) for n in _epochs(runs[0]).values())
@@ -46,8 +47,9 @@ def table(rows: list[dict[str, Any]]) -> str:
             scores = ["", in_words([read_out(name, row["readout"]) for name in row["runs"]])]
         else:
             scores = [in_words([r["accuracy"][which] for r in runs]) for which in ("selected", "last")]
+        minutes = "" if stage is not None else f"{mean(r['seconds'] for r in runs) / 60:.1f}"
         hashes = "" if stage == "kmeans" else ", ".join(f"`{r['config_hash']}`" for r in runs)
-        cells = [row["label"], *scores, str(len(runs)), epochs, hashes]
+        cells = [row["label"], *scores, str(len(runs)), epochs, minutes, hashes]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -82,6 +84,19 @@ def graph_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def mining_table(rows: list[dict[str, Any]]) -> str:
+    """Precision at some recalls, for each way to rank pairs."""
+    recalls = " | ".join(f"recall {recall:g}" for recall in RECALLS)
+    lines = [f"| known · new classes | | {recalls} |", "|---" * (len(RECALLS) + 2) + "|"]
+    for row in rows:
+        found = json.loads((HERE / "mining" / f"{row['run']}.json").read_text(encoding="utf-8"))
+        for number, (way, by_group) in enumerate(found.items()):
+            pairs = zip(*(by_group[group] for group in GROUPS), strict=True)
+            cells = [" · ".join("none" if value is None else f"{value:.2f}" for value in pair) for pair in pairs]
+            lines.append(f"| {' | '.join(['' if number else row['label'], way, *cells])} |")
+    return "\n".join(lines)
+
+
 def filled(page: str, parts: dict[str, str]) -> str:
     """The page with what stands between `<!-- NAME -->` and `<!-- end -->` made anew."""
     for name, text in parts.items():
@@ -97,6 +112,7 @@ def tables() -> dict[str, str]:
     return {
         **{name: table(rows) for name, rows in wanted["tables"].items()},
         **{name: graph_table(rows) for name, rows in wanted["graphs"].items()},
+        **{name: mining_table(rows) for name, rows in wanted["mining"].items()},
         **{name: readout_table(found["rows"], found["readouts"]) for name, found in wanted["readouts"].items()},
     }
 

@@ -1,4 +1,5 @@
-"""Other ways to read a trained PromptCAL run, on the same weights: whose weights, which tokens, k-means or classifier.
+"""Other ways to read a trained PromptCAL run, on the same weights: whose weights, which tokens and views, k-means or
+classifier.
 
     python results/readouts.py BENCHMARK --root DATA RUN...
 
@@ -8,6 +9,7 @@ each read-out an accuracy for each seed of k-means: the same weights give other 
 
 import argparse
 import json
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean
@@ -33,9 +35,13 @@ HERE = Path(__file__).parent
 
 @torch.no_grad()
 def tokens_of(network: Network, view: View | StreamedView, n: int) -> dict[str, Tensor]:
-    """The embeddings of every image: the class token, and both tokens side by side."""
-    parts = [network.eval().vit(views) for views in view.centres(torch.arange(n), 512)]
+    """The embeddings of every image: the class token, its mean with the mirror image's, both tokens."""
+    parts, mirrored = [], []
+    for views in view.centres(torch.arange(n), 512):
+        parts.append(network.eval().vit(views))
+        mirrored.append(F.normalize(network.vit(views.flip(-1)).cls.float(), dim=1))
     found = {"cls": F.normalize(torch.cat([part.cls for part in parts]).float(), dim=1)}
+    found["cls, both sides"] = F.normalize(found["cls"] + torch.cat(mirrored), dim=1)
     prompts = [part.prompt for part in parts if part.prompt is not None]
     if prompts:
         prompt = F.normalize(torch.cat(prompts).float(), dim=1)
@@ -44,7 +50,7 @@ def tokens_of(network: Network, view: View | StreamedView, n: int) -> dict[str, 
 
 
 def readouts(
-    problem: Problem, directory: RunDirectory, cache: Path | None, repeats: int
+    problem: Problem, directory: RunDirectory, cache: Path | None, repeats: int, only: Collection[str] = ()
 ) -> dict[str, list[dict[str, float]]]:
     config = directory.config()
     clustering, device = config.clustering, choose_device(config.device)
@@ -66,9 +72,13 @@ def readouts(
         view = view_of(store, *network.vit.preprocessing, resize=resize, device=device)
         state = read_torch(directory.checkpoints_folder / "last.pt")
         for whose, weights in (("student", state["network"]), ("teacher", state["stage_state"]["teacher"])):
+            if only and not any(name.startswith(f"{whose},") for name in only):
+                continue
             load_trained(network, weights)
             tokens = tokens_of(network, view, len(problem.images))
             for name, features in tokens.items():
+                if only and f"{whose}, {name}" not in only:
+                    continue
                 for repeat in range(repeats):
                     seed = derive_seed(config.seed, "kmeans", *[repeat] * bool(repeat))  # the first is the run's own
                     kmeans = SemiSupervisedKMeans(
@@ -76,7 +86,7 @@ def readouts(
                     )
                     accuracy = problem.score(kmeans.fit(features, problem.labels).labels_)
                     found.setdefault(f"{whose}, {name}", []).append(asdict(accuracy))
-            if isinstance(network, ParametricNetwork):
+            if isinstance(network, ParametricNetwork) and (not only or f"{whose}, classifier" in only):
                 with torch.no_grad():
                     chosen = network.classifier(tokens["cls"]).argmax(dim=1)
                 found[f"{whose}, classifier"] = [asdict(problem.score(chosen.cpu().numpy()))]
@@ -90,13 +100,16 @@ def main() -> None:
     parser.add_argument("--root", help="folder with the data sets")
     parser.add_argument("--cache", type=Path, help="folder of decoded images")
     parser.add_argument("--repeats", type=int, default=5, help="seeds of k-means")
+    parser.add_argument(
+        "--only", action="append", default=[], help='a read-out, such as "student, cls"; all if not given'
+    )
     parser.add_argument("--output", type=Path, default=HERE / "readouts")
     arguments = parser.parse_args()
     data = benchmark(arguments.benchmark, arguments.root, False)
     problem = Problem.of(data.train, data.labels(), [*data.truth()])
     arguments.output.mkdir(exist_ok=True)
     for run in arguments.runs:
-        found = readouts(problem, RunDirectory(run), arguments.cache, arguments.repeats)
+        found = readouts(problem, RunDirectory(run), arguments.cache, arguments.repeats, arguments.only)
         (arguments.output / f"{run.name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         for name, accuracies in found.items():
             means = [100 * mean(a[key] for a in accuracies) for key in ("all", "known", "new")]

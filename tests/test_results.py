@@ -2,14 +2,17 @@
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from promptcal.data import ImageSet
 from promptcal.problem import Problem
+from promptcal.run import Run
 from promptcal.verbs import fit
 
 ROOT = Path(__file__).parent.parent
@@ -66,6 +69,8 @@ def test_every_run_and_readout_that_is_kept_is_shown(make):
     shown = {name for row in rows for name in row["runs"]} | {row["run"] for row in wanted["graphs"]["graph"]}
     assert {file.stem for file in (ROOT / "results" / "runs").glob("*.json")} == shown
     assert {file.stem for file in (ROOT / "results" / "readouts").glob("*.json")} <= shown
+    studied = {row["run"] for row in wanted["mining"]["mining"]}
+    assert {file.stem for file in (ROOT / "results" / "mining").glob("*.json")} == studied
 
 
 @pytest.fixture
@@ -112,10 +117,68 @@ def test_the_maps_show_every_image_of_every_class(make, drawn, tmp_path):
 def test_other_readouts_are_of_the_weights_a_run_ended_with(finished):
     problem, directory = finished
     found = script("readouts").readouts(problem, directory, None, repeats=2)
-    tokens = ("cls", "cls and [P]", "classifier")
+    tokens = ("cls", "cls, both sides", "cls and [P]", "classifier")
     assert list(found) == [f"{whose}, {token}" for whose in ("student", "teacher") for token in tokens]
     assert found["teacher, cls"][0] == json.loads(directory.results_file.read_text())["scores"]["last"]
-    assert [len(accuracies) for accuracies in found.values()] == [2, 2, 1] * 2
+    assert [len(accuracies) for accuracies in found.values()] == [2, 2, 2, 1] * 2
+    wanted = ["teacher, cls", "student, classifier"]
+    some = script("readouts").readouts(problem, directory, None, repeats=2, only=wanted)
+    assert some == {name: found[name] for name in reversed(wanted)}
+
+
+def clusters(spread, per_class=30, classes=6):
+    """Noisy points around class means, and their classes."""
+    noise = np.random.default_rng(0)
+    means = noise.normal(size=(classes, 8))
+    numbers = np.repeat(np.arange(classes), per_class)
+    return means[numbers] + spread * noise.normal(size=(len(numbers), 8)), numbers
+
+
+def test_precision_of_ranked_pairs_against_a_loop():
+    mining = script("mining")
+    noise = torch.Generator().manual_seed(0)
+    rows = torch.rand(7, 40, generator=noise) * (torch.rand(7, 40, generator=noise) < 0.6)
+    right = torch.rand(7, 40, generator=noise) < 0.3
+    ranked = sorted(((float(rows[i, j]), bool(right[i, j])) for i in range(7) for j in range(40)), reverse=True)
+    for recall, found in zip((0.1, 0.4, 1.0), mining.precision_at(rows, right, (0.1, 0.4, 1.0)), strict=True):
+        hits = pairs = 0
+        for strength, is_right in ranked:
+            if strength == 0 or hits >= recall * int(right.sum()):
+                break
+            hits, pairs = hits + is_right, pairs + 1
+        expected = hits / pairs if hits >= recall * int(right.sum()) else math.nan
+        assert found == pytest.approx(expected, nan_ok=True)
+    for recall, found in zip((0.1, 0.4), mining.precision_by_query(rows, right, (0.1, 0.4)), strict=True):
+        for each in range(1, 41):
+            hits = sum(int(right[i][rows[i].argsort(descending=True, stable=True)[:each]].sum()) for i in range(7))
+            if hits >= recall * int(right.sum()):
+                break
+        assert found == pytest.approx(hits / (7 * each))
+
+
+def test_pairs_of_tight_clusters_are_all_right_and_of_wide_ones_are_not():
+    mining = script("mining")
+    mining.DRAWS = 2
+    tight, wide = (mining.study(*clusters(spread), 3, k=5, nodes=180) for spread in (0.01, 1.5))
+    assert list(tight) == list(wide)
+    for way in tight:
+        assert tight[way]["known"][:2] == tight[way]["new"][:2] == [1.0, 1.0]
+        assert wide[way]["known"][0] < 0.95
+
+
+def test_pairs_are_those_of_a_run_with_known_classes_first(finished):
+    problem, directory = finished
+    mining = script("mining")
+    mining.DRAWS = 2
+    numbers, config = problem.truth_numbers(), directory.config()
+    expected = mining.study(
+        np.load(directory.embeddings_file),
+        numbers,
+        len(problem.classes),
+        k=config.neighbours,
+        nodes=config.affinity.memory + 2 * config.data.batch_size,
+    )
+    assert mining.study_of(Run(directory.path)) == expected
 
 
 def test_maps_are_of_unlabelled_images_before_and_after(finished):
