@@ -52,6 +52,8 @@ def precision_by_query(rows: Tensor, right: Tensor, recalls: tuple[float, ...] =
     order = rows.argsort(dim=1, descending=True, stable=True)
     hits = right.gather(1, order).cumsum(1).sum(0)
     wanted = (torch.tensor(recalls) * right.sum()).ceil().clamp(min=1).to(hits)
+    if not right.any():
+        return [torch.nan] * len(recalls)
     each = torch.searchsorted(hits, wanted)
     return (hits[each] / ((each + 1) * len(rows))).tolist()
 

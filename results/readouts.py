@@ -110,7 +110,12 @@ def main() -> None:
     arguments.output.mkdir(exist_ok=True)
     for run in arguments.runs:
         found = readouts(problem, RunDirectory(run), arguments.cache, arguments.repeats, arguments.only)
-        (arguments.output / f"{run.name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        missing = [name for name in arguments.only if name not in found]
+        if missing:
+            raise SystemExit(f"{run.name} has no read-out {', '.join(missing)}")
+        kept = arguments.output / f"{run.name}.json"
+        before = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+        kept.write_text(json.dumps({**before, **found}, indent=1) + "\n", encoding="utf-8")
         for name, accuracies in found.items():
             means = [100 * mean(a[key] for a in accuracies) for key in ("all", "known", "new")]
             print(f"{run.name}: {name}: " + " / ".join(f"{value:.1f}" for value in means))

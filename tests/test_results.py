@@ -123,7 +123,7 @@ def test_other_readouts_are_of_the_weights_a_run_ended_with(finished):
     assert [len(accuracies) for accuracies in found.values()] == [2, 2, 2, 1] * 2
     wanted = ["teacher, cls", "student, classifier"]
     some = script("readouts").readouts(problem, directory, None, repeats=2, only=wanted)
-    assert some == {name: found[name] for name in reversed(wanted)}
+    assert some == {name: found[name] for name in wanted}
 
 
 def clusters(spread, per_class=30, classes=6):

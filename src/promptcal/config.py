@@ -140,7 +140,7 @@ class AffinityConfig(_Section):
     threshold: Literal["global", "row", "class-share", "mean-share"] = Field(
         "global",
         description="where affinities become positives: at a quantile of all of them (as published), at one of each "
-        "query's own, or so that each query, or a query on average, has as many as class_share says",
+        "query's own, or so that each query (or, by mean-share, a query on average) has as many as class_share says",
     )
     class_share: float = Field(
         0.5, gt=0, le=1, description="positives of a query, as a share of an even class's nodes in the graph"

@@ -141,25 +141,36 @@ def test_thresholds_by_query_against_a_loop(rule, quantile, top, steps, consensu
 
 
 @pytest.mark.parametrize(
-    ("top", "steps", "consensus"), [(1, 1, True), (5, 1, True), (5, 2, True), (5, 1, False), (400, 1, True)]
+    ("top", "steps", "consensus"), [(0.3, 1, True), (5, 1, True), (5, 2, True), (5, 1, False), (400, 1, True)]
 )
 def test_a_mean_share_against_all_affinities_in_a_row(top, steps, consensus):
-    """So many positives as asked for, the strongest, whosever they are: some queries have many, others none."""
+    """So many positives in the memory as asked for, the strongest, whosever they are."""
     embeddings = nodes(300, 8)
-    embeddings[:20] = F.normalize(embeddings[:1] + 0.01 * embeddings[:20], dim=1)  # a dense place
+    embeddings[:60] = F.normalize(embeddings[:1] + 0.01 * embeddings[:60], dim=1)  # a dense place
     settings = GraphSettings(6, 0.0, steps, True, consensus, "mean-share", top)
     found = affinity_graph(embeddings[:40], embeddings[40:], settings)
     graph = (consensus_graph if consensus else neighbour_graph)(embeddings, 6)
     rows = diffuse(graph.double(), steps)[:40]
-    strengths = sorted((float(rows[i, j]) for i in range(40) for j in range(300) if i != j), reverse=True)
-    threshold = strengths[min(40 * top, len(strengths)) - 1]
+    wanted, linked = round(40 * top), (rows > 0).fill_diagonal_(False)
+    strengths = sorted((float(rows[i, j]) for i in range(40) for j in range(40, 300)), reverse=True)
+    threshold = strengths[min(wanted, len(strengths)) - 1]
     assert float(found.threshold) == pytest.approx(threshold, rel=1e-5, abs=1e-12)
-    expected = torch.tensor([[i != j and float(rows[i, j]) >= threshold for j in range(300)] for i in range(40)])
-    expected &= rows > 0
+    if wanted > linked[:, 40:].sum():  # more than there are: all of them, and nobody else
+        assert torch.equal(found.positives, linked)
+        return
     beside = (rows - threshold).abs() <= 1e-5 * threshold  # rounding may decide these either way
-    assert torch.equal(found.positives | beside, expected | beside)
-    counts = found.positives.sum(dim=1)
-    assert counts.sum() >= min(40 * top, int(expected.sum()) - int(beside.sum()))
-    if top == 5 and consensus:
-        assert counts.max() > 2 * top
-        assert counts.min() < top
+    assert torch.equal(found.positives | beside, (linked & (rows >= threshold)) | beside)
+    counts = found.positives[:, 40:].sum(dim=1)
+    assert wanted <= counts.sum() <= wanted + beside.sum()
+    assert counts.max() > 2 * top  # some have many, others none
+    assert counts.min() == 0 or top > 1
+
+
+def test_a_mean_share_does_not_count_the_batch():
+    """The same image twice in the batch is the strongest pair of all, and no reason to find less in the memory."""
+    embeddings = nodes(300, 8)
+    twice = torch.cat([embeddings[:20], embeddings[:20], embeddings[20:]])
+    settings = GraphSettings(6, 0.0, rule="mean-share", top=2.0)
+    found = affinity_graph(twice[:40], twice[40:], settings).positives
+    assert found[:20, 20:40].diagonal().sum() > 10
+    assert found[:, 40:].sum() >= 80

@@ -68,7 +68,8 @@ class GraphSettings(NamedTuple):
 
     ``rule`` is whence the threshold comes: "global", one of all affinities, as published; "row", one of each query's
     own; "class-share", that which leaves each query its ``top`` strongest; "mean-share", the one which leaves a query
-    ``top`` on average, the strongest of all.
+    ``top`` of the memory on average, the strongest of all (not counting the batch, where its image's other view would
+    always be first).
     """
 
     k: int
@@ -77,7 +78,7 @@ class GraphSettings(NamedTuple):
     include_diagonal: bool = True
     consensus: bool = True
     rule: Literal["global", "row", "class-share", "mean-share"] = "global"
-    top: int = 1
+    top: float = 1.0
 
 
 class AffinityGraph(NamedTuple):
@@ -173,9 +174,12 @@ def rows_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) 
         thresholds = row_thresholds(rows, settings.quantile)
         return AffinityGraph(rows > thresholds, thresholds.mean())
     if settings.rule == "mean-share":
-        strongest = rows.flatten().topk(min(settings.top * n_queries, rows.numel()), sorted=False).values
-        return AffinityGraph((rows >= strongest.min()) & (rows > 0), strongest.min())
-    thresholds = rows.topk(min(settings.top, rows.shape[1]), dim=1).values[:, -1:]
+        of_memory = rows[:, n_queries:].flatten()
+        wanted = max(1, round(settings.top * n_queries))
+        threshold = of_memory.topk(min(wanted, len(of_memory)), sorted=False).values.min()
+        return AffinityGraph((rows >= threshold) & (rows > 0), threshold)
+    top = max(1, round(settings.top))
+    thresholds = rows.topk(min(top, rows.shape[1]), dim=1).values[:, -1:]
     return AffinityGraph((rows >= thresholds) & (rows > 0), thresholds.mean())
 
 
