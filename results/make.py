@@ -47,11 +47,18 @@ def table(rows: list[dict[str, Any]]) -> str:
             scores = ["", in_words([read_out(name, row["readout"]) for name in row["runs"]])]
         else:
             scores = [in_words([r["accuracy"][which] for r in runs]) for which in ("selected", "last")]
-        minutes = "" if stage is not None else f"{mean(r['seconds'] for r in runs) / 60:.1f}"
+        whole = stage is None and all(map(_has_its_time, runs))
+        minutes = f"{mean(r['seconds'] for r in runs) / 60:.1f}" if whole else ""
         hashes = "" if stage == "kmeans" else ", ".join(f"`{r['config_hash']}`" for r in runs)
         cells = [row["label"], *scores, str(len(runs)), epochs, minutes, hashes]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _has_its_time(found: dict[str, Any]) -> bool:
+    """Not where stage 1 was taken over from another run, and where nothing tells whether it was."""
+    epochs = [record.get("seconds") for record in found["records"]]
+    return None not in epochs and found["seconds"] >= sum(epochs)
 
 
 def readout_table(rows: list[dict[str, Any]], hows: list[str]) -> str:

@@ -61,6 +61,19 @@ def test_several_seeds_are_a_mean_and_a_deviation(make):
     assert make.in_words(accuracies[:1]) == "70.0 / 50.0 / 100.0"
 
 
+def test_minutes_are_shown_of_runs_that_trained_all_their_epochs(make, monkeypatch):
+    records = [{"stage": "warmup", "epoch": 1, "seconds": 60.0}, {"stage": "affinity", "epoch": 1, "seconds": 120.0}]
+    accuracy = {which: {"all": 0.5, "known": 0.5, "new": 0.5} for which in ("warmup", "selected", "last")}
+    kept = {
+        "whole": {"seconds": 240.0, "records": records},
+        "part": {"seconds": 150.0, "records": records},
+        "older": {"seconds": 240.0, "records": [{"stage": "affinity", "epoch": 1}]},
+    }
+    monkeypatch.setattr(make, "run", lambda name: {**kept[name], "accuracy": accuracy, "config_hash": "0"})
+    rows = [{"label": "", "runs": [name]} for name in kept] + [{"label": "", "runs": ["whole"], "stage": "warmup"}]
+    assert [line.split("|")[6].strip() for line in make.table(rows).splitlines()[2:]] == ["4.0", "", "", ""]
+
+
 def test_every_run_and_readout_that_is_kept_is_shown(make):
     """Nothing measured is left out of the page without a reason."""
     wanted = yaml.safe_load((ROOT / "results" / "tables.yaml").read_text(encoding="utf-8"))
@@ -154,6 +167,35 @@ def test_precision_of_ranked_pairs_against_a_loop():
             if hits >= recall * int(right.sum()):
                 break
         assert found == pytest.approx(hits / (7 * each))
+
+
+def test_ways_to_rank_pairs_by_hand():
+    """Three nodes in a row, one neighbour each: the first and the second have each other, the third has the second."""
+    mining = script("mining")
+    angles = torch.deg2rad(torch.tensor([0.0, 10.0, 30.0]))
+    nodes = torch.stack([angles.cos(), angles.sin()], dim=1)
+    nearest = torch.tensor([[0.0, 1, 0], [1, 0, 0], [0, 1, 0]])
+    consensus = torch.tensor([[0.0, 1, 0], [2 / 3, 0, 1 / 3], [0, 1, 0]])  # of the second's 3, 2 with the first
+    expected = {
+        "cosine": nodes @ nodes.T,
+        "no propagation": consensus,
+        "no consensus": nearest @ nearest @ nearest.T,
+        "consensus and propagation": consensus @ consensus @ consensus.T,
+    }
+    found = mining.strengths(nodes, 1)
+    assert list(found) == list(expected)
+    for way, rows in expected.items():
+        assert torch.allclose(found[way], rows.fill_diagonal_(0.0), atol=1e-6), way
+
+
+def test_new_classes_are_those_from_the_number_of_known_ones_on():
+    mining = script("mining")
+    mining.DRAWS = 1
+    points, numbers = clusters(0.01)
+    points[numbers >= 4] = np.random.default_rng(1).normal(size=points[numbers >= 4].shape)  # of no class at all
+    found = mining.study(points, numbers, 4, k=5, nodes=180)["consensus and propagation"]
+    assert found["known"][0] == 1.0
+    assert found["new"][0] < 0.9
 
 
 def test_pairs_of_tight_clusters_are_all_right_and_of_wide_ones_are_not():
