@@ -16,7 +16,6 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "results.md"
 PARTS = ("all", "known", "new")
 GROUPS = ("known", "new")
-RECALLS = (0.05, 0.1, 0.2, 0.3)  # those of results/mining.py
 
 
 def run(name: str) -> dict[str, Any]:
@@ -93,11 +92,13 @@ def graph_table(rows: list[dict[str, Any]]) -> str:
 
 def mining_table(rows: list[dict[str, Any]]) -> str:
     """Precision at some recalls, for each way to rank pairs."""
-    recalls = " | ".join(f"recall {recall:g}" for recall in RECALLS)
-    lines = [f"| known · new classes | | {recalls} |", "|---" * (len(RECALLS) + 2) + "|"]
+    lines: list[str] = []
     for row in rows:
         found = json.loads((HERE / "mining" / f"{row['run']}.json").read_text(encoding="utf-8"))
-        for number, (way, by_group) in enumerate(found.items()):
+        recalls = [f"recall {recall:g}" for recall in found["recalls"]]
+        head = [f"| known · new classes | | {' | '.join(recalls)} |", "|---" * (len(recalls) + 2) + "|"]
+        lines = lines or head
+        for number, (way, by_group) in enumerate(found["precision"].items()):
             pairs = zip(*(by_group[group] for group in GROUPS), strict=True)
             cells = [" · ".join("none" if value is None else f"{value:.2f}" for value in pair) for pair in pairs]
             lines.append(f"| {' | '.join(['' if number else row['label'], way, *cells])} |")

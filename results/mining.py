@@ -22,7 +22,7 @@ from promptcal.run import Run
 HERE = Path(__file__).parent
 RECALLS = (0.05, 0.1, 0.2, 0.3)
 DRAWS = 5
-Study = dict[str, dict[str, list[float | None]]]
+Study = dict[str, dict[str, list[float | None]]]  # precision by way, by group of queries, at each recall
 
 
 def strengths(nodes: Tensor, k: int) -> dict[str, Tensor]:
@@ -51,9 +51,9 @@ def precision_by_query(rows: Tensor, right: Tensor, recalls: tuple[float, ...] =
     """The same where every query has equally many."""
     order = rows.argsort(dim=1, descending=True, stable=True)
     hits = right.gather(1, order).cumsum(1).sum(0)
-    wanted = (torch.tensor(recalls) * right.sum()).ceil().clamp(min=1).to(hits)
     if not right.any():
         return [torch.nan] * len(recalls)
+    wanted = (torch.tensor(recalls) * right.sum()).ceil().clamp(min=1).to(hits)
     each = torch.searchsorted(hits, wanted)
     return (hits[each] / ((each + 1) * len(rows))).tolist()
 
@@ -86,11 +86,14 @@ def _mean(draws: list[list[float]]) -> list[float | None]:
 
 def study_of(run: Run) -> Study:
     truth, known, config = run.truth(), run.info["known_classes"], run.config
-    assert truth is not None, "a run without the truth beside it says nothing here"
-    told = np.array([i for i, name in enumerate(truth) if name is not None])
-    classes = [*known, *sorted({name for name in truth if name is not None} - set(known))]
-    numbers = np.array([classes.index(truth[i]) for i in told])
-    embeddings = np.load(run.directory.embeddings_file, mmap_mode="r")[told]
+    if truth is None:
+        raise SystemExit(
+            f"{run.path} has no truth beside it; give a run of a benchmark, or one that was fit with --truth"
+        )
+    told = {place: name for place, name in enumerate(truth) if name is not None}
+    number = {name: n for n, name in enumerate([*known, *sorted({*told.values()} - {*known})])}
+    numbers = np.array([number[name] for name in told.values()])
+    embeddings = np.load(run.directory.embeddings_file, mmap_mode="r")[[*told]]
     return study(
         embeddings,
         numbers,
@@ -109,7 +112,8 @@ def main() -> None:
     arguments.output.mkdir(exist_ok=True)
     for path in arguments.runs:
         found = study_of(Run(path))
-        (arguments.output / f"{path.name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        kept = {"recalls": RECALLS, "precision": found}
+        (arguments.output / f"{path.name}.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
         for way, by_group in found.items():
             print(f"{path.name}: {way}: {by_group}")
 

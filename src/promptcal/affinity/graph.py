@@ -67,9 +67,9 @@ class GraphSettings(NamedTuple):
     not, and consensus or the plain neighbour graph in its place.
 
     ``rule`` is whence the threshold comes: "global", one of all affinities, as published; "row", one of each query's
-    own; "class-share", that which leaves each query its ``top`` strongest; "mean-share", the one which leaves a query
-    ``top`` of the memory on average, the strongest of all (not counting the batch, where its image's other view would
-    always be first).
+    own; "class-share", that which leaves each query its strongest, the ``share`` of all nodes; "mean-share", the one that
+    leaves the ``share`` of all pairs of a query and the memory (without the batch, where its image's other view would
+    always be first), however they fall to the queries.
     """
 
     k: int
@@ -78,7 +78,7 @@ class GraphSettings(NamedTuple):
     include_diagonal: bool = True
     consensus: bool = True
     rule: Literal["global", "row", "class-share", "mean-share"] = "global"
-    top: float = 1.0
+    share: float = 0.0
 
 
 class AffinityGraph(NamedTuple):
@@ -175,11 +175,9 @@ def rows_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) 
         return AffinityGraph(rows > thresholds, thresholds.mean())
     if settings.rule == "mean-share":
         of_memory = rows[:, n_queries:].flatten()
-        wanted = max(1, round(settings.top * n_queries))
-        threshold = of_memory.topk(min(wanted, len(of_memory)), sorted=False).values.min()
+        threshold = of_memory.topk(max(1, round(settings.share * len(of_memory))), sorted=False).values.min()
         return AffinityGraph((rows >= threshold) & (rows > 0), threshold)
-    top = max(1, round(settings.top))
-    thresholds = rows.topk(min(top, rows.shape[1]), dim=1).values[:, -1:]
+    thresholds = rows.topk(max(1, round(settings.share * rows.shape[1])), dim=1).values[:, -1:]
     return AffinityGraph((rows >= thresholds) & (rows > 0), thresholds.mean())
 
 

@@ -55,16 +55,13 @@ class AffinityStage:
         settings = self.config.affinity
         if settings.mining != "graph" or not self.memories:
             return ""
-        queries = 2 * self.config.data.batch_size
-        nodes = queries + settings.memory
-        graph = self._graph_settings(queries, settings.memory)
-        way = way_for(nodes, graph, next(self.network.parameters()).device)
+        nodes = 2 * self.config.data.batch_size + settings.memory
+        way = way_for(nodes, self._graph_settings(), next(self.network.parameters()).device)
         whence = {"sampled": f"{SAMPLED_ROWS:,} sampled rows", "rows": "the queries' rows"}
         return f"Affinity graph of {nodes:,} nodes, its threshold from {whence.get(way, 'all rows (exact)')}"
 
-    def _graph_settings(self, queries: int, memory: int) -> GraphSettings:
+    def _graph_settings(self) -> GraphSettings:
         settings = self.config.affinity
-        counted = memory if settings.threshold == "mean-share" else queries + memory
         return GraphSettings(
             self.config.neighbours,
             settings.quantile,
@@ -72,7 +69,7 @@ class AffinityStage:
             self.config.switches.threshold_diagonal,
             settings.consensus,
             settings.threshold,
-            settings.class_share * counted / self.config.n_classes,
+            settings.class_share / self.config.n_classes,
         )
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
@@ -189,7 +186,7 @@ class AffinityStage:
             return neighbour_positives(queries, memory, self.config.neighbours), {}
         if settings.mining == "ranking":
             return ranking_positives(queries, memory, settings.ranking_top), {}
-        graph = affinity_graph(queries, memory, self._graph_settings(len(queries), len(memory)))
+        graph = affinity_graph(queries, memory, self._graph_settings())
         return graph.positives, {"threshold": graph.threshold}
 
     def _statistics(self, positives: Tensor, query_indices: Tensor, key_indices: Tensor) -> dict[str, Tensor]:
