@@ -67,8 +67,8 @@ class GraphSettings(NamedTuple):
     not, and consensus or the plain neighbour graph in its place.
 
     ``rule`` is whence the threshold comes: "global", one of all affinities, as published; "row", one of each query's
-    own; "class-share", that which leaves each query its strongest, the ``share`` of all nodes; "mean-share", the one that
-    leaves the ``share`` of all pairs of a query and the memory (without the batch, where its image's other view would
+    own; "class-share", that which leaves each query its strongest, the ``share`` of all nodes; "mean-share", the one to
+    leave the ``share`` of all pairs of a query and the memory (without the batch, where its image's other view would
     always be first), however they fall to the queries.
     """
 
