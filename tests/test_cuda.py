@@ -12,10 +12,11 @@ from promptcal.affinity.kernels import quantile_above_mean
 from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.config import load_config
 from promptcal.data import BalancedSampler, ImageStore, View, embedded_set
-from promptcal.device import computing_on
+from promptcal.device import compile_in_place, computing_on
 from promptcal.models import Network, PromptedViT
 from promptcal.training.affinity import AffinityStage
 from promptcal.training.checkpoints import Checkpoints
+from promptcal.training.embedding import embed
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Reading, Recorder
 from promptcal.training.stage import Batch
@@ -143,6 +144,44 @@ def test_nothing_in_a_step_waits_for_the_device(name, precision):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(np.isfinite(reading.values()["loss"]) for reading in readings)
+
+
+@pytest.mark.parametrize("name", ["warmup", "affinity"])
+def test_steps_and_looks_by_recorded_kernels_are_those_of_the_plain_network(name):
+    config = load_config(values={"n_classes": 10}, overrides=["affinity.memory=256", "affinity.k=5"])
+    data = embedded_set("train")
+    labels = torch.from_numpy(np.where(data.labels < 5, data.labels, -1)).to(CUDA)
+    store = ImageStore.of(list(data.images)).to(CUDA)
+
+    def trained(recorded):
+        torch.manual_seed(0)
+        vit = PromptedViT("vit_tiny_patch4_32.promptcal")
+        network = Network(vit, hidden=64, bottleneck=32, prototypes=256).to(CUDA)
+        if recorded:
+            compile_in_place(vit, CUDA)
+        view = View(store, *vit.preprocessing)
+        stage = WarmupStage(network, config.loss) if name == "warmup" else AffinityStage(network, config)
+        optimiser = torch.optim.SGD(network.trained_parameters().values(), lr=0.01, momentum=0.9, fused=True)
+        losses, looks = [], []
+        for seed in range(12):
+            chosen = torch.randint(len(labels), (32,), generator=torch.Generator().manual_seed(seed)).repeat(2)
+            views = view.random(chosen, torch.Generator().manual_seed(seed))
+            batch = Batch(views, labels[chosen.to(CUDA)], chosen.to(CUDA), torch.Generator(CUDA).manual_seed(seed))
+            result = stage.step(batch, 10.0)
+            optimiser.zero_grad(set_to_none=True)
+            result.loss.backward()
+            optimiser.step()
+            stage.after_update()
+            losses.append(result.loss.detach())
+            if seed % 4 == 3:
+                looks.append(embed(network, view, torch.arange(100), batch_size=64))
+        return torch.stack(losses), torch.stack(looks)
+
+    (expected_losses, expected), (losses, found) = trained(False), trained(True)
+    assert (losses[0] - losses[-1]).abs() > 0.01  # it has learned something
+    torch.testing.assert_close(losses, expected_losses, rtol=5e-3, atol=0.0)
+    assert (found * expected).sum(dim=-1).min() > 0.999
+    assert not torch.equal(found[0], found[-1])
 
 
 def test_the_watch_over_loss_and_gradient_waits_for_nothing(tmp_path):

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import nn
 
 from promptcal.errors import ConfigError
 
@@ -49,6 +50,17 @@ def choose_compile(setting: str, device: torch.device, steps: int) -> bool:
     if setting == "auto":
         return steps >= COMPILE_FROM_STEPS and can_run_triton(device)
     return setting == "always"
+
+
+def compile_in_place(vit: nn.Module, device: torch.device, *, alone: bool = True) -> None:
+    """Compile ``vit`` for batches of the sizes it will meet.
+
+    On a GPU that one process trains on, its kernels are recorded and launched together from then on (CUDA graphs):
+    launching the many of a small ViT one by one takes the host longer than they take the GPU. What ``vit`` returns
+    is overwritten by a later step.
+    """
+    recorded = device.type == "cuda" and alone
+    vit.compile(dynamic=False, mode="reduce-overhead" if recorded else "default")
 
 
 @cache

@@ -25,7 +25,7 @@ from promptcal.data import BalancedSampler, ImageSet, ImageStore, StreamedImages
 from promptcal.data.reading import read, view_of
 from promptcal.data.splits import hold_out
 from promptcal.data.store import decode
-from promptcal.device import choose_compile, choose_device, choose_dtype, computing_on, repeatable
+from promptcal.device import choose_compile, choose_device, choose_dtype, compile_in_place, computing_on, repeatable
 from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunError
 from promptcal.export.tables import write_parquet_if_possible
 from promptcal.methods import Surroundings, method_of
@@ -319,7 +319,7 @@ class Fit:
         vit = self.network.vit
         compiled = choose_compile(self.config.compile, self.device, steps)
         if compiled:
-            vit.compile(dynamic=False)
+            compile_in_place(vit, self.device, alone=self.group.world == 1)
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         how = ", compiled (the first steps take half a minute)" if compiled else ""
         how += f", in {self.group.world} processes" if self.group.world > 1 else ""
