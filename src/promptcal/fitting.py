@@ -319,6 +319,9 @@ class Fit:
         vit = self.network.vit
         compiled = choose_compile(self.config.compile, self.device, steps)
         if compiled:
+            # what an earlier fit of this process recorded would hold its GPU memory, and what it compiled would count
+            # towards the number of versions after which the compiler gives up
+            torch.compiler.reset()
             compile_in_place(vit, self.device, alone=self.group.world == 1)
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         how = ", compiled (the first steps take half a minute)" if compiled else ""

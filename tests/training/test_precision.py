@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from promptcal import fit
+from promptcal import fit, fitting
 from promptcal.config import load_config
 from promptcal.data import ImageStore, View, embedded_set
 from promptcal.models import Network, PromptedViT
@@ -95,6 +95,32 @@ def test_a_compiled_network_embeds_a_last_batch_that_is_not_full(tmp_path):
     found = embed(network, view, torch.arange(70), batch_size=32)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert batches == {32}
+
+
+def test_a_fit_leaves_nothing_compiled_to_the_next_one(tmp_path, monkeypatch, small_set, quick_settings):
+    """Whose recorded kernels would stay in GPU memory: so the next one compiles anew, even a network just like it."""
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(fitting, "compile_in_place", lambda vit, device, alone: vit.compile(backend=backend))
+    images, _, labels = small_set
+    settings = [*quick_settings, "method=promptcal-warmup", "warmup.epochs=1", "compile=always"]
+    counts = []
+    for name in ("first", "second"):
+        fit(
+            images=images,
+            labels=[None if c < 0 else str(c) for c in labels],
+            n_classes=4,
+            output=tmp_path / name,
+            overrides=settings,
+            progress=False,
+        )
+        counts.append(len(compiled))
+    assert counts[0] > 0
+    assert counts[1] == 2 * counts[0]
 
 
 def test_readings_are_the_numbers_in_order():
