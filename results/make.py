@@ -22,15 +22,15 @@ def run(name: str) -> dict[str, Any]:
     return json.loads((HERE / "runs" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def read_out(name: str, how: str) -> dict[str, float]:
-    """The accuracy of a run read in another way, the mean over the seeds of k-means."""
-    found = json.loads((HERE / "readouts" / f"{name}.json").read_text(encoding="utf-8"))[how]
-    return {part: mean(accuracy[part] for accuracy in found) for part in PARTS}
+def read_outs(name: str) -> dict[str, dict[str, float]]:
+    """The accuracies of a run by the way it was read in, the mean over the seeds of k-means."""
+    found = json.loads((HERE / "readouts" / f"{name}.json").read_text(encoding="utf-8"))
+    return {how: {part: mean(a[part] for a in accuracies) for part in PARTS} for how, accuracies in found.items()}
 
 
-def in_words(accuracies: list[dict[str, float]]) -> str:
-    """All / Known / New in %, of several seeds mean +- standard deviation."""
-    found = [[100 * accuracy[part] for accuracy in accuracies] for part in PARTS]
+def in_words(accuracies: list[dict[str, float]], parts: tuple[str, ...] = PARTS) -> str:
+    """All / Known / New in %, of several seeds mean +- standard deviation; nothing of no run."""
+    found = [[100 * accuracy[part] for accuracy in accuracies] for part in parts if accuracies]
     return " / ".join(f"{mean(v):.1f}" + (f" ± {stdev(v):.1f}" if len(v) > 1 else "") for v in found)
 
 
@@ -43,7 +43,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             scores = [in_words([r["accuracy"][stage] for r in runs]), ""]
             epochs = str(_epochs(runs[0]).get(stage, ""))
         elif "readout" in row:
-            scores = ["", in_words([read_out(name, row["readout"]) for name in row["runs"]])]
+            scores = ["", in_words([read_outs(name)[row["readout"]] for name in row["runs"]])]
         else:
             scores = [in_words([r["accuracy"][which] for r in runs]) for which in ("selected", "last")]
         whole = stage is None and all(map(_has_its_time, runs))
@@ -51,6 +51,15 @@ def table(rows: list[dict[str, Any]]) -> str:
         hashes = "" if stage == "kmeans" else ", ".join(f"`{r['config_hash']}`" for r in runs)
         cells = [row["label"], *scores, str(len(runs)), epochs, minutes, hashes]
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def summary_table(columns: list[str], rows: list[dict[str, Any]]) -> str:
+    """All of the selected epoch, a column for each data set."""
+    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for row in rows:
+        cells = [in_words([run(name)["accuracy"]["selected"] for name in names], ("all",)) for names in row["runs"]]
+        lines.append(f"| {' | '.join([row['label'], *cells])} |")
     return "\n".join(lines)
 
 
@@ -63,7 +72,8 @@ def _has_its_time(found: dict[str, Any]) -> bool:
 def readout_table(rows: list[dict[str, Any]], hows: list[str]) -> str:
     lines = [f"| | {' | '.join(hows)} | seeds |", "|---" * (len(hows) + 2) + "|"]
     for row in rows:
-        cells = [in_words([read_out(name, how) for name in row["runs"]]) for how in hows]
+        found = [read_outs(name) for name in row["runs"]]
+        cells = ["" if any(how not in one for one in found) else in_words([one[how] for one in found]) for how in hows]
         lines.append(f"| {' | '.join([row['label'], *cells, str(len(row['runs']))])} |")
     return "\n".join(lines)
 
@@ -118,6 +128,7 @@ def filled(page: str, parts: dict[str, str]) -> str:
 def tables() -> dict[str, str]:
     wanted = yaml.safe_load((HERE / "tables.yaml").read_text(encoding="utf-8"))
     return {
+        "summary": summary_table(**wanted["summary"]),
         **{name: table(rows) for name, rows in wanted["tables"].items()},
         **{name: graph_table(rows) for name, rows in wanted["graphs"].items()},
         **{name: mining_table(rows) for name, rows in wanted["mining"].items()},

@@ -140,7 +140,7 @@ def test_another_variant_than_a_files_takes_its_settings_back(written):
 @pytest.mark.parametrize("after", ["official", "paper", "recommended"])
 def test_another_variant_leaves_what_was_asked_for(written, before, after):
     """Of a saved configuration, a file by hand or a `Config`, whatever order the overrides are in."""
-    asked = ["optim.lr=0.01", "switches.keys=memory-and-batch", "affinity.k=7", "loss.beta=0.3"]
+    asked = ["optim.lr=0.007", "switches.keys=memory-and-batch", "affinity.k=7", "loss.beta=0.3"]
     saved = load_config(preset="cub", overrides=[f"variant={before}", *asked])
     expected = load_config(preset="cub", overrides=[f"variant={after}", *asked])
     for source in ({"file": written(saved.to_yaml())}, {"values": saved.model_dump()}):

@@ -61,6 +61,18 @@ def test_several_seeds_are_a_mean_and_a_deviation(make):
     assert make.in_words(accuracies[:1]) == "70.0 / 50.0 / 100.0"
 
 
+def test_the_summary_has_all_of_the_selected_epoch(make, monkeypatch):
+    found = {name: {"all": a, "known": 0.1, "new": 0.2} for name, a in (("a", 0.7), ("b", 0.9), ("c", 0.5))}
+    monkeypatch.setattr(make, "run", lambda name: {"accuracy": {"selected": found[name], "last": {"all": 0.0}}})
+    rows = [{"label": "both", "runs": [["a", "b"], ["c"]]}, {"label": "one", "runs": [[], ["a"]]}]
+    assert make.summary_table(["x", "y"], rows).splitlines() == [
+        "| | x | y |",
+        "|---|---|---|",
+        "| both | 80.0 ± 14.1 | 50.0 |",
+        "| one |  | 70.0 |",
+    ]
+
+
 def test_minutes_are_shown_of_runs_that_trained_all_their_epochs(make, monkeypatch):
     records = [{"stage": "warmup", "epoch": 1, "seconds": 60.0}, {"stage": "affinity", "epoch": 1, "seconds": 120.0}]
     accuracy = {which: {"all": 0.5, "known": 0.5, "new": 0.5} for which in ("warmup", "selected", "last")}
@@ -119,8 +131,8 @@ def test_the_figure_of_the_looks_goes_on_from_stage_to_stage(make, drawn, tmp_pa
 
 
 def test_the_maps_show_every_image_of_every_class(make, drawn, tmp_path):
-    make.DRAWN_BY["maps"]("cifar100-recommended", tmp_path / "figure.png")
-    found = json.loads((ROOT / "results" / "maps" / "cifar100-recommended.json").read_text())
+    make.DRAWN_BY["maps"]("cifar100-one-block", tmp_path / "figure.png")
+    found = json.loads((ROOT / "results" / "maps" / "cifar100-one-block.json").read_text())
     for axes, when in zip(drawn[0].axes, ("before", "after"), strict=True):
         assert len(axes.collections) == len(set(found["classes"])) == 20
         shown = {tuple(point) for points in axes.collections for point in points.get_offsets().tolist()}
