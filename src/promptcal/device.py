@@ -55,9 +55,9 @@ def choose_compile(setting: str, device: torch.device, steps: int) -> bool:
 def compile_in_place(vit: nn.Module, device: torch.device, *, alone: bool = True) -> None:
     """Compile ``vit`` for batches of the sizes it will meet.
 
-    On a GPU that one process trains on, its kernels are recorded and launched together from then on (CUDA graphs):
-    launching the many of a small ViT one by one takes the host longer than they take the GPU. What ``vit`` returns
-    is overwritten by a later step.
+    On a GPU, for a process that trains ``alone`` (not in a group), its kernels are recorded and launched together
+    from then on (CUDA graphs): launching the many of a small ViT one by one takes the host longer than they take the
+    GPU. What ``vit`` returns is overwritten by a later step.
     """
     recorded = device.type == "cuda" and alone
     vit.compile(dynamic=False, mode="reduce-overhead" if recorded else "default")
