@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
 import yaml
@@ -60,6 +60,29 @@ def summary_table(columns: list[str], rows: list[dict[str, Any]]) -> str:
     for row in rows:
         cells = [in_words([run(name)["accuracy"]["selected"] for name in names], ("all",)) for names in row["runs"]]
         lines.append(f"| {' | '.join([row['label'], *cells])} |")
+    return "\n".join(lines)
+
+
+def noise_table(rows: list[dict[str, Any]]) -> str:
+    """How far the accuracies of the same weights lie apart: between seeds of k-means, and between what the run said of
+    its last epoch (the compiled network) and the read-out with the same seed (the plain one)."""
+    heads = ["the farthest run", "the median run", "runs", "compiled and plain network, the farthest", "runs"]
+    lines = [f"| | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for row in rows:
+        between_seeds, by_rounding = [], []
+        for file in sorted((HERE / "readouts").glob(f"{row['benchmark']}-*.json")):
+            said, read = run(file.stem), json.loads(file.read_text(encoding="utf-8"))
+            seeds = read["student, cls"]
+            if len(seeds) > 1:
+                between_seeds.append([max(a[p] for a in seeds) - min(a[p] for a in seeds) for p in PARTS])
+            kept = f"{said['settings'].get('affinity.keep', 'student')}, cls"
+            by_rounding.append([abs(said["accuracy"]["last"][p] - read[kept][0][p]) for p in PARTS])
+        farthest, typical, rounded = (
+            " / ".join(f"{100 * of(values):.1f}" for values in zip(*found, strict=True))
+            for of, found in ((max, between_seeds), (median, between_seeds), (max, by_rounding))
+        )
+        cells = [row["label"], farthest, typical, len(between_seeds), rounded, len(by_rounding)]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
@@ -129,6 +152,7 @@ def tables() -> dict[str, str]:
     wanted = yaml.safe_load((HERE / "tables.yaml").read_text(encoding="utf-8"))
     return {
         "summary": summary_table(**wanted["summary"]),
+        "noise": noise_table(wanted["noise"]),
         **{name: table(rows) for name, rows in wanted["tables"].items()},
         **{name: graph_table(rows) for name, rows in wanted["graphs"].items()},
         **{name: mining_table(rows) for name, rows in wanted["mining"].items()},

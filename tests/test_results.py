@@ -10,7 +10,9 @@ import pytest
 import torch
 import yaml
 
+from promptcal.config import load_config, variant_preset
 from promptcal.data import ImageSet
+from promptcal.data.benchmarks import setup
 from promptcal.problem import Problem
 from promptcal.run import Run
 from promptcal.verbs import fit
@@ -71,6 +73,41 @@ def test_the_summary_has_all_of_the_selected_epoch(make, monkeypatch):
         "| both | 80.0 ± 14.1 | 50.0 |",
         "| one |  | 70.0 |",
     ]
+
+
+def test_noise_is_of_the_same_weights_read_again(make, monkeypatch, tmp_path):
+    def accuracies(*found):
+        return [{"all": a, "known": a / 2, "new": 0.1} for a in found]
+
+    read = {
+        "cub-a": {"student, cls": accuracies(0.5, 0.6, 0.3)},
+        "cub-b": {"student, cls": accuracies(0.5, 0.9)},
+        "cub-c": {"student, cls": accuracies(0.4, 0.5), "teacher, cls": accuracies(0.7)},
+        "cub-d": {"student, cls": accuracies(0.1)},
+        "other": {"student, cls": accuracies(0.0, 1.0)},
+    }
+    (tmp_path / "readouts").mkdir()
+    for name, found in read.items():
+        (tmp_path / "readouts" / f"{name}.json").write_text(json.dumps(found))
+    said = {"accuracy": {"last": accuracies(0.55)[0]}}
+    keeps = {"cub-c": {"affinity.keep": "teacher"}}
+    monkeypatch.setattr(make, "HERE", tmp_path)
+    monkeypatch.setattr(make, "run", lambda name: {**said, "settings": keeps.get(name, {})})
+    line = make.noise_table([{"label": "birds", "benchmark": "cub"}]).splitlines()[-1]
+    assert line == "| birds | 40.0 / 20.0 / 0.0 | 30.0 / 15.0 / 0.0 | 3 | 45.0 / 22.5 / 0.0 | 4 |"
+
+
+def test_runs_called_recommended_have_the_variants_values():
+    """The variant can change, and what was measured with its earlier values must not keep the name."""
+    wanted = yaml.safe_load((ROOT / "results" / "tables.yaml").read_text(encoding="utf-8"))["summary"]["rows"]
+    names = [name for row in wanted if "recommended" in row["label"] for runs in row["runs"] for name in runs]
+    assert len(names) == 10
+    for name in names:
+        kept = json.loads((ROOT / "results" / "runs" / f"{name}.json").read_text(encoding="utf-8"))
+        preset = load_config(preset=setup(kept["benchmark"]).preset, values={"n_classes": 10}).model_dump()
+        for section, values in variant_preset("recommended").items():
+            for key, value in values.items():
+                assert kept["settings"].get(f"{section}.{key}", preset[section][key]) == value, (name, section, key)
 
 
 def test_minutes_are_shown_of_runs_that_trained_all_their_epochs(make, monkeypatch):
