@@ -16,9 +16,9 @@ from measuring import H200_TFLOPS, machine, median_device_ms, median_ms, peak_gb
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.affinity import affinity_graph, sample_negatives
-from promptcal.affinity.graph import GraphSettings, dense_affinity_graph
-from promptcal.device import choose_device, computing_on
+from promptcal.methods.promptcal.graph import affinity_graph, sample_negatives
+from promptcal.methods.promptcal.graph.affinity_graph import GraphSettings, dense_affinity_graph
+from promptcal.runtime.device import choose_device, device_context
 
 QUERIES, DIM = 256, 768
 
@@ -60,7 +60,7 @@ def claims(device: torch.device, repeats: int) -> None:
             elapsed = median_device_ms(work, device, repeats=repeats)
             peak = peak_gb(device)
             graph = affinity_graph(nodes[:QUERIES], nodes[QUERIES:], GraphSettings(k, quantile))
-            with computing_on(device, torch.float32):
+            with device_context(device, torch.float32):
                 dense = lambda nodes=nodes, k=k, q=quantile: dense_affinity_graph(nodes, QUERIES, GraphSettings(k, q))  # noqa: E731
                 exact = dense()
                 literal = 2 * median_ms(dense, device, repeats=3, warm_up=1)
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--grow", action="store_true")
     given = parser.parse_args()
     device = choose_device(given.device)
-    with computing_on(device, torch.bfloat16):
+    with device_context(device, torch.bfloat16):
         (grow if given.grow else claims)(device, given.repeats)
 
 

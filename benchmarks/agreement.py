@@ -15,7 +15,7 @@ import numpy as np
 from measuring import show
 
 from promptcal import demo
-from promptcal.verbs import results
+from promptcal.api import results
 
 WAYS: dict[str, dict[str, Any]] = {
     "fp32 eager": {"precision": "fp32", "compile": False},

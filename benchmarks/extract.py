@@ -17,12 +17,12 @@ import torch
 from measuring import H200_TFLOPS, machine, once_s, peak_gb, reset_peak, show, slope
 from step import network_of, vit_tflop
 
-from promptcal.config import Config, load_config
+from promptcal.config.schema import Config, load_config
 from promptcal.data import ImageStore, View
-from promptcal.device import choose_device, choose_dtype, computing_on
 from promptcal.models import Network
+from promptcal.runtime.device import choose_device, choose_dtype, device_context
 from promptcal.training.embedding import embed
-from promptcal.training.selection import Selector
+from promptcal.training.validation import Selector
 
 CLASSES, KNOWN = 100, 80
 
@@ -57,7 +57,7 @@ def main() -> None:
         values={"n_classes": CLASSES, "precision": given.precision},
         overrides=[f"model.backbone={given.backbone}", f"selection.max_images={4 * given.images}"],
     )
-    with computing_on(device, choose_dtype(config.precision, device)):
+    with device_context(device, choose_dtype(config.precision, device)):
         network = network_of(config, device, device.type == "cuda" and not given.no_compile)
         sizes = [given.images // 4, given.images, 4 * given.images] if given.grow else [given.images]
         rows: list[tuple[Any, ...]] = []

@@ -16,8 +16,8 @@ from measuring import machine, once_s, peak_gb, reset_peak, show, slope
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.clustering import SemiSupervisedKMeans, kmeans_plus_plus, lloyd
-from promptcal.device import choose_device
+from promptcal.discovery import SemiSupervisedKMeans, kmeans_plus_plus, lloyd
+from promptcal.runtime.device import choose_device
 
 FP32_TFLOPS = 60.0  # what an H200 reaches on float32 matrix products
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptcal.training.affinity import Term
+from promptcal.methods.promptcal.affinity import Term
 
 
 def literal_threshold(nodes: np.ndarray, k: int, quantile: float) -> tuple[np.ndarray, float]:

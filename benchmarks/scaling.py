@@ -26,14 +26,14 @@ import torch
 from measuring import machine, median_ms, once_s, show
 from step import data_of, fill_memory, network_of, stepper
 
-from promptcal import distributed
-from promptcal.config import Config, load_config
-from promptcal.device import choose_device, choose_dtype, computing_on
-from promptcal.distributed import Group
+from promptcal.config.schema import Config, load_config
+from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import Network
-from promptcal.training.affinity import AffinityStage
+from promptcal.runtime import distributed
+from promptcal.runtime.device import choose_device, choose_dtype, device_context
+from promptcal.runtime.distributed import Group
 from promptcal.training.embedding import embed
-from promptcal.training.warmup import WarmupStage
 
 
 def config_of(device: torch.device) -> Config:
@@ -84,8 +84,8 @@ def listen_to(group: Group) -> list[float]:
 
     if group.world > 1:
         kind = type(group)
-        group.gathered, group.add_up = (  # type: ignore[method-assign]
-            timed(getattr(kind, name).__get__(group)) for name in ("gathered", "add_up")
+        group.all_gather, group.all_reduce_sum = (  # type: ignore[method-assign]
+            timed(getattr(kind, name).__get__(group)) for name in ("gathered", "all_reduce_sum")
         )
     return seconds
 
@@ -97,10 +97,10 @@ def bytes_in_a_step(network: Network, batch: int, world: int) -> dict[str, int]:
     return {"gathered": 2 * (world - 1) * embeddings, "summed": 2 * (world - 1) * trained // world}
 
 
-@distributed.by_all_processes
+@distributed.distributed_entry_point
 def worker(place: Path, repeats: int) -> None:
     device = choose_device("auto")
-    with computing_on(device, choose_dtype("auto", device)):
+    with device_context(device, choose_dtype("auto", device)):
         times = measured(device, repeats)
     if distributed.group().is_first:
         place.write_text(json.dumps(times))

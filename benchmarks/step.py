@@ -26,16 +26,16 @@ from literal import literal_affinity_term
 from measuring import H200_TFLOPS, machine, median_ms, peak_gb, reset_peak, show, slope
 from rich.console import Console
 
-from promptcal.config import Config, load_config
+from promptcal.config.schema import Config, load_config
 from promptcal.data import BalancedSampler, ImageStore, View
-from promptcal.device import choose_device, choose_dtype, compile_in_place, computing_on
+from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import Network, PromptedViT
-from promptcal.training.affinity import AffinityStage
+from promptcal.runtime.device import choose_device, choose_dtype, compile_in_place, device_context
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.loop import Loop, TrainingData
-from promptcal.training.recorder import Reading, Recorder
-from promptcal.training.warmup import WarmupStage
+from promptcal.training.recorder import AsyncScalars, Recorder
 
 PUBLISHED_BACKBONE = "vit_base_patch16_224.dino"
 PUBLISHED_MS = {"warmup": 519.0, "affinity": 1851.0}  # the published code on an H200, compute only
@@ -48,7 +48,7 @@ def network_of(config: Config, device: torch.device, compiled: bool, recorded: b
         model.backbone, model.prompts, model.supervised_prompts, image_size=model.image_size, pretrained=False
     )
     network = Network(vit, hidden=model.head_hidden, bottleneck=model.head_bottleneck, prototypes=model.head_prototypes)
-    network.to(device).vit.compute_in(choose_dtype(config.precision, device))
+    network.to(device).vit.set_compute_dtype(choose_dtype(config.precision, device))
     if compiled:
         compile_in_place(network.vit, device, alone=recorded)
     return network
@@ -90,7 +90,7 @@ def stepper(stage: Any, data: TrainingData, config: Config) -> Callable[[], None
 
     def step() -> None:
         loop.step(next(endless), 10.0)
-        Reading(loop.position.means()).is_there()  # the progress bar's, which asks more rarely
+        AsyncScalars(loop.position.means()).is_there()  # the progress bar's, which asks more rarely
 
     return step
 
@@ -237,7 +237,7 @@ def main() -> None:
         overrides=overrides,
     )
     compiled = on_gpu and not given.no_compile
-    with computing_on(device, choose_dtype(config.precision, device)):
+    with device_context(device, choose_dtype(config.precision, device)):
         if given.grow:
             grow(config, device, compiled, max(5, given.repeats // 5))
         elif on_gpu:

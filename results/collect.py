@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from promptcal.config import load_config
+from promptcal.config.schema import load_config
 from promptcal.data.benchmarks import setup
 
 HERE = Path(__file__).parent

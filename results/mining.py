@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.affinity.graph import consensus_graph, diffuse, neighbour_graph
-from promptcal.run import Run
+from promptcal.methods.promptcal.graph.affinity_graph import consensus_graph, diffuse, neighbour_graph
+from promptcal.run.inference import Run
 
 HERE = Path(__file__).parent
 RECALLS = (0.05, 0.1, 0.2, 0.3)

@@ -18,17 +18,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.clustering import SemiSupervisedKMeans
 from promptcal.data import StreamedView, View
 from promptcal.data.benchmarks import benchmark
-from promptcal.data.reading import read, view_of
-from promptcal.device import choose_device, choose_dtype, computing_on
-from promptcal.files import read_torch
+from promptcal.data.loading import read, view_of
+from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.models import Network, ParametricNetwork
-from promptcal.problem import Problem
-from promptcal.run import RunDirectory, build_network, stored_side
+from promptcal.pipeline.problem import Problem
+from promptcal.run.inference import RunDirectory, build_network, stored_side
+from promptcal.runtime.device import choose_device, choose_dtype, device_context
+from promptcal.runtime.files import read_torch
+from promptcal.runtime.seeds import derive_seed
 from promptcal.training.checkpoints import load_trained
-from promptcal.training.seeds import derive_seed
 
 HERE = Path(__file__).parent
 
@@ -55,10 +55,10 @@ def readouts(
     config = directory.config()
     clustering, device = config.clustering, choose_device(config.device)
     found: dict[str, list[dict[str, float]]] = {}
-    with computing_on(device, choose_dtype(config.precision, device)):
+    with device_context(device, choose_dtype(config.precision, device)):
         network = build_network(config, len(problem.classes), pretrained=True).to(device)
         assert isinstance(network, Network)
-        network.vit.compute_in(choose_dtype(config.precision, device))
+        network.vit.set_compute_dtype(choose_dtype(config.precision, device))
         resize = stored_side(config, network.vit)
         store, _, _ = read(
             problem.images,

@@ -15,10 +15,10 @@ from rich.console import Console
 
 from promptcal.data.benchmarks import benchmark
 from promptcal.data.images import ImageSet
-from promptcal.device import choose_device
 from promptcal.models import PromptedViT
 from promptcal.report.map import plane
-from promptcal.run import RunDirectory, build_vit, embed_in_parts, stored_side
+from promptcal.run.inference import RunDirectory, build_vit, embed_in_parts, stored_side
+from promptcal.runtime.device import choose_device
 
 HERE = Path(__file__).parent
 CLASSES = 10  # of known and of new ones each

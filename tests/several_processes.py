@@ -13,18 +13,18 @@ import torch
 from rich.console import Console
 from timm.models.vision_transformer import VisionTransformer
 
-from promptcal import distributed
-from promptcal.config import load_config
+from promptcal.config.schema import load_config
 from promptcal.data import BalancedSampler, ImageSet, View
 from promptcal.data.store import ImageStore, decode
 from promptcal.errors import LabelError, PromptCALError
-from promptcal.methods import Surroundings, method_of
+from promptcal.methods import StageContext, method_of
+from promptcal.methods.promptcal.warmup import Distillation
 from promptcal.models import PromptedViT
+from promptcal.runtime import distributed
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Recorder
-from promptcal.training.warmup import Distillation
 
 STEPS, BATCH, IMAGES, CLASSES, KNOWN = 20, 8, 42, 5, 2
 SETTINGS = (
@@ -84,7 +84,7 @@ def trained(name, group, folder):
     network = method.network(PromptedViT(tiny_vit(), prompts=config.model.prompts), KNOWN)
     network.join(group)
     frozen = PromptedViT(tiny_vit(), prompts=0, train_blocks=0)
-    group.copy_from_first(frozen.parameters())
+    group.broadcast_parameters(frozen.parameters())
     distillation = (
         Distillation(frozen, view_of_all(), BATCH, 0.5, 5) if "warmup.distillation=somewhere" in more else None
     )
@@ -93,7 +93,7 @@ def trained(name, group, folder):
     data = TrainingData(view_of_all(), labels, BalancedSampler(labels >= 0, BATCH), group.part(BATCH))
     losses, states = [], []
     for stage_name, steps in stages.items():
-        stage = method.stage(stage_name, network, Surroundings(None, KNOWN, lambda: distillation))
+        stage = method.stage(stage_name, network, StageContext(None, KNOWN, lambda: distillation))
         loop = Loop(
             stage,
             data,
@@ -131,9 +131,9 @@ def gathered(group):
     world, n = group.world, 2 * group.world
     part = group.part(n)
     own = batch_rows(world).view(2, n, 3)[:, part].reshape(-1, 3).requires_grad_()
-    rows = group.gathered(own, views=2)
+    rows = group.all_gather(own, views=2)
     loss_of(rows).backward()
-    return {"rows": rows.detach(), "gradient": own.grad, "half": group.gathered(own.detach().bfloat16(), views=2)}
+    return {"rows": rows.detach(), "gradient": own.grad, "half": group.all_gather(own.detach().bfloat16(), views=2)}
 
 
 def error_of(work):
@@ -151,27 +151,27 @@ def refuse_labels():
 def was_said_before():
     """Of an error that passes through two verbs, as one of `benchmark`'s fit does."""
     try:
-        distributed.by_all_processes(distributed.by_all_processes(refuse_labels))()
+        distributed.distributed_entry_point(distributed.distributed_entry_point(refuse_labels))()
     except LabelError as error:
-        return error.was_said
+        return error.already_reported
 
 
 def messages(group):
     rank = group.place.rank
     apart = torch.ones(3) + (0.5 if rank else 0.0)
     nearly = torch.ones(3) + (1e-6 if rank else 0.0)
-    group.keep_together([nearly])
+    group.sync_parameters([nearly])
     summed = [torch.full((2,), float(rank)), torch.ones(1, 3)]
-    group.add_up(summed)
+    group.all_reduce_sum(summed)
     return {
         "summed": summed,
         "nearly": nearly,
-        "apart": error_of(lambda: group.keep_together([apart])) if rank else group.keep_together([apart]),
+        "apart": error_of(lambda: group.sync_parameters([apart])) if rank else group.sync_parameters([apart]),
         "result of first": group.on_first(lambda: rank + 10),
         "error of first": error_of(lambda: group.on_first(refuse_labels)),
-        "told": group.told_by_all(rank),
-        "largest": group.largest(3 if rank == 1 else 1),
-        "joined": group.joined(torch.full((rank + 1,), rank, dtype=torch.uint8)),
+        "told": group.all_gather_object(rank),
+        "largest": group.all_reduce_max(3 if rank == 1 else 1),
+        "joined": group.all_gather_bytes(torch.full((rank + 1,), rank, dtype=torch.uint8)),
         "same": error_of(lambda: group.check_same("images", "images")),
         "not same": error_of(lambda: group.check_same(rank, "images")),
         "said before": was_said_before(),
@@ -185,7 +185,7 @@ def decoding(group, folder):
     return {"pixels": store.pixels, "heights": store.heights, "kept": kept, "faults": faults}
 
 
-@distributed.by_all_processes
+@distributed.distributed_entry_point
 def main(folder: Path) -> None:
     group = distributed.group()
     found = {"gathered": gathered(group), "messages": messages(group), "decoding": decoding(group, folder)}

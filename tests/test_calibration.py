@@ -9,7 +9,9 @@ import torch
 from PIL import Image
 from scipy.optimize import minimize_scalar
 
-from promptcal.calibration import (
+from promptcal.api import fit, predict
+from promptcal.data import embedded_set
+from promptcal.discovery.calibration import (
     Evidence,
     acceptance_threshold,
     best_temperature,
@@ -19,11 +21,9 @@ from promptcal.calibration import (
     left_out_cosines,
     negative_log_likelihood,
 )
-from promptcal.data import embedded_set
+from promptcal.discovery.partition import Partition, nearest_centres
 from promptcal.errors import ConfigError, PromptCALWarning
-from promptcal.partition import Partition, nearest_centres
-from promptcal.run import Run
-from promptcal.verbs import fit, predict
+from promptcal.run.inference import Run
 
 
 def drawn_from(scores, temperature, seed=0):

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from PIL import Image
 
+from promptcal.api import evaluate
 from promptcal.data import embedded_set
-from promptcal.verbs import evaluate
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptcal import cli
+from promptcal.cli.main import main as cli
 
 
 def photo(seed=0):

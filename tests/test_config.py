@@ -7,7 +7,7 @@ from types import MappingProxyType
 import pytest
 import yaml
 
-from promptcal.config import Config, OptimConfig, load_config, presets, validate
+from promptcal.config.schema import Config, OptimConfig, load_config, presets, validate
 from promptcal.errors import ConfigError
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from promptcal.config import Config, load_config, validate
+from promptcal.config.schema import Config, load_config, validate
 from promptcal.errors import ConfigError
-from promptcal.yaml_text import read_yaml
+from promptcal.runtime.safe_yaml import read_yaml
 
 
 def fields(section=Config, prefix=()):

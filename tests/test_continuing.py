@@ -16,19 +16,19 @@ from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 
-from promptcal.config import load_config
-from promptcal.continuing import Changes, Earlier, numbering
+from promptcal.api import _resolve, evaluate, fit, predict
+from promptcal.config.schema import load_config
 from promptcal.data import embedded_set
 from promptcal.data.splits import hold_out
 from promptcal.errors import ConfigError, Interrupted, LabelError, RunError
 from promptcal.methods.rankstats import RankStatsNetwork
 from promptcal.models import PromptedViT
-from promptcal.report.attention import Examples, attention_maps
+from promptcal.pipeline.previous_run import Changes, PreviousRun, numbering
+from promptcal.report.attention_panels import Examples, attention_maps
+from promptcal.report.build import ReportInputs
 from promptcal.report.data import clusters
-from promptcal.report.making import Material
-from promptcal.run import Assignments, Run
+from promptcal.run.inference import Assignments, Run
 from promptcal.training.loop import Loop
-from promptcal.verbs import _resolve, evaluate, fit, predict
 
 UNTRAINED = ("warmup.epochs=0", "affinity.epochs=0", "tensorboard=false")
 SHORT = ("warmup.epochs=1", "affinity.epochs=1", "tensorboard=false")
@@ -103,7 +103,7 @@ def test_it_starts_from_the_earlier_weights(first, second, tmp_path):
 
 @pytest.mark.parametrize("variant", ["paper", "recommended"])
 def test_another_variant_leaves_the_earlier_heads_and_settings(first, variant):
-    earlier = Earlier(first.run.path).settings(None)
+    earlier = PreviousRun(first.run.path).settings(None)
     found = _resolve(earlier, None, [f"variant={variant}"], {}, {})
     assert found.switches.prompt_head == earlier.switches.prompt_head == "from-warmup"
     assert found.optim == earlier.optim  # not the published ones, so somebody asked for them
@@ -198,7 +198,7 @@ def test_it_is_a_run_like_any_other(first, second):
 
 
 def test_the_report_knows_which_categories_are_known(first, second):
-    found = Material.of(second, Console(quiet=True)).found
+    found = ReportInputs.of(second, Console(quiet=True)).found
     assert [c["known"] for c in clusters(found)] == [True, True, False, True]
     assert [found.display_name(c) for c in range(4)] == ["ape", "bee", "new 1", "goose"]
     truth = [name if name != "new-1" else "owl" for name in found.assignments.categories]

@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from promptcal import counting
-from promptcal.clustering import count_classes
-from promptcal.config import load_config
+from promptcal.api import estimate_classes, fit
+from promptcal.config.schema import load_config
+from promptcal.discovery import count_classes
 from promptcal.errors import ConfigError, LabelError, RunError
 from promptcal.models import EMBEDDED_BACKBONE, PromptedViT
-from promptcal.training.seeds import derive_seed
-from promptcal.verbs import estimate_classes, fit
+from promptcal.pipeline import class_count as counting
+from promptcal.runtime.seeds import derive_seed
 
 pytestmark = pytest.mark.filterwarnings("ignore:the estimate of:promptcal.errors.PromptCALWarning")
 SMALL = ("estimation.n_init=2", "estimation.max_classes=8")

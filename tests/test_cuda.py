@@ -6,22 +6,27 @@ import torch
 from rich.console import Console
 from torch.nn import functional as F
 
-from promptcal.affinity import affinity_graph
-from promptcal.affinity.graph import GraphSettings, dense_affinity_graph, sampled_affinity_graph, way_for
-from promptcal.affinity.kernels import quantile_above_mean
-from promptcal.clustering import SemiSupervisedKMeans
-from promptcal.config import load_config
+from promptcal.api import fit
+from promptcal.config.schema import load_config
 from promptcal.data import BalancedSampler, ImageStore, View, embedded_set
-from promptcal.device import compile_in_place, computing_on
+from promptcal.discovery import SemiSupervisedKMeans
+from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.methods.promptcal.graph import affinity_graph
+from promptcal.methods.promptcal.graph.affinity_graph import (
+    GraphSettings,
+    dense_affinity_graph,
+    sampled_affinity_graph,
+    select_backend,
+)
+from promptcal.methods.promptcal.graph.kernels import quantile_above_mean
+from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import Network, PromptedViT
-from promptcal.training.affinity import AffinityStage
+from promptcal.runtime.device import compile_in_place, device_context
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.loop import Loop, TrainingData
-from promptcal.training.recorder import Reading, Recorder
+from promptcal.training.recorder import AsyncScalars, Recorder
 from promptcal.training.stage import Batch
-from promptcal.training.warmup import WarmupStage
-from promptcal.verbs import fit
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 CUDA = torch.device("cuda")
@@ -29,7 +34,7 @@ CUDA = torch.device("cuda")
 
 @pytest.fixture(autouse=True)
 def full_float32():
-    with computing_on(CUDA, torch.float32):
+    with device_context(CUDA, torch.float32):
         yield
 
 
@@ -45,7 +50,7 @@ def nodes(n, classes, seed=0):
 def test_the_graph_is_the_dense_one(n, classes, k, diagonal):
     embeddings = nodes(n, classes)
     settings = GraphSettings(k, 0.7, include_diagonal=diagonal)
-    assert way_for(n, settings, CUDA) == "halves"
+    assert select_backend(n, settings, CUDA) == "halves"
     expected = dense_affinity_graph(embeddings, n // 4, settings)
     on_gpu = embeddings.to(CUDA)
     found = affinity_graph(on_gpu[: n // 4], on_gpu[n // 4 :], settings)
@@ -113,7 +118,7 @@ def test_nothing_in_a_step_waits_for_the_device(name, precision):
     torch.manual_seed(0)
     vit = PromptedViT("vit_tiny_patch4_32.promptcal")
     network = Network(vit, hidden=64, bottleneck=32, prototypes=256).to(CUDA)
-    vit.compute_in(precision)
+    vit.set_compute_dtype(precision)
     config = load_config(values={"n_classes": 10}, overrides=["affinity.memory=256", "affinity.k=5"])
     data = embedded_set("train")
     view = View(ImageStore.of(list(data.images)).to(CUDA), *vit.preprocessing)
@@ -133,7 +138,7 @@ def test_nothing_in_a_step_waits_for_the_device(name, precision):
         result.loss.backward()
         optimiser.step()
         stage.after_update()
-        return Reading({"loss": result.loss.detach(), **result.logs})
+        return AsyncScalars({"loss": result.loss.detach(), **result.logs})
 
     for seed in range(6):
         step(seed)
@@ -210,7 +215,7 @@ def test_the_watch_over_loss_and_gradient_waits_for_nothing(tmp_path):
     try:
         for batch in drawn[6:]:
             loop.step(batch, 0.0)
-        reading = Reading(loop.position.means())
+        reading = AsyncScalars(loop.position.means())
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert reading.values()["gradient_norm"] > 0

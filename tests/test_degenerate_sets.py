@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from promptcal import verbs
+from promptcal import api
 from promptcal.data import embedded_set
 from promptcal.errors import PromptCALError, PromptCALWarning
 
@@ -32,7 +32,7 @@ def labelled(classes, **each):
 def fitted(tmp_path, quick_settings, images, labels, n_classes, *more, method=None):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run = verbs.fit(
+        run = api.fit(
             images=images, labels=labels, n_classes=n_classes, method=method, output=tmp_path / "run",
             overrides=[*quick_settings, "warmup.epochs=1", "affinity.epochs=1", *more], progress=False,
         )  # fmt: skip
@@ -85,7 +85,7 @@ def test_all_images_are_the_same(tmp_path, quick_settings):
     images = np.repeat(DATA.images[:1], 16, axis=0)
     labels = np.array([0, 0, 0, 1, 1, 1] + [-1] * 10)
     run = fitted(tmp_path, quick_settings, images, labels, 3)
-    assert verbs.report(run=run, progress=False).n_shown == 16
+    assert api.report(run=run, progress=False).n_shown == 16
 
 
 @pytest.mark.slow
@@ -114,7 +114,7 @@ def test_a_batch_larger_than_the_set(tmp_path, quick_settings):
 def test_two_images(tmp_path, quick_settings):
     images, _ = pictures(1, 1)
     run = fitted(tmp_path, quick_settings, images, np.array([0, -1]), 2)
-    assert verbs.report(run=run, progress=False).n_shown == 2
+    assert api.report(run=run, progress=False).n_shown == 2
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_one_category_in_all(tmp_path, quick_settings):
 def test_without_labels_a_variant_does_not_keep_the_run_from_being_read(tmp_path, quick_settings):
     images, _ = pictures(6, 6)
     with pytest.warns(PromptCALWarning, match="no image is labelled"):
-        run = verbs.fit(
+        run = api.fit(
             images=images,
             n_classes=2,
             overrides=[*quick_settings, "variant=recommended"],
@@ -154,7 +154,7 @@ def test_without_labels_a_variant_does_not_keep_the_run_from_being_read(tmp_path
             progress=False,
         )
     assert (run.config.method, run.config.variant) == ("kmeans", "official")
-    assert len(verbs.predict(run=tmp_path / "run", images=images[:3], progress=False)) == 3
+    assert len(api.predict(run=tmp_path / "run", images=images[:3], progress=False)) == 3
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ def test_every_method_bears_the_smallest_sets(tmp_path, quick_settings, method, 
 )
 def test_what_cannot_be_fitted_is_one_sentence(tmp_path, quick_settings, n, labels, n_classes, message):
     with pytest.raises(PromptCALError, match=message):
-        verbs.fit(
+        api.fit(
             images=DATA.images[:n], labels=labels, n_classes=n_classes, output=tmp_path / "run",
             overrides=quick_settings, progress=False,
         )  # fmt: skip

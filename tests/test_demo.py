@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from promptcal.api import demo, results
 from promptcal.data import embedded_set, label_half
-from promptcal.verbs import demo, results
 
 
 def test_demo_runs_the_whole_method_on_the_embedded_set(tmp_path, quick_settings):

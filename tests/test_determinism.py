@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from promptcal import device, verbs
-from promptcal.verbs import fit
+from promptcal import api
+from promptcal.api import fit
+from promptcal.runtime import device
 
 SMALL = ("model.image_size=8", "warmup.epochs=1", "affinity.epochs=1", "tensorboard=false")
 
@@ -26,7 +27,7 @@ def global_settings():
 SCRIPT = """
 import sys
 import numpy as np
-from promptcal.verbs import fit
+from promptcal.api import fit
 given = np.load(sys.argv[1])
 fit(images=given["images"], labels=given["labels"], n_classes=4, output=sys.argv[2], overrides=sys.argv[3:],
     progress=False)
@@ -50,8 +51,8 @@ def test_deterministic_changes_nothing_on_a_cpu_and_nothing_afterwards(
 ):
     images, _, labels = small_set
     before, during = global_settings(), []
-    write = verbs.Fit._write
-    monkeypatch.setattr(verbs.Fit, "_write", lambda *given: (during.append(global_settings()), write(*given)))
+    write = api.Fit._write
+    monkeypatch.setattr(api.Fit, "_write", lambda *given: (during.append(global_settings()), write(*given)))
     for deterministic in (False, True):
         fit(
             images=images,
@@ -73,7 +74,7 @@ def test_settings_are_put_back_after_an_error_too(monkeypatch):
     before, during = global_settings(), {}
 
     def fail():
-        with device.repeatable(True):
+        with device.deterministic_mode(True):
             during.update(global_settings())
             raise ZeroDivisionError
 

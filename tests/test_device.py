@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from promptcal import device as device_module
-from promptcal.device import COMPILE_FROM_STEPS, can_run_triton, choose_compile, choose_dtype, computing_on
+from promptcal.runtime import device as device_module
+from promptcal.runtime.device import COMPILE_FROM_STEPS, can_run_triton, choose_compile, choose_dtype, device_context
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
 newer_interface = pytest.mark.skipif(
@@ -58,7 +58,7 @@ def test_a_gpu_without_what_triton_needs_does_without_it(a_gpu, lacking):
 def test_on_a_cpu_the_callers_settings_are_left_alone():
     torch.backends.cuda.matmul.fp32_precision = "tf32"  # after which the older interface may not even be read
     try:
-        with computing_on(CPU, torch.bfloat16):
+        with device_context(CPU, torch.bfloat16):
             assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     finally:
         torch.backends.cuda.matmul.fp32_precision = "none"
@@ -78,7 +78,7 @@ def test_products_are_as_before_afterwards_even_after_an_error(monkeypatch, dtyp
     before = matmul.fp32_precision
 
     def fail():
-        with computing_on(CUDA, dtype):
+        with device_context(CUDA, dtype):
             seen.append(matmul.fp32_precision)
             raise ZeroDivisionError
 

@@ -9,13 +9,13 @@ import torch
 from PIL import Image
 
 import several_processes as scene
-from promptcal import distributed
 from promptcal.data import ImageSet
 from promptcal.data.store import decode
-from promptcal.distributed import ALONE, Group, Place
 from promptcal.errors import ConfigError
 from promptcal.models import PromptedViT, TrainedNetwork
-from promptcal.training.interrupts import StopRequest
+from promptcal.runtime import distributed
+from promptcal.runtime.distributed import ALONE, Group, RankInfo
+from promptcal.runtime.interrupts import StopRequest
 
 # float32, summed in another order; a new head normalises what it makes of small numbers, which magnifies rounding
 TOLERANCES = {"losses": 1e-5, "states": 5e-5, "embeddings": 1e-5, "weights": 5e-4}
@@ -102,7 +102,7 @@ def test_images_are_decoded_in_parts_and_all_get_all(found):
 
 @pytest.mark.parametrize(("n", "world"), [(10, 1), (10, 3), (9, 3), (2, 4)])
 def test_parts_make_up_the_whole(n, world):
-    groups = [Group(Place(rank, world)) for rank in range(world)]
+    groups = [Group(RankInfo(rank, world)) for rank in range(world)]
     assert [i for group in groups for i in range(n)[group.part(n)]] == list(range(n))
     together = torch.cat([group.equal_part(n) for group in groups])
     assert together[:n].tolist() == list(range(n))
@@ -114,7 +114,7 @@ def test_parts_make_up_the_whole(n, world):
 def test_parts_of_a_batch_are_cropped_as_in_the_whole(world, zoom):
     view, order, seeds = scene.view_of_all(), torch.arange(16).view(2, 8), [5, 6]
     view.zoom = zoom
-    parts = [list(view.batches(order, seeds, Group(Place(rank, world)).part(8))) for rank in range(world)]
+    parts = [list(view.batches(order, seeds, Group(RankInfo(rank, world)).part(8))) for rank in range(world)]
     for k, whole in enumerate(view.batches(order, seeds)):
         first, second = (torch.cat(views) for views in zip(*(part[k].chunk(2) for part in parts), strict=True))
         assert torch.equal(torch.cat([first, second]), whole)
@@ -122,8 +122,8 @@ def test_parts_of_a_batch_are_cropped_as_in_the_whole(world, zoom):
 
 def test_a_batch_that_cannot_be_divided_is_refused():
     with pytest.raises(ConfigError, match=r"batch_size \(128\) cannot be divided among 3 .*data.batch_size=126"):
-        Group(Place(0, 3)).check(128, torch.device("cpu"))
-    Group(Place(0, 4)).check(128, torch.device("cpu"))
+        Group(RankInfo(0, 3)).check(128, torch.device("cpu"))
+    Group(RankInfo(0, 4)).check(128, torch.device("cpu"))
     ALONE.check(127, torch.device("mps"))
 
 
@@ -133,15 +133,15 @@ def test_a_batch_that_cannot_be_divided_is_refused():
 def test_a_device_processes_cannot_share_is_refused(monkeypatch, device, reason):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match=reason):
-        Group(Place(0, 2, 0, 2)).check(128, torch.device(device))
+        Group(RankInfo(0, 2, 0, 2)).check(128, torch.device(device))
 
 
 @pytest.mark.parametrize("kind", ["proj_drop_rate", "drop_path_rate", "patch_drop_rate"])
 def test_a_backbone_that_drops_out_is_refused_by_several(kind):
     network = TrainedNetwork(PromptedViT(scene.tiny_vit(**{kind: 0.1})))
     with pytest.raises(ConfigError, match="drops out"):
-        network.join(Group(Place(0, 2)))
-    TrainedNetwork(PromptedViT(scene.tiny_vit())).join(Group(Place(0, 2)))
+        network.join(Group(RankInfo(0, 2)))
+    TrainedNetwork(PromptedViT(scene.tiny_vit())).join(Group(RankInfo(0, 2)))
 
 
 @pytest.mark.parametrize(("of_another", "exit_code"), [(0, None), (15, 143), (2, 130), ("clock", 75)])
@@ -150,9 +150,9 @@ def test_a_wish_to_stop_is_heard_by_all(of_another, exit_code):
     another.signal = None if of_another in (0, "clock") else of_another
     another.has_progressed = True
     told = []
-    another.heard_by_any(Overheard(told.append))
+    another.requested_by_any(Overheard(told.append))
     stop = StopRequest()
-    heard = stop.heard_by_any(Overheard(lambda own: max(own, *told)))
+    heard = stop.requested_by_any(Overheard(lambda own: max(own, *told)))
     assert heard == bool(stop) == (exit_code is not None)
     assert not heard or stop.exit_code == exit_code
 
@@ -168,13 +168,13 @@ class Overheard(Group):
 def test_where_a_process_stands_is_read_from_the_environment(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    assert Place.here() == Place(0, 1, 0, 1)
+    assert RankInfo.here() == RankInfo(0, 1, 0, 1)
     monkeypatch.setenv("WORLD_SIZE", "8")  # as some job systems set it for programs that have nothing to do with it
-    assert Place.here() == Place(0, 1, 0, 1)
+    assert RankInfo.here() == RankInfo(0, 1, 0, 1)
     for name, value in {"RANK": "5", "MASTER_ADDR": "there", "MASTER_PORT": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert Place.here() == Place(5, 8, 1, 4)
+    assert RankInfo.here() == RankInfo(5, 8, 1, 4)
 
 
 def test_a_launch_is_known_again_after_a_restart(monkeypatch):

@@ -1,4 +1,4 @@
-"""The estimator keeps scikit-learn's conventions and agrees with the verbs."""
+"""The estimator keeps scikit-learn's conventions and agrees with the api."""
 
 import numpy as np
 import pytest

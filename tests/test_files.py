@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from promptcal.files import (
+from promptcal.runtime.files import (
     read_safetensors,
     read_torch,
     remove_leftovers,

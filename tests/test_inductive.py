@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from promptcal.clustering import SemiSupervisedKMeans
-from promptcal.config import MethodName
+from promptcal.api import benchmark, fit, results
+from promptcal.config.schema import MethodName
 from promptcal.data import ImageSet, embedded_set
+from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.errors import DataError, RunError
 from promptcal.metrics import discovery_accuracy
 from promptcal.models import ClassifierNetwork
-from promptcal.problem import Inductive
-from promptcal.training.seeds import derive_seed
-from promptcal.training.selection import Look, Selector
-from promptcal.verbs import benchmark, fit, results
+from promptcal.pipeline.problem import Inductive
+from promptcal.runtime.seeds import derive_seed
+from promptcal.training.validation import Selector, ValidationResult
 
 SHORT = ("warmup.epochs=1", "affinity.epochs=1", "tensorboard=false", "model.image_size=16", "clustering.n_init=2")
 
@@ -84,7 +84,7 @@ def test_the_scores_are_of_the_test_images(method, run_inductive, test_part):
 
 def test_selected_and_last_epoch_are_both_scored(run_inductive, test_part, monkeypatch):
     falling = iter([0.9, 0.1])
-    monkeypatch.setattr(Selector, "look", lambda self, network, stage: Look(next(falling), 0.0, 0.0))
+    monkeypatch.setattr(Selector, "look", lambda self, network, stage: ValidationResult(next(falling), 0.0, 0.0))
     options = ("warmup.epochs=2", "optim.lr=0.3")
     run = run_inductive(*options, method="promptcal-warmup")
     found = results(run)

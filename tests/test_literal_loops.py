@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from promptcal.config import load_config
+from promptcal.config.schema import load_config
+from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.models import Network, PromptedViT
-from promptcal.training.affinity import AffinityStage
 from promptcal.training.stage import Batch
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from promptcal.errors import RunError
-from promptcal.locking import locked
+from promptcal.runtime.locking import locked
 
 
 def take(path):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from promptcal.losses import contrastive_loss, semi_supervised_terms
+from promptcal.methods.losses import contrastive_loss, semi_supervised_terms
 
 
 def loss_by_loops(similarity, positives, anchors, temperature):

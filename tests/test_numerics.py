@@ -7,17 +7,23 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from promptcal.affinity import GraphSettings, affinity_graph, neighbour_positives, ranking_positives, sample_negatives
-from promptcal.clustering import SemiSupervisedKMeans
-from promptcal.config import load_config
+from promptcal.config.schema import load_config
 from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
+from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.errors import ConfigError
-from promptcal.losses import contrastive_loss, semi_supervised_terms
-from promptcal.methods import Surroundings, method_of
+from promptcal.methods import StageContext, method_of
+from promptcal.methods.losses import contrastive_loss, semi_supervised_terms
+from promptcal.methods.promptcal.graph import (
+    GraphSettings,
+    affinity_graph,
+    neighbour_positives,
+    ranking_positives,
+    sample_negatives,
+)
 from promptcal.models import projected_cosine
 from promptcal.models.head import Projection
-from promptcal.run import build_network
+from promptcal.run.inference import build_network
 from promptcal.training.stage import Batch
 
 PRECISIONS = [torch.float32, torch.bfloat16, torch.float16]
@@ -143,11 +149,11 @@ def test_steps_on_poor_images(poor_images, method, temperature, dtype):
     overrides = [*SMALL, *([] if temperature is None else [f"loss.{t}_temperature={temperature}" for t in TERMS])]
     config = load_config(overrides=overrides, values={"n_classes": 4, "method": method})
     network = build_network(config, 2, pretrained=True)
-    network.vit.compute_in(dtype)
+    network.vit.set_compute_dtype(dtype)
     store, _, _ = decode(ImageSet.of(poor_images), 9)
     view = View(store, *network.vit.preprocessing)
     for name in method_of(config).epochs():
-        stage = method_of(config).stage(name, network, Surroundings(None, 0, lambda: None))
+        stage = method_of(config).stage(name, network, StageContext(None, 0, lambda: None))
         for labels in (torch.full((24,), -1), torch.arange(24) // 8 - 1):  # none labelled; black ones unlabelled
             for step in range(2):  # the second with something in memory
                 generator = torch.Generator().manual_seed(step)

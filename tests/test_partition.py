@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
+from promptcal.discovery.partition import Partition, centroid_probabilities, classifier_probabilities, nearest_centres
 from promptcal.models import ClassifierNetwork
-from promptcal.partition import Partition, centre_shares, classifier_shares, nearest_centres
 
 
 class Columns(ClassifierNetwork):
@@ -48,7 +48,7 @@ def test_new_clusters_are_renumbered_by_size_with_their_columns(features):
     original = Partition.by_classifier(features, Columns(6))
     assert np.array_equal(partition.columns.numpy()[partition.clusters], original.clusters)
     assert partition.columns[:2].tolist() == [0, 1]
-    shares = classifier_shares(features, Columns(6), partition.columns)
+    shares = classifier_probabilities(features, Columns(6), partition.columns)
     assert np.array_equal(shares.argmax(dim=1).numpy(), partition.clusters)
     for c in range(6):
         assert torch.equal(partition.centres[c], original.centres[partition.columns[c]])
@@ -88,6 +88,6 @@ def test_nearest_centre_is_by_distance_and_shares_by_cosine(features):
     generator = torch.Generator().manual_seed(1)
     centres = torch.randn(4, 7, generator=generator)
     assert torch.equal(nearest_centres(features, centres), torch.cdist(features, centres).argmin(dim=1))
-    shares = centre_shares(features, centres, 0.1)
+    shares = centroid_probabilities(features, centres, 0.1)
     cosines = torch.nn.functional.cosine_similarity(features[3], centres)
     assert torch.allclose(shares[3], torch.exp(cosines / 0.1) / torch.exp(cosines / 0.1).sum(), atol=1e-6)

@@ -10,12 +10,12 @@ import pytest
 import torch
 import yaml
 
-from promptcal.config import load_config, variant_preset
+from promptcal.api import fit
+from promptcal.config.schema import load_config, variant_preset
 from promptcal.data import ImageSet
 from promptcal.data.benchmarks import setup
-from promptcal.problem import Problem
-from promptcal.run import Run
-from promptcal.verbs import fit
+from promptcal.pipeline.problem import Problem
+from promptcal.run.inference import Run
 
 ROOT = Path(__file__).parent.parent
 

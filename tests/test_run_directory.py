@@ -3,7 +3,7 @@
 import pytest
 
 from promptcal.errors import RunError
-from promptcal.run import RunDirectory
+from promptcal.run.inference import RunDirectory
 
 
 def directory_with(tmp_path, *names):

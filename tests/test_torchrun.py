@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from promptcal.verbs import fit
+from promptcal.api import fit
 
 SECONDS_TO_END = 20  # for all processes, from the death of one of them
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from promptcal import verbs
-from promptcal.arrays import read_arrays
-from promptcal.continuing import Earlier
+from promptcal import api
 from promptcal.errors import DataError, PromptCALError, RunError
-from promptcal.run import Run, RunDirectory
+from promptcal.pipeline.previous_run import PreviousRun
+from promptcal.run.inference import Run, RunDirectory
+from promptcal.runtime.arrays import read_arrays
 from promptcal.training.checkpoints import FORMAT as CHECKPOINT_FORMAT
 from promptcal.training.checkpoints import Checkpoints, random_states
 
@@ -49,13 +49,13 @@ def sound(tmp_path_factory, small_set, quick_settings):
     (root / "images" / "broken.png").write_bytes(b"")
     given = {f"{i:02d}.png": f"class {y}" for i, y in enumerate(labels) if y >= 0}
     with pytest.warns(match="unreadable"):
-        verbs.fit(
+        api.fit(
             images=root / "images", labels=given, n_classes=4, method="kmeans", output=root / "run",
             overrides=quick_settings, skip_unreadable=True, progress=False,
         )  # fmt: skip
     record = {"stage": "warmup", "epoch": 1, "epochs": 1, "loss": 2.5}
     (root / "run" / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    verbs.report(run=root / "run", progress=False)
+    api.report(run=root / "run", progress=False)
     return root / "run"
 
 
@@ -102,13 +102,13 @@ def contents(file, mark):
 
 def use(verb, run, tmp_path):
     if verb == "report":
-        verbs.report(run=run, output=tmp_path / "page.html", progress=False)
+        api.report(run=run, output=tmp_path / "page.html", progress=False)
     elif verb == "predict":
-        verbs.predict(run=run, images=np.zeros((1, 32, 32, 3), np.uint8), progress=False)
+        api.predict(run=run, images=np.zeros((1, 32, 32, 3), np.uint8), progress=False)
     elif verb == "evaluate":
-        verbs.evaluate(run=run, truth={"00.png": "a", "01.png": "b"})
+        api.evaluate(run=run, truth={"00.png": "a", "01.png": "b"})
     else:
-        Earlier(run).not_learned_from(["00.png"])
+        PreviousRun(run).unseen_label_mask(["00.png"])
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -169,7 +169,7 @@ def test_archives_that_would_unpack_to_more_than_memory_are_not_unpacked(tmp_pat
     np.savez_compressed(tmp_path / "a.npz", zeros=np.zeros(10**7, np.uint8))
     assert (tmp_path / "a.npz").stat().st_size < 10**5
     assert read_arrays(tmp_path / "a.npz", "zeros")[0].shape == (10**7,)
-    monkeypatch.setattr("promptcal.arrays.MOST_BYTES", 10**6)
+    monkeypatch.setattr("promptcal.runtime.arrays.MOST_BYTES", 10**6)
     with pytest.raises(ValueError, match="it would unpack to"):
         read_arrays(tmp_path / "a.npz", "zeros")
 
@@ -248,9 +248,9 @@ def test_links_out_of_a_run_are_refused_before_anything_is_written(run, tmp_path
     (run / name).unlink(missing_ok=True)
     (run / name).symlink_to(target)
     with pytest.raises(RunError, match=f"{name} is a link that leads out of the run"):
-        verbs.figure(name="tsne", run=run, progress=False)
+        api.figure(name="tsne", run=run, progress=False)
     with pytest.raises(RunError, match=f"{name} is a link that leads out of the run"):
-        verbs.report(run=run, progress=False)
+        api.report(run=run, progress=False)
     change(run / "run.json", status="running")
     with pytest.raises(RunError, match=f"{name} is a link that leads out of the run"):
         RunDirectory(run).check_free(resume=True, overwrite=False)
@@ -266,7 +266,7 @@ def test_a_linked_file_is_replaced_and_what_it_linked_to_is_left(run, tmp_path, 
     if name in ("truth.csv", "evaluation.json"):
         use("evaluate", run, tmp_path)
     else:
-        verbs.report(run=run, progress=False)
+        api.report(run=run, progress=False)
     assert precious.read_text() == "precious\n"
     assert not (run / name).is_symlink()
 
@@ -288,11 +288,11 @@ def test_image_names_that_lead_out_are_not_exported(run, tmp_path, sound, way, f
     Image.new("RGB", (8, 8)).save(sound.parent / "secret.png")
     rewrite_paths(run, [way.format(outside=sound.parent)])
     with pytest.raises(RunError, match=r"secret\.png, which lies outside of its image folder"):
-        verbs.export(run=run, to=form, output=tmp_path / "out", copy=form != "coco", progress=False)
+        api.export(run=run, to=form, output=tmp_path / "out", copy=form != "coco", progress=False)
     assert not (tmp_path / "out").exists()
     shutil.rmtree(run / "thumbnails")
     with pytest.warns(match="kept no thumbnails"), pytest.raises(RunError, match="outside of its image folder"):
-        verbs.report(run=run, progress=False)
+        api.report(run=run, progress=False)
 
 
 def test_a_file_that_is_no_image_is_not_handed_on(run, tmp_path):
@@ -301,7 +301,7 @@ def test_a_file_that_is_no_image_is_not_handed_on(run, tmp_path):
     change(run / "run.json", root=None, folder="/")
     rewrite_paths(run, [str(tmp_path / "key.png")] * 48)
     with pytest.raises(DataError, match=r"key\.png is no image"):
-        verbs.export(run=run, to="folders", output=tmp_path / "out", copy=True, progress=False)
+        api.export(run=run, to="folders", output=tmp_path / "out", copy=True, progress=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -310,7 +310,7 @@ def test_categories_that_are_paths_stay_in_the_exported_folder(run, tmp_path):
     info = json.loads((run / "run.json").read_text())
     change(run / "run.json", categories=names, known_classes=names[: len(info["known_classes"])])
     before = set(tmp_path.rglob("*"))
-    verbs.export(run=run, to="folders", output=tmp_path / "out", progress=False)
+    api.export(run=run, to="folders", output=tmp_path / "out", progress=False)
     made = set(tmp_path.rglob("*")) - before
     assert made
     assert all(path.is_relative_to(tmp_path / "out") for path in made)
@@ -340,7 +340,7 @@ def test_the_cache_of_an_earlier_run_is_not_written_to(run, tmp_path):
     config["data"]["cache"] = str(tmp_path / "elsewhere")
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     assert Run(run).config.data.cache == str(tmp_path / "elsewhere")
-    assert Earlier(run).settings(None).data.cache is None
+    assert PreviousRun(run).settings(None).data.cache is None
 
 
 # -- formats ----------------------------------------------------------------------------------------------------------
@@ -374,8 +374,8 @@ def test_a_run_of_another_format_is_refused_with_what_to_do(run, found, message)
 
 
 def test_an_older_format_that_is_no_longer_read_is_refused(run, monkeypatch):
-    monkeypatch.setattr("promptcal.run_info.FORMAT", 3)
-    monkeypatch.setattr("promptcal.run_info.OLDEST_FORMAT", 2)
+    monkeypatch.setattr("promptcal.run.info.FORMAT", 3)
+    monkeypatch.setattr("promptcal.run.info.OLDEST_FORMAT", 2)
     with pytest.raises(RunError, match="reads 2 and later; use an older version, or fit again"):
         Run(run)
 

@@ -5,6 +5,9 @@ Generalized category discovery by PromptCAL (CVPR 2023). The verbs are `fit`, `p
 """
 
 from promptcal._version import __version__
+from promptcal.api import benchmark, check, datasets, demo, estimate_classes, evaluate, export, fit, predict, table
+from promptcal.api import figure as make_figure
+from promptcal.api import report as make_report
 from promptcal.errors import (
     ConfigError,
     DataError,
@@ -15,10 +18,7 @@ from promptcal.errors import (
     WeightsError,
 )
 from promptcal.estimator import PromptCAL
-from promptcal.run import Assignments, Run
-from promptcal.verbs import benchmark, check, datasets, demo, estimate_classes, evaluate, export, fit, predict, table
-from promptcal.verbs import figure as make_figure
-from promptcal.verbs import report as make_report
+from promptcal.run.inference import Assignments, Run
 
 __all__ = [
     "Assignments",

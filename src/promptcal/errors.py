@@ -4,7 +4,7 @@
 class PromptCALError(Exception):
     """Anything the user can mend."""
 
-    was_said: bool | None = None  # by another process of the same run; None: not asked yet
+    already_reported: bool | None = None  # by another process of the same run; None: not asked yet
 
 
 class ConfigError(PromptCALError):

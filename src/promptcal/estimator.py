@@ -10,9 +10,10 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from promptcal import files, verbs
+from promptcal import api
 from promptcal.errors import RunError
-from promptcal.run import Run
+from promptcal.run.inference import Run
+from promptcal.runtime import files
 
 
 class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
@@ -56,7 +57,7 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
         if output is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="promptcal-")
             output = self._temporary.name
-        run = verbs.fit(
+        run = api.fit(
             images=images,
             labels=labels,
             n_classes=self.n_classes,

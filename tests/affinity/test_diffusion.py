@@ -7,16 +7,22 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from promptcal.affinity import affinity_graph, consensus_graph, diffuse, nearest_neighbours, neighbour_graph
-from promptcal.affinity import graph as graph_module
-from promptcal.affinity.diffusion import diffused_rows, halves_diffusion, sparse_diffusion
-from promptcal.affinity.graph import (
+from promptcal.methods.promptcal.graph import (
+    affinity_graph,
+    consensus_graph,
+    diffuse,
+    nearest_neighbours,
+    neighbour_graph,
+)
+from promptcal.methods.promptcal.graph import affinity_graph as graph_module
+from promptcal.methods.promptcal.graph.affinity_graph import (
     GraphSettings,
     dense_affinity_graph,
     sampled_affinity_graph,
+    select_backend,
     sparse_affinity_graph,
-    way_for,
 )
+from promptcal.methods.promptcal.graph.diffusion import diffused_rows, sparse_diffusion, split_fp16_diffusion
 
 
 def nodes(n, classes, dim=24, spread=0.6, seed=0):
@@ -46,7 +52,7 @@ def test_sparse_products_and_single_rows_are_those_of_the_dense_graph(n, classes
 def test_two_halves_keep_the_precision_of_float32(n, classes, k):
     embeddings = nodes(n, classes)
     dense = diffuse(consensus_graph(embeddings.double(), k).double(), 1)
-    halves = halves_diffusion(nearest_neighbours(embeddings, k))
+    halves = split_fp16_diffusion(nearest_neighbours(embeddings, k))
     halves.diagonal().add_(1.0)
     torch.testing.assert_close(halves.double(), dense, rtol=1e-6, atol=1e-8)
 
@@ -81,12 +87,16 @@ def test_beyond_8192_nodes_the_threshold_of_sampled_rows_is_within_a_percent(cla
 def test_the_way_is_chosen_by_device_nodes_and_neighbours():
     cpu, cuda, mps = (torch.device(name) for name in ("cpu", "cuda", "mps"))
     few, many = GraphSettings(10, 0.5), GraphSettings(512, 0.5)
-    assert [way_for(n, few, cpu) for n in (4352, 20256)] == ["sparse", "sparse"]
-    assert [way_for(n, GraphSettings(2000, 0.5), cpu) for n in (4352, 20256)] == ["dense", "sampled"]
-    assert [way_for(n, many, cuda) for n in (4352, 8192, 8193)] == ["halves", "halves", "sampled"]
-    assert way_for(4352, few._replace(steps=2), cuda) == way_for(4352, few._replace(consensus=False), cuda) == "dense"
-    assert [way_for(n, few, mps) for n in (8192, 8193)] == ["dense", "sampled"]
-    assert way_for(4352, few._replace(rule="row"), cuda) == "rows"
+    assert [select_backend(n, few, cpu) for n in (4352, 20256)] == ["sparse", "sparse"]
+    assert [select_backend(n, GraphSettings(2000, 0.5), cpu) for n in (4352, 20256)] == ["dense", "sampled"]
+    assert [select_backend(n, many, cuda) for n in (4352, 8192, 8193)] == ["halves", "halves", "sampled"]
+    assert (
+        select_backend(4352, few._replace(steps=2), cuda)
+        == select_backend(4352, few._replace(consensus=False), cuda)
+        == "dense"
+    )
+    assert [select_backend(n, few, mps) for n in (8192, 8193)] == ["dense", "sampled"]
+    assert select_backend(4352, few._replace(rule="row"), cuda) == "rows"
 
 
 @pytest.mark.parametrize("rule", ["global", "row", "class-share", "mean-share"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from promptcal.affinity import (
+from promptcal.methods.promptcal.graph import (
     affinity_threshold,
     consensus_graph,
     diffuse,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from promptcal.affinity.kernels import join_scaled, quantile_above_mean, split_scaled
+from promptcal.methods.promptcal.graph.kernels import join_scaled, quantile_above_mean, split_scaled
 
 SPLIT = 2048.0
 
@@ -63,7 +63,7 @@ def test_the_triton_kernels_do_the_same_in_tritons_interpreter():
     script = f"""
 import sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
-from promptcal.affinity import kernels
+from promptcal.methods.promptcal.graph import kernels
 from test_kernels import *
 assert kernels._use_triton(torch.zeros(1))
 for values in value_sets().values():

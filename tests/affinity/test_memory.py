@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from promptcal.affinity import EmbeddingMemory
+from promptcal.methods.promptcal.graph import EmbeddingMemory
 
 
 def rows(start, n):

@@ -8,8 +8,8 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 
-from promptcal.clustering import class_count, count_classes
-from promptcal.clustering.class_count import SEARCHES, Trial, Trials, bisection, default_max_classes
+from promptcal.discovery import class_count, count_classes
+from promptcal.discovery.class_count import SEARCHES, Trial, Trials, bisection, default_max_classes
 from promptcal.errors import ConfigError, LabelError, PromptCALWarning
 
 

@@ -6,7 +6,7 @@ import torch
 from sklearn.base import clone
 from sklearn.cluster import KMeans
 
-from promptcal.clustering import SemiSupervisedKMeans, kmeans_plus_plus, lloyd
+from promptcal.discovery import SemiSupervisedKMeans, kmeans_plus_plus, lloyd
 
 
 def blobs(n=300, k=6, dim=5, spread=0.6, seed=0):

@@ -10,8 +10,8 @@ import yaml
 from benchmark_trees import cub_tree
 from PIL import Image
 
-from promptcal import verbs
-from promptcal.config import load_config, presets
+from promptcal import api
+from promptcal.config.schema import load_config, presets
 from promptcal.data import embedded_set
 from promptcal.data.benchmarks import benchmark_names, setup
 from promptcal.errors import DataError, PromptCALWarning
@@ -129,7 +129,7 @@ def test_inductive_benchmark_scores_the_test_images_of_the_tree(tmp_path, quick_
     cub_tree(tmp_path, ids, {i: (i - 1) % 200 + 1 for i in ids}, in_training, picture)
     settings = [*quick_settings, "model.image_size=16", "clustering.n_init=1", "tensorboard=false"]
     with pytest.warns(PromptCALWarning, match="not the published"):
-        run = verbs.benchmark(
+        run = api.benchmark(
             name="cub-inductive",
             root=tmp_path,
             method="kmeans",
@@ -137,7 +137,7 @@ def test_inductive_benchmark_scores_the_test_images_of_the_tree(tmp_path, quick_
             overrides=settings,
             progress=False,
         )
-    found = verbs.results(run)
+    found = api.results(run)
     assert found["protocol"] == "inductive"
     # one test image of each class, each in a cluster of its own: any clustering into 200 is a perfect one
     assert found["scores"]["selected"]["all"] == 1.0
@@ -163,5 +163,5 @@ def test_what_cannot_be_run_is_one_sentence(promptcal, tmp_path, arguments, mess
 
 def test_the_verb_is_the_command(tmp_path):
     with pytest.raises(DataError, match="FGVC-Aircraft is not in"):
-        verbs.benchmark(name="aircraft", root=tmp_path, output=tmp_path / "run")
-    assert [row.setup.name for row in verbs.datasets(root=tmp_path)] == benchmark_names()
+        api.benchmark(name="aircraft", root=tmp_path, output=tmp_path / "run")
+    assert [row.setup.name for row in api.datasets(root=tmp_path)] == benchmark_names()

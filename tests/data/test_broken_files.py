@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from promptcal import run as run_module
 from promptcal.data import ImageSet, embedded_set
+from promptcal.data.decoding import MOST_PIXELS
 from promptcal.data.images import OpenSpan, UnreadableImage
-from promptcal.data.opening import MOST_PIXELS
 from promptcal.errors import PromptCALWarning
+from promptcal.run.inference import inference as run_module
 
 SECONDS = 180  # far more than any of it takes, far less than for ever
 
@@ -28,7 +28,7 @@ SECONDS = 180  # far more than any of it takes, far less than for ever
 # much memory had been taken by then over what importing took.
 MEASURED = """
 import contextlib, io, json, resource, sys
-from promptcal import cli
+from promptcal.cli.main import main as cli
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 before = peak()
 for arguments in json.loads(sys.argv[1]):

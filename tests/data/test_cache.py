@@ -10,14 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
+from promptcal.api import fit
 from promptcal.data import ImageSet
 from promptcal.data.cache import cache_key, decode_to_file
 from promptcal.data.images import OpenSpan
 from promptcal.data.store import decode
 from promptcal.errors import DataError
-from promptcal.files import temporary_beside
-from promptcal.locking import try_lock
-from promptcal.verbs import fit
+from promptcal.runtime.files import temporary_beside
+from promptcal.runtime.locking import try_lock
 
 
 @pytest.fixture

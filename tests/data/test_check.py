@@ -7,10 +7,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptcal import verbs
+from promptcal import api
 from promptcal.data import ImageSet, embedded_set
 from promptcal.data import check as checking
-from promptcal.data.check import Look, check_images, connected, duplicate_groups, near_pairs, perceptual_hash
+from promptcal.data.check import (
+    ValidationResult,
+    check_images,
+    connected,
+    duplicate_groups,
+    near_pairs,
+    perceptual_hash,
+)
 from promptcal.errors import ConfigError, DataError, LabelError, PromptCALWarning
 
 
@@ -104,7 +111,7 @@ def test_connected_groups_are_those_of_following_every_pair(monkeypatch, at_once
 def test_groups_of_real_images_are_those_of_comparing_all():
     images = [Image.fromarray(a) for a in embedded_set().images[:120]]
     images += [recompressed(i, 70) for i in images[:30]] + images[100:110] + [Image.new("RGB", (32, 32))] * 2
-    looks = [Look.of(image) for image in images]
+    looks = [ValidationResult.of(image) for image in images]
 
     def near(a, b):
         difference = np.abs(a.thumbnail.astype(int) - b.thumbnail.astype(int)).mean()
@@ -271,20 +278,20 @@ def test_progress_counts_every_image(tmp_path):
 
 def test_the_verb_takes_arrays_patterns_and_class_folders(tmp_path):
     arrays = np.stack([np.asarray(photo(s)) for s in (0, 1, 0)])
-    report = verbs.check(images=arrays, labels=["a", -1, None], progress=False)
+    report = api.check(images=arrays, labels=["a", -1, None], progress=False)
     assert groups(report.exact) == [["image-000000", "image-000002"]]
     save(tmp_path, **{"cat/1": photo(1), "cat/2": photo(2), "unlabelled/3": photo(3)})
     with pytest.warns(PromptCALWarning, match="labels are taken from the class folders"):
-        report = verbs.check(images=tmp_path, progress=False)
+        report = api.check(images=tmp_path, progress=False)
     assert (report.labelled, report.n_unlabelled) == ({"cat": 2}, 1)
-    assert verbs.check(images=f"{tmp_path}/cat/*", progress=False).n_unlabelled == 2
+    assert api.check(images=f"{tmp_path}/cat/*", progress=False).n_unlabelled == 2
 
 
 def test_the_verb_refuses_what_cannot_be(tmp_path):
     save(tmp_path, a=photo())
     with pytest.raises(ConfigError, match="0 to 16, not 17"):
-        verbs.check(images=tmp_path, near_distance=17)
+        api.check(images=tmp_path, near_distance=17)
     with pytest.raises(DataError, match="does not exist; make it first"):
-        verbs.check(images=tmp_path, output=tmp_path / "nowhere" / "report.json")
+        api.check(images=tmp_path, output=tmp_path / "nowhere" / "report.json")
     with pytest.raises(LabelError, match="no such image"):
-        verbs.check(images=tmp_path, labels={"b.png": "cat"})
+        api.check(images=tmp_path, labels={"b.png": "cat"})

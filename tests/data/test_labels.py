@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from promptcal.data import ImageSet, read_labels, taken_back
+from promptcal.data import ImageSet, read_labels, removed_labels
 from promptcal.data.labels import class_numbers
 from promptcal.errors import LabelError
 
@@ -173,10 +173,10 @@ def test_labels_are_taken_back_by_an_empty_one_in_a_file_or_mapping(folder, tmp_
     file, images = tmp_path / "labels.csv", ImageSet.of(folder)
     absolute = folder / images.names[2]
     file.write_text(f'path,label\n"./{images.names[0]}",\n"{images.names[1]}",owl\n"{absolute}",-1\n')
-    assert taken_back(file, images) == [i in (0, 2) for i in range(len(images))]
-    assert taken_back({"image-000001": "cat", "image-000003": np.int64(-1)}, ARRAYS) == [False, False, False, True]
+    assert removed_labels(file, images) == [i in (0, 2) for i in range(len(images))]
+    assert removed_labels({"image-000001": "cat", "image-000003": np.int64(-1)}, ARRAYS) == [False, False, False, True]
     for unsaid in (None, ["cat", None, -1, ""]):  # an image of a sequence cannot be left unmentioned
-        assert taken_back(unsaid, ARRAYS) == [False] * 4
+        assert removed_labels(unsaid, ARRAYS) == [False] * 4
 
 
 def test_class_numbers_follow_natural_order():

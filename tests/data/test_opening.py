@@ -9,7 +9,7 @@ import pytest
 from broken_files import POSTSCRIPT, png
 from PIL import Image
 
-from promptcal.data.opening import MOST_PIXELS, is_image, open_image, turn_for
+from promptcal.data.decoding import MOST_PIXELS, is_image, open_image, turn_for
 
 LARGE, SMALL = Image.new("1", (5000, 4000)), Image.new("1", (50, 40))
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from promptcal import cli, verbs
+from promptcal import api
+from promptcal.cli.main import main as cli
 from promptcal.data import ImageSet, read_labels
 from promptcal.data.store import decode
 from promptcal.errors import DataError, LabelError, PromptCALWarning
@@ -146,7 +147,7 @@ def test_fit_and_predict_take_class_folders_and_patterns(tmp_path, small_set, qu
         top = row["path"].split("/")[0]
         assert (row["labelled"] == "yes") == (top != "unlabelled")
         assert row["labelled"] == "no" or row["name"] == top
-    found = verbs.predict(run=tmp_path / "run", images=f"{tmp_path}/photos/class*/*.png", progress=False)
+    found = api.predict(run=tmp_path / "run", images=f"{tmp_path}/photos/class*/*.png", progress=False)
     assert found.paths == [row["path"] for row in rows if row["path"].startswith("class")]
 
 

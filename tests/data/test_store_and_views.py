@@ -13,7 +13,7 @@ from torchvision.transforms import functional
 from promptcal.data import ImageSet, ImageStore, View
 from promptcal.data.images import UnreadableImage
 from promptcal.data.store import decode, decoded
-from promptcal.training.interrupts import StopRequest
+from promptcal.runtime.interrupts import StopRequest
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZES = [(40, 60), (60, 40), (50, 50), (41, 97), (9, 13), (5, 5), (32, 33)]  # height x width; 32 is the store's side

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from promptcal.verbs import fit
+from promptcal.api import fit
 
 AWKWARD = {0: "a/b", 1: ".."}
 

@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from promptcal.api import export, fit
 from promptcal.data import ImageSet
 from promptcal.errors import DataError, RunError
-from promptcal.run import Run
-from promptcal.verbs import export, fit
+from promptcal.run.inference import Run
 
 
 def digests(folder):

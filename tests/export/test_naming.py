@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from promptcal.export.naming import file_names, folder_names, safe_name
+from promptcal.exporters.naming import file_names, folder_names, safe_name
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from promptcal.api import export, fit
 from promptcal.data import embedded_set
 from promptcal.errors import RunError
-from promptcal.export.onnx_file import pixels_of
-from promptcal.verbs import export, fit
+from promptcal.exporters.onnx_file import pixels_of
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

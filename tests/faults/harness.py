@@ -21,7 +21,7 @@ from pathlib import Path
 from PIL import Image
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["promptcal.cli", "harness"])
+_SERVER.set_forkserver_preload(["promptcal.cli.main", "harness"])
 
 # What a fit goes through: a method by module, class (or none) and name.
 PHASES = {
@@ -29,9 +29,9 @@ PHASES = {
     "cache": ("promptcal.data.cache", None, "_write"),
     "training": ("promptcal.training.loop", "Loop", "step"),
     "checkpoint": ("promptcal.training.checkpoints", "Checkpoints", "save_last"),
-    "clustering": ("promptcal.clustering.kmeans", "SemiSupervisedKMeans", "_best_start"),
-    "writing": ("promptcal.fitting", "Fit", "_write"),
-    "report": ("promptcal.verbs", None, "make_report"),
+    "clustering": ("promptcal.discovery.kmeans", "SemiSupervisedKMeans", "_best_start"),
+    "writing": ("promptcal.pipeline.fit", "Fit", "_write"),
+    "report": ("promptcal.api", None, "make_report"),
 }
 # As small as it gets with every phase in it: 4 patches an image, 12 steps in all.
 SETTINGS = (
@@ -65,7 +65,7 @@ def fill_the_disk(size):
 
 def kill_while_writing(path_end):
     """Die with a file half-written."""
-    from promptcal import files
+    from promptcal.runtime import files
 
     flush = files.flush
 
@@ -142,7 +142,7 @@ def _child(arguments, log, fault):
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
     for phase in PHASES:
         _announce(phase, descriptor, fault if fault is not None and fault.phase == phase else None)
-    from promptcal import cli
+    from promptcal.cli.main import main as cli
 
     sys.argv = ["promptcal", *arguments]
     cli.main()
@@ -180,7 +180,7 @@ def decode_on_and_on(folder, told):
     """Read images in worker processes without an end, and write down the numbers of these."""
     from promptcal.data import ImageSet
     from promptcal.data.store import decoded
-    from promptcal.files import write_text
+    from promptcal.runtime.files import write_text
 
     images = ImageSet.of(folder)
     while True:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from harness import Fault, leftovers
 
-from promptcal.files import read_torch
+from promptcal.runtime.files import read_torch
 
 
 def test_no_room_for_a_checkpoint(scene, expected, outcome):

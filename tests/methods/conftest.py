@@ -4,8 +4,8 @@ import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
-from promptcal.config import load_config
-from promptcal.methods import Surroundings, method_of
+from promptcal.config.schema import load_config
+from promptcal.methods import StageContext, method_of
 from promptcal.models import PromptedViT
 from promptcal.training.stage import Batch
 
@@ -23,7 +23,7 @@ def stage_of():
         vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=DIM, depth=2, num_heads=2, num_classes=0)
         method = method_of(config)
         network = method.network(PromptedViT(vit, prompts=config.model.prompts), N_KNOWN)
-        return method.stage(name, network, Surroundings(None, 0, lambda: None))
+        return method.stage(name, network, StageContext(None, 0, lambda: None))
 
     return make
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from promptcal.verbs import demo, results
+from promptcal.api import demo, results
 
 
 @pytest.mark.slow

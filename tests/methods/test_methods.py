@@ -10,23 +10,23 @@ from PIL import Image
 from sklearn.cluster import KMeans as ScikitKMeans
 from timm.models.vision_transformer import VisionTransformer
 
-from promptcal.clustering import SemiSupervisedKMeans
-from promptcal.config import LossConfig, MethodName, load_config, method_preset
+from promptcal.api import fit, predict, results
+from promptcal.cli.results_output import results_table
+from promptcal.config.schema import LossConfig, MethodName, load_config, method_preset
 from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
+from promptcal.discovery import SemiSupervisedKMeans
+from promptcal.discovery.partition import Partition
 from promptcal.errors import ConfigError, PromptCALWarning
-from promptcal.methods import METHODS, Surroundings, method_of
+from promptcal.methods import METHODS, StageContext, method_of
+from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.metrics import discovery_accuracy
 from promptcal.models import ClassifierNetwork, PromptedViT
-from promptcal.partition import Partition
-from promptcal.report.results import results_table
-from promptcal.run import build_network
+from promptcal.run.inference import build_network
+from promptcal.runtime.seeds import derive_seed
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
-from promptcal.training.seeds import derive_seed
-from promptcal.training.selection import Look, Selector
-from promptcal.training.warmup import WarmupStage
-from promptcal.verbs import fit, predict, results
+from promptcal.training.validation import Selector, ValidationResult
 
 NAMES = get_args(MethodName)
 TRAINED = [name for name in NAMES if name != "kmeans"]
@@ -121,7 +121,7 @@ def test_the_last_epochs_score_is_that_of_the_weights_training_ended_with(name, 
 
 def test_selected_and_last_epoch_are_both_shown(small_set, tmp_path, quick_settings, monkeypatch):
     looks = iter([0.9, 0.1])
-    monkeypatch.setattr(Selector, "look", lambda *arguments: Look(next(looks), 0.0, 0.0))
+    monkeypatch.setattr(Selector, "look", lambda *arguments: ValidationResult(next(looks), 0.0, 0.0))
     run = run_of(tmp_path, "gcd", small_set, quick_settings, "gcd.epochs=2", "optim.lr=0.3")
     found = results(run)
     assert found["gcd"]["best_epoch"] == 1
@@ -199,7 +199,7 @@ def test_nothing_new_to_discover_is_no_error(name, batch_of):
     )
     vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=16, depth=1, num_heads=2, num_classes=0)
     network = method_of(config).network(PromptedViT(vit, prompts=0), 2)
-    stage = method_of(config).stage(name, network, Surroundings(None, 0, lambda: None))
+    stage = method_of(config).stage(name, network, StageContext(None, 0, lambda: None))
     stage.step(batch_of([0, 1, -1, -1]), 0.0).loss.backward()
     stage.after_update()
     assert network.classify(torch.randn(3, 16)).shape == (3, 2)
@@ -265,7 +265,7 @@ def test_a_step_in_bf16_is_nearly_that_in_fp32(name, stage_of, batch_of):
     losses = []
     for dtype in (torch.float32, torch.bfloat16):
         stage = stage_of(name)
-        stage.network.vit.compute_in(dtype)
+        stage.network.vit.set_compute_dtype(dtype)
         result = stage.step(batch._replace(generator=torch.Generator().manual_seed(0)), 0.0)
         result.loss.backward()
         losses.append(result.loss.item())

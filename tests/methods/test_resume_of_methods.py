@@ -2,8 +2,8 @@
 
 import pytest
 
+from promptcal.api import fit
 from promptcal.errors import Interrupted
-from promptcal.verbs import fit
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from promptcal.config import LossConfig, SimGCDConfig
-from promptcal.losses import semi_supervised_terms
-from promptcal.training.parametric import self_distillation, teacher_temperature
+from promptcal.config.schema import LossConfig, SimGCDConfig
+from promptcal.methods.losses import semi_supervised_terms
+from promptcal.methods.parametric import self_distillation, teacher_temperature
 
 LABELS = [0, -1, 1, 0, -1]
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from promptcal.data import embedded_set
 from promptcal.errors import WeightsError
 from promptcal.models import EMBEDDED_BACKBONE, PromptedViT, create_backbone, preprocessing
-from promptcal.models.hub import hub_or_its_cache
+from promptcal.models.hub import offline_if_unreachable
 
 HUB_NAME = "test_vit.r160_in1k"  # timm's smallest: 0.3 M parameters
 
@@ -106,11 +106,11 @@ def test_a_hub_that_answers_or_a_proxy_is_left_to_the_hubs_client(hub_gone, monk
         hub.bind(("127.0.0.1", 0))
         hub.listen()
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{hub.getsockname()[1]}")
-        with hub_or_its_cache() as reason:
+        with offline_if_unreachable() as reason:
             assert (reason, constants.HF_HUB_OFFLINE) == (None, False)
     assert len(hub_gone) == 1
     monkeypatch.setattr("promptcal.models.hub.getproxies", lambda: {"https": "http://proxy:3128"})
-    with hub_or_its_cache() as reason:
+    with offline_if_unreachable() as reason:
         assert (reason, constants.HF_HUB_OFFLINE) == (None, False)
     assert len(hub_gone) == 1
 

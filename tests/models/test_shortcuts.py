@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from promptcal.models import PromptedViT
-from promptcal.models.shortcuts import can_read_out, embed_patches, read_out
+from promptcal.models.shortcuts import can_forward_prefix, embed_patches, forward_prefix_tokens
 
 
 @pytest.mark.parametrize("options", [{}, {"patch_size": 4}, {"img_size": (16, 24)}, {"pre_norm": True}])
@@ -28,9 +28,9 @@ def test_tokens_read_out_and_their_gradients_are_those_of_the_whole_block(tiny_v
     generator = torch.Generator().manual_seed(2)
     tokens = torch.randn(2, 9, 32, generator=generator, requires_grad=True)
     weights = torch.randn(2, read, 32, generator=generator)
-    assert can_read_out(block)
+    assert can_forward_prefix(block)
     found, gradients = [], []
-    for output in (block(tokens)[:, :read], read_out(block, tokens, read)):
+    for output in (block(tokens)[:, :read], forward_prefix_tokens(block, tokens, read)):
         found.append(output)
         gradients.append(torch.autograd.grad((output * weights).sum(), [tokens, *block.parameters()]))
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
@@ -40,7 +40,7 @@ def test_tokens_read_out_and_their_gradients_are_those_of_the_whole_block(tiny_v
 
 @pytest.mark.parametrize("name", ["eva02_tiny_patch14_224", "vit_small_patch16_rope_224"])
 def test_blocks_of_another_kind_are_called_as_they_are(tiny_timm, name):
-    assert not can_read_out(tiny_timm(name).blocks[-1])
+    assert not can_forward_prefix(tiny_timm(name).blocks[-1])
 
 
 def test_parts_that_were_changed_or_are_watched_are_called_as_they_are(tiny_vit, images):
@@ -49,11 +49,11 @@ def test_parts_that_were_changed_or_are_watched_are_called_as_they_are(tiny_vit,
 
     changed = tiny_vit().blocks[-1]
     changed.attn.qkv.__class__ = Adapted
-    assert not can_read_out(changed)
+    assert not can_forward_prefix(changed)
 
     watched, calls = tiny_vit(), []
     watched.blocks[-1].attn.register_forward_hook(lambda *given: calls.append(1))
-    assert not can_read_out(watched.blocks[-1])
+    assert not can_forward_prefix(watched.blocks[-1])
     PromptedViT(watched, 3, 2)(images(watched))
     assert calls == [1]
 
@@ -76,10 +76,10 @@ def test_bf16_is_near_float32_and_leaves_the_parameters_alone(tiny_vit, images):
     model = PromptedViT(tiny_vit(), 3, 2)
     views = images(model.backbone)
     exact = model(views).cls.detach()
-    model.compute_in(torch.bfloat16)
+    model.set_compute_dtype(torch.bfloat16)
     rough = model(views).cls.detach()
     assert not torch.equal(rough, exact)
     assert float(F.cosine_similarity(rough.float(), exact).min()) > 0.999
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     with pytest.raises(ValueError, match="float32 or bfloat16"):
-        model.compute_in(torch.float16)
+        model.set_compute_dtype(torch.float16)

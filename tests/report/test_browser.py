@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from hostile import CLASSES, HOSTILE_FILES, LONG, NAMED, page_data, unpacked
 
-from promptcal import verbs
+from promptcal import api
 
 By = pytest.importorskip("selenium.webdriver.common.by").By
 ActionChains = pytest.importorskip("selenium.webdriver").ActionChains
@@ -23,7 +23,7 @@ def page(browser, hostile_report):
 
 @pytest.fixture
 def continued_page(browser, continued_run):
-    yield from opened(browser, verbs.report(run=continued_run, progress=False))
+    yield from opened(browser, api.report(run=continued_run, progress=False))
 
 
 def opened(browser, report):

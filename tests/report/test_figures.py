@@ -9,13 +9,13 @@ from PIL import Image
 from rich.console import Console
 
 from promptcal.report import figures
-from promptcal.report.making import Material
-from promptcal.run import Run
+from promptcal.report.build import ReportInputs
+from promptcal.run.inference import Run
 
 
 @pytest.fixture(scope="module")
 def material(hostile_run, hostile_report):
-    return Material.of(Run(hostile_run.path, "cpu"), Console(quiet=True))
+    return ReportInputs.of(Run(hostile_run.path, "cpu"), Console(quiet=True))
 
 
 @pytest.mark.parametrize("name", ["tsne", "confusion", "curves"])

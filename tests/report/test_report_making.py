@@ -17,11 +17,11 @@ from PIL import Image
 from promptcal import make_report
 from promptcal.errors import PromptCALWarning, RunError, WeightsError
 from promptcal.models.attention import class_attention
-from promptcal.report.attention import EXAMPLES, Examples, attention_maps, choose_examples, overlays
+from promptcal.report.attention_panels import EXAMPLES, Examples, attention_maps, choose_examples, overlays
 from promptcal.report.data import curves, graph_curves
 from promptcal.report.html import script_json
 from promptcal.report.thumbnails import Thumbnails
-from promptcal.run import Run
+from promptcal.run.inference import Run
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_attention_maps_are_kept_and_then_need_no_weights(copy, monkeypatch):
     def no_weights(*args, **kwargs):
         raise WeightsError("no hub here")
 
-    monkeypatch.setattr("promptcal.report.attention._backbone_as_loaded", no_weights)
+    monkeypatch.setattr("promptcal.report.attention_panels._backbone_as_loaded", no_weights)
     make_report(run=copy, progress=False)
     assert page_data(copy / "report.html")["attention"]["steps"] == ["after stage 2"]
 

@@ -8,10 +8,10 @@ import pytest
 from PIL import Image, ImageFilter
 
 from promptcal import make_report
-from promptcal.config import load_config
-from promptcal.files import write_csv
+from promptcal.config.schema import load_config
 from promptcal.report.thumbnails import chosen_images, make_thumbnails
-from promptcal.run import Assignments, RunDirectory, category_names
+from promptcal.run.inference import Assignments, RunDirectory, category_names
+from promptcal.runtime.files import write_csv
 
 N, CLASSES, KNOWN, DIM = 10_000, 100, 60, 384
 

@@ -7,7 +7,7 @@ from promptcal.data import ImageStore, embedded_set
 from promptcal.data.images import UnreadableImage
 from promptcal.report import thumbnails
 from promptcal.report.thumbnails import Thumbnails, chosen_images, make_thumbnails
-from promptcal.run import Assignments
+from promptcal.run.inference import Assignments
 
 
 class Plain:

@@ -9,7 +9,7 @@ import pytest
 from promptcal.data import embedded_set
 from promptcal.data.benchmarks import registry
 from promptcal.data.benchmarks.catalogue import MINI, Source
-from promptcal.data.benchmarks.reading import Part
+from promptcal.data.benchmarks.parts import Part
 from promptcal.data.images import ImageSet
 
 A_CLASS = 8  # images of each class

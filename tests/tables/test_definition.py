@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from promptcal.config import load_config
+from promptcal.config.schema import load_config
 from promptcal.data.benchmarks import setup
 from promptcal.errors import ConfigError
-from promptcal.tables.definition import NAMES, PARTS, chosen_rows, load_table
+from promptcal.experiments.definition import NAMES, PARTS, chosen_rows, load_table
 
 SHARED = Path(__file__).parents[3] / "shared"
 PAPER = SHARED / "paper" / "promptcal.tex"

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 
-from promptcal import verbs
+from promptcal import api
+from promptcal.experiments.efficiency import count_flops, measure
 from promptcal.models import PromptedViT
-from promptcal.tables.efficiency import count_flops, measure
 
 
 def flops_by_hand(*, size, patch, dim, depth, prompts, read=None):
@@ -54,7 +54,7 @@ def test_figures_of_one_image_agree_with_each_other():
 
 def test_the_table_measures_each_row_once(tmp_path):
     def make():
-        return verbs.table(
+        return api.table(
             name="efficiency",
             output=tmp_path,
             scale="mini",

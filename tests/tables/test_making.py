@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from promptcal import verbs
+from promptcal import api
 from promptcal.data.benchmarks import registry
 from promptcal.errors import ConfigError, Interrupted
-from promptcal.run import build_network
-from promptcal.tables.definition import NAMES, load_table
-from promptcal.tables.jobs import benchmark_config
-from promptcal.training.affinity import AffinityStage
+from promptcal.experiments.definition import NAMES, load_table
+from promptcal.experiments.jobs import benchmark_config
+from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.run.inference import build_network
 
 pytestmark = pytest.mark.usefixtures("few_images")
 ONE_ROW = {  # of each table, one that is its own
@@ -38,7 +38,7 @@ ONE_ROW = {  # of each table, one that is its own
 
 
 def table(name, output, settings, **more):
-    return verbs.table(name=name, output=output, scale="mini", overrides=settings, device="cpu", progress=False, **more)
+    return api.table(name=name, output=output, scale="mini", overrides=settings, device="cpu", progress=False, **more)
 
 
 def lines_of(path):
@@ -153,14 +153,14 @@ def test_tables_share_runs(tmp_path, shared_output, small_settings):
 
 
 def runs_of(name, output, settings, **more):
-    return verbs.table_runs(name=name, output=output, scale="mini", overrides=settings, seeds=[0], **more)
+    return api.table_runs(name=name, output=output, scale="mini", overrides=settings, seeds=[0], **more)
 
 
 def test_stage_1_of_a_run_is_what_the_warm_up_alone_gives(shared_output, tmp_path, small_settings, results_of):
     made = table("fine-grained", shared_output, small_settings, seeds=[0], rows=["PromptCAL stage 1"])
     (row,) = {c.cell.jobs[0].name for c in made.summary.cells if c.cell.row.label == "PromptCAL stage 1"}
     alone = tmp_path / "alone"
-    verbs.benchmark(
+    api.benchmark(
         name="mini", method="promptcal-warmup", output=alone, seed=0, overrides=small_settings, progress=False
     )
     expected = json.loads((alone / "results.json").read_text())["scores"]["selected"]
@@ -314,7 +314,7 @@ def test_seeds_are_given_in_any_way(promptcal, tmp_path, seeds):
         assert code == 0
         assert "10 runs in" in out
         assert "10 missing. 10 would run." in " ".join(out.split())
-    jobs = verbs.table_runs(name="cal-weight", seeds=[3, 5], scale="mini", output=tmp_path)
+    jobs = api.table_runs(name="cal-weight", seeds=[3, 5], scale="mini", output=tmp_path)
     assert [job.seed for job, _ in jobs] == [3] * 5 + [5] * 5
 
 
@@ -346,7 +346,7 @@ def test_what_cannot_be_asked_for(promptcal, tmp_path, arguments, message):
 
 def test_seeds_are_needed():
     with pytest.raises(ConfigError, match="give at least one seed"):
-        verbs.table_runs(name="generic", seeds=[])
+        api.table_runs(name="generic", seeds=[])
 
 
 def test_interrupted_is_what_the_verb_raises(tmp_path, small_settings, monkeypatch):

@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from promptcal import files, verbs
-from promptcal.run import RunDirectory
-from promptcal.tables import plot
-from promptcal.tables.definition import load_table
-from promptcal.tables.jobs import Circumstances, FitJob, benchmark_config
-from promptcal.tables.making import make_table
-from promptcal.tables.plan import jobs_of, plan
-from promptcal.tables.report import show
-from promptcal.tables.summary import Statistic
+from promptcal import api
+from promptcal.experiments import plot
+from promptcal.experiments.definition import load_table
+from promptcal.experiments.jobs import FitJob, RunOptions, benchmark_config
+from promptcal.experiments.plan import jobs_of, plan
+from promptcal.experiments.summary import Statistic
+from promptcal.experiments.table_report import show
+from promptcal.experiments.tables import make_table
+from promptcal.run.inference import RunDirectory
+from promptcal.runtime import files
 
 PARTS = ("all", "known", "new", "separate_all", "separate_known", "separate_new")
 
@@ -34,7 +35,7 @@ def finish(output, job, selected, last, seconds=10.0):
 
 @pytest.fixture
 def where(tmp_path):
-    return Circumstances(tmp_path, root=tmp_path / "no data")
+    return RunOptions(tmp_path, root=tmp_path / "no data")
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ def test_bars_show_means_deviations_and_published_marks(three_seeds):
 
 
 def test_the_verb_makes_the_same_report(three_seeds):
-    made = verbs.table(
+    made = api.table(
         name="semiag-ablation", output=three_seeds.output, root=three_seeds.root, run=False, progress=False
     )
     assert "63.0 ± 3.6" in made.markdown.read_text()

@@ -10,12 +10,12 @@ import torch
 from test_stages import MEMORY, B, a_batch, affinity_config, log_share, semi_supervised, threshold, tiny_network
 from torch.nn import functional as F
 
-from promptcal.config import LossConfig, load_config
+from promptcal.api import fit
+from promptcal.config.schema import LossConfig, load_config
 from promptcal.errors import ConfigError
+from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import DINOHead
-from promptcal.training.affinity import AffinityStage
-from promptcal.training.warmup import WarmupStage
-from promptcal.verbs import fit
 
 ABLATIONS = Path(__file__).resolve().parents[2] / "docs" / "ablations.md"
 ALPHA, BETA, GAMMA = 0.35, 0.6, 0.35

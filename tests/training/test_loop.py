@@ -10,18 +10,18 @@ from rich.console import Console
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from promptcal.config import load_config
+from promptcal.api import fit
+from promptcal.config.schema import load_config
 from promptcal.data import BalancedSampler, ImageSet, View
 from promptcal.data.store import decode
 from promptcal.errors import Interrupted, TrainingError
-from promptcal.run import build_network
-from promptcal.training.affinity import AffinityStage
+from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.methods.promptcal.warmup import WarmupStage
+from promptcal.run.inference import build_network
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Recorder
-from promptcal.training.selection import Look
-from promptcal.training.warmup import WarmupStage
-from promptcal.verbs import fit
+from promptcal.training.validation import ValidationResult
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def scene(small_set, quick_settings):
     return config, network, data
 
 
-def run_loop(scene, folder, look=None, look_every=1, epochs=3):
+def run_loop(scene, folder, look=None, validate_every=1, epochs=3):
     config, network, data = scene
     loop = Loop(
         WarmupStage(network, config.loss),
@@ -44,7 +44,7 @@ def run_loop(scene, folder, look=None, look_every=1, epochs=3):
         optim=config.optim,
         seed=0,
         look=look,
-        look_every=look_every,
+        validate_every=validate_every,
         checkpoints=Checkpoints(folder),
         recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
     )
@@ -67,7 +67,7 @@ def test_the_best_epoch_is_kept(scene, tmp_path, scores, every, kept):
 
     def look():
         seen.append({n: p.detach().clone() for n, p in network.trained_parameters().items()})
-        return Look(scores[len(seen) - 1], 0.0, 0.0)
+        return ValidationResult(scores[len(seen) - 1], 0.0, 0.0)
 
     loop = run_loop(scene, tmp_path, look, every)
     assert len(seen) == len(scores)

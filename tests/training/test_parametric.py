@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from promptcal.training.parametric import labelled_cross_entropy, mean_entropy
+from promptcal.methods.parametric import labelled_cross_entropy, mean_entropy
 
 
 def test_labelled_cross_entropy_is_the_mean_over_labelled_rows():

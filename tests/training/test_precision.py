@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from promptcal import fit, fitting
-from promptcal.config import load_config
+from promptcal import fit
+from promptcal.config.schema import load_config
 from promptcal.data import ImageStore, View, embedded_set
+from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import Network, PromptedViT
-from promptcal.training.affinity import AffinityStage
+from promptcal.pipeline import fit as fitting
 from promptcal.training.embedding import embed
-from promptcal.training.recorder import Reading
+from promptcal.training.recorder import AsyncScalars
 from promptcal.training.stage import Batch
-from promptcal.training.warmup import WarmupStage
 
 
 def embedded_network(depth):
@@ -64,7 +65,7 @@ def test_a_bf16_step_agrees_with_the_float32_step(name, compiled):
     config = load_config(values={"n_classes": 10}, overrides=["affinity.memory=96", "affinity.k=5", "loss.beta=0.6"])
     reference = stage_of(name, embedded_network(depth=1 if compiled else 3), config)
     other = copy.deepcopy(reference)
-    other.network.vit.compute_in(torch.bfloat16)
+    other.network.vit.set_compute_dtype(torch.bfloat16)
     if compiled:
         other.network.vit.compile(dynamic=False)
     losses, gradients = [], []
@@ -125,10 +126,10 @@ def test_a_fit_leaves_nothing_compiled_to_the_next_one(tmp_path, monkeypatch, sm
 
 def test_readings_are_the_numbers_in_order():
     numbers = {"loss": torch.tensor(1.5), "positives": torch.tensor(3), "threshold": torch.tensor(0.25)}
-    reading = Reading(numbers)
+    reading = AsyncScalars(numbers)
     assert reading.is_there()
     assert reading.values() == {"loss": 1.5, "positives": 3.0, "threshold": 0.25}
-    assert Reading({}).values() == {}
+    assert AsyncScalars({}).values() == {}
 
 
 def test_training_curves_in_bf16_are_those_in_float32_within_the_noise_of_seeds(tmp_path, small_set, quick_settings):

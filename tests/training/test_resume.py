@@ -10,12 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from promptcal.api import fit
 from promptcal.errors import ConfigError, Interrupted, RunError
-from promptcal.files import read_torch, save_torch, write_with
 from promptcal.models import CosineClassifier
-from promptcal.training.interrupts import StopRequest
+from promptcal.runtime.files import read_torch, save_torch, write_with
+from promptcal.runtime.interrupts import StopRequest
 from promptcal.training.loop import Loop
-from promptcal.verbs import fit
 
 
 @pytest.fixture(scope="module")

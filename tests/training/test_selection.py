@@ -5,15 +5,15 @@ import pytest
 import torch
 from sklearn.metrics import silhouette_score
 
-from promptcal.clustering import SemiSupervisedKMeans
-from promptcal.config import load_config
+from promptcal.api import fit, results
+from promptcal.config.schema import load_config
 from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
+from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.errors import ConfigError
-from promptcal.run import build_network
+from promptcal.run.inference import build_network
 from promptcal.training.embedding import embed
-from promptcal.training.selection import Selector
-from promptcal.verbs import fit, results
+from promptcal.training.validation import Selector
 
 
 @pytest.fixture(scope="module")

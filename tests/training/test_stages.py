@@ -9,14 +9,14 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional as F
 
-from promptcal.config import Config, LossConfig, OptimConfig, validate
+from promptcal.config.schema import Config, LossConfig, OptimConfig, validate
 from promptcal.data import ImageStore, View
+from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.methods.promptcal.warmup import Distillation, WarmupStage
 from promptcal.models import DINOHead, Network, ParametricNetwork, PromptedViT
-from promptcal.training.affinity import AffinityStage
-from promptcal.training.checkpoints import weights_in_place
+from promptcal.training.checkpoints import temporary_weights
 from promptcal.training.loop import cosine_lr
 from promptcal.training.stage import Batch
-from promptcal.training.warmup import Distillation, WarmupStage
 
 B, MEMORY, CLASSES = 4, 12, 3
 
@@ -168,7 +168,7 @@ def test_affinity_loss_equals_the_loops(variant, diagonal):
 
 
 def test_official_negatives_fill_the_budget_that_positives_leave(monkeypatch):
-    import promptcal.training.affinity as module
+    import promptcal.methods.promptcal.affinity as module
 
     anchors, original = [], module.contrastive_loss
 
@@ -246,7 +246,7 @@ def test_the_teachers_weights_are_kept_where_asked_for():
     stage = AffinityStage(tiny_network(), affinity_config(affinity={"keep": "teacher"}))
     stage.teacher.parameters["vit.prompts"].add_(1.0)
     before = {name: p.detach().clone() for name, p in stage.network.trained_parameters().items()}
-    with weights_in_place(stage.network, stage.kept()):
+    with temporary_weights(stage.network, stage.kept()):
         torch.testing.assert_close(stage.network.vit.prompts, before["vit.prompts"] + 1.0)
     assert all(torch.equal(p, before[name]) for name, p in stage.network.trained_parameters().items())
     assert AffinityStage(tiny_network(), affinity_config()).kept() is None

@@ -2,7 +2,7 @@
 
 from promptcal.data.embedded import EmbeddedSet, embedded_set
 from promptcal.data.images import ImageSet
-from promptcal.data.labels import read_labels, taken_back
+from promptcal.data.labels import read_labels, removed_labels
 from promptcal.data.sampler import BalancedSampler
 from promptcal.data.splits import label_half
 from promptcal.data.store import ImageStore
@@ -20,5 +20,5 @@ __all__ = [
     "embedded_set",
     "label_half",
     "read_labels",
-    "taken_back",
+    "removed_labels",
 ]

@@ -17,10 +17,10 @@ import torch
 
 from promptcal.data.images import ImageSet, UnreadableImage
 from promptcal.data.store import ImageStore, decoded, planar, refuse_faults, stored_size
-from promptcal.distributed import ALONE, Group
 from promptcal.errors import DataError
-from promptcal.files import write_json, write_with
-from promptcal.locking import try_lock
+from promptcal.runtime.distributed import ALONE, Group
+from promptcal.runtime.files import write_json, write_with
+from promptcal.runtime.locking import try_lock
 
 _VERSION = 2
 _TIME_TO_LOCK = 10.0  # seconds
@@ -48,13 +48,13 @@ def decode_to_file(
 
     Of a group of processes the first one on each machine writes it, with all its cores, and the others map the same.
     """
-    keys = group.told_by_all(cache_key(images, shorter_side) if group.leads_machine else None)
+    keys = group.all_gather_object(cache_key(images, shorter_side) if group.is_local_first else None)
     if len(set(keys) - {None}) > 1:
         raise DataError("the images are not the same on all machines; give them all the same ones")
     key = keys[group.place.rank - group.place.local_rank]
     pixels_file, index_file = folder / f"{key}.pixels", folder / f"{key}.json"
-    found = _load(pixels_file, index_file, images.names) if group.leads_machine else None
-    if found is None and group.leads_machine:
+    found = _load(pixels_file, index_file, images.names) if group.is_local_first else None
+    if found is None and group.is_local_first:
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
         _write(images, shorter_side, pixels_file, index_file, on_progress)

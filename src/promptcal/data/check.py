@@ -26,7 +26,7 @@ _PAIRS_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
-class Look:
+class ValidationResult:
     """What one readable image is compared by."""
 
     width: int
@@ -36,7 +36,7 @@ class Look:
     thumbnail: np.ndarray
 
     @classmethod
-    def of(cls, image: Image.Image) -> "Look":
+    def of(cls, image: Image.Image) -> "ValidationResult":
         digest = hashlib.sha256(f"{image.width} x {image.height}".encode())
         digest.update(np.asarray(image).data)
         thumbnail = np.asarray(image.resize((8, 8), Image.Resampling.BILINEAR)).ravel()
@@ -143,19 +143,19 @@ def check_images(
     near_distance: int = 4,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> CheckReport:
-    """Look at every image once. Near duplicates differ in at most ``near_distance`` of 64 hash bits."""
+    """ValidationResult at every image once. Near duplicates differ in at most ``near_distance`` of 64 hash bits."""
 
-    def look(i: int) -> Look | UnreadableImage:
+    def look(i: int) -> ValidationResult | UnreadableImage:
         try:
-            return Look.of(images.usable_image(i))
+            return ValidationResult.of(images.usable_image(i))
         except UnreadableImage as fault:
             return fault
 
-    looks: dict[int, Look] = {}
+    looks: dict[int, ValidationResult] = {}
     unreadable = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for i, seen in enumerate(pool.map(look, range(len(images)))):
-            if isinstance(seen, Look):
+            if isinstance(seen, ValidationResult):
                 looks[i] = seen
             else:
                 unreadable.append((images.names[i], str(seen)))
@@ -186,7 +186,7 @@ def perceptual_hash(image: Image.Image) -> np.uint64:
     return np.packbits(frequencies > np.median(frequencies[1:])).view(np.uint64)[0]
 
 
-def duplicate_groups(looks: Sequence[Look], distance: int) -> tuple[list[list[int]], list[list[int]]]:
+def duplicate_groups(looks: Sequence[ValidationResult], distance: int) -> tuple[list[list[int]], list[list[int]]]:
     """Groups of the same pixels, and groups of near duplicates that are not all the same pixels."""
     by_digest: dict[bytes, list[int]] = {}
     for i, look in enumerate(looks):

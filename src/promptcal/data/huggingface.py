@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from promptcal.data.opening import open_image
+from promptcal.data.decoding import open_image
 from promptcal.errors import DataError
 
 LABEL_COLUMN = "label"

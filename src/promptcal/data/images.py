@@ -14,8 +14,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize as resize_image
 
-from promptcal.data import finding, huggingface
-from promptcal.data.opening import open_image, turn_for
+from promptcal.data import huggingface
+from promptcal.data import image_files as finding
+from promptcal.data.decoding import open_image, turn_for
 from promptcal.errors import DataError
 
 _MAX_ASPECT = 50

@@ -41,7 +41,7 @@ def read_labels(labels: Any, images: ImageSet) -> list[str | None]:
     return [class_name(label) for label in labels]
 
 
-def taken_back(labels: Any, images: ImageSet) -> list[bool]:
+def removed_labels(labels: Any, images: ImageSet) -> list[bool]:
     """Of each image whether a file or mapping names it without a label, as one does whose label was wrong."""
     if isinstance(labels, str | os.PathLike):
         pairs = _read_table(Path(labels))

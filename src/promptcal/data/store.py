@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptcal import distributed
 from promptcal.data.images import ImageSet, UnreadableImage
-from promptcal.distributed import ALONE, Group
 from promptcal.errors import DataError
+from promptcal.runtime import distributed
+from promptcal.runtime.distributed import ALONE, Group
 
 GPU_SHARE, HOST_SHARE = 0.4, 0.5  # of the free memory that a store may take
 
@@ -208,10 +208,10 @@ def decode(
             sizes.append(image.shape[:2])
             kept.append(i)
     own = _joined(parts)
-    sizes, kept, faults = group.all_of(sizes), group.all_of(kept), group.all_of(faults)
+    sizes, kept, faults = group.all_gather_list(sizes), group.all_gather_list(kept), group.all_gather_list(faults)
     if not (part and skip_unreadable):
         refuse_faults(faults, len(kept), skip_unreadable)
-    return ImageStore.laid_out(group.joined(own), sizes), kept, faults
+    return ImageStore.laid_out(group.all_gather_bytes(own), sizes), kept, faults
 
 
 def decoded_by(

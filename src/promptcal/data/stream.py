@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from promptcal import distributed
 from promptcal.data.images import ImageSet, UnreadableImage
 from promptcal.data.store import ImageStore, decoded_by, refuse_faults
 from promptcal.data.views import WHOLE, Normalise, View
-from promptcal.distributed import ALONE, Group
 from promptcal.errors import DataError
+from promptcal.runtime import distributed
+from promptcal.runtime.distributed import ALONE, Group
 
 
 class StreamedImages:
@@ -85,7 +85,7 @@ def inspect(
         else:
             digests.append(_digest(image))
             kept.append(i)
-    digests, kept, faults = group.all_of(digests), group.all_of(kept), group.all_of(faults)
+    digests, kept, faults = group.all_gather_list(digests), group.all_gather_list(kept), group.all_gather_list(faults)
     refuse_faults(faults, len(kept), skip_unreadable)
     return StreamedImages(images.subset(kept), shorter_side, digests), kept, faults
 

@@ -28,7 +28,7 @@ class Normalise:
         return values.mul_(self.scale).add_(self.shift)
 
 
-class _PinnedRoom:
+class PinnedBuffer:
     """Page-locked memory for n crops on their way to a GPU; filled again only when the last ones have left it."""
 
     def __init__(self, n: int, size: int) -> None:
@@ -76,7 +76,7 @@ class View:
         if self._enlarging is None and smallest < size:
             raise ValueError(f"crops of {size} pixels cannot be cut from a stored image of {smallest}")
         self._rooms: dict[int, Tensor] = {}
-        self._pinned: dict[int, deque[_PinnedRoom]] = {}
+        self._pinned: dict[int, deque[PinnedBuffer]] = {}
 
     def _matrices(self, resize: int | None) -> tuple[Tensor, Tensor] | None:
         """How a store of equal small images is enlarged: the matrices down and across, or None if it is not."""
@@ -190,7 +190,7 @@ class View:
         """Crops from host memory on the device. Of two pinned rooms one is filled while the other is still copied."""
         if self.device.type != "cuda":
             return torch.stack(list(crops)).to(self.device)
-        rooms = self._pinned.setdefault(n, deque(_PinnedRoom(n, self.size) for _ in range(2)))
+        rooms = self._pinned.setdefault(n, deque(PinnedBuffer(n, self.size) for _ in range(2)))
         rooms.rotate()
         return rooms[0].send(crops, self.device)
 

@@ -4,12 +4,12 @@
 assign the images by its classifier if it has one and by k-means if not.
 """
 
-from promptcal.config import Config
-from promptcal.methods.base import Method, Surroundings
+from promptcal.config.schema import Config
+from promptcal.methods.base import Method, StageContext
 from promptcal.methods.gcd import GCD
 from promptcal.methods.kmeans import KMeans
 from promptcal.methods.orca import ORCA
-from promptcal.methods.promptcal import TwoStages, WarmupOnly
+from promptcal.methods.promptcal.method import TwoStages, WarmupOnly
 from promptcal.methods.rankstats import RankStats
 from promptcal.methods.simgcd import SimGCD
 from promptcal.methods.uno import UNO
@@ -30,4 +30,4 @@ def method_of(config: Config) -> Method:
     return METHODS[config.method](config)
 
 
-__all__ = ["METHODS", "Method", "Surroundings", "method_of"]
+__all__ = ["METHODS", "Method", "StageContext", "method_of"]

@@ -6,13 +6,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from promptcal.config import Config
+from promptcal.config.schema import Config
+from promptcal.methods.promptcal.warmup import Distillation
 from promptcal.models import Network, PromptedViT, TrainedNetwork
 from promptcal.training.stage import Stage
-from promptcal.training.warmup import Distillation
 
 
-class Surroundings(NamedTuple):
+class StageContext(NamedTuple):
     """What a stage may know besides the config: class numbers (known classes first) for statistics only, images to
     distil on, and the centres of the categories as k-means finds them now (None where a stage is gone on with)."""
 
@@ -54,7 +54,7 @@ class Method(ABC):
         """Epochs by stage, in order; a stage of 0 epochs is left out."""
 
     @abstractmethod
-    def stage(self, name: str, network: Any, surroundings: Surroundings) -> Stage:
+    def stage(self, name: str, network: Any, surroundings: StageContext) -> Stage:
         """The stage to train next; the network holds the best weights of the one before."""
 
 

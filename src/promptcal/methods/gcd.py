@@ -10,10 +10,10 @@ with z = phi(f(x)) the L2-normalised projection and N(i) the labelled views of i
 warm-up loss on the class token alone. Images are assigned by semi-supervised k-means on f(x).
 """
 
-from promptcal.methods.base import OneStage, Surroundings
+from promptcal.methods.base import OneStage, StageContext
+from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import Network
 from promptcal.training.stage import Stage
-from promptcal.training.warmup import WarmupStage
 
 
 class GCDStage(WarmupStage):
@@ -24,5 +24,5 @@ class GCD(OneStage):
     name = "gcd"
     title = "GCD"
 
-    def stage(self, name: str, network: Network, surroundings: Surroundings) -> Stage:
+    def stage(self, name: str, network: Network, surroundings: StageContext) -> Stage:
         return GCDStage(network, self.config.loss)

@@ -6,7 +6,7 @@ labelled images as possible lie in the cluster of their name.
 
 from typing import Any
 
-from promptcal.methods.base import Method, Surroundings
+from promptcal.methods.base import Method, StageContext
 from promptcal.models import PromptedViT, TrainedNetwork
 from promptcal.training.stage import Stage
 
@@ -21,5 +21,5 @@ class KMeans(Method):
     def epochs(self) -> dict[str, int]:
         return {}
 
-    def stage(self, name: str, network: Any, surroundings: Surroundings) -> Stage:
+    def stage(self, name: str, network: Any, surroundings: StageContext) -> Stage:
         raise NotImplementedError("k-means trains nothing")

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.config import Config
-from promptcal.methods.base import OneStage, Surroundings
+from promptcal.config.schema import Config
+from promptcal.methods.base import OneStage, StageContext
+from promptcal.methods.parametric import labelled_cross_entropy, mean_entropy
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
-from promptcal.training.parametric import labelled_cross_entropy, mean_entropy
 from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
 
@@ -130,5 +130,5 @@ class ORCA(OneStage):
     def network(self, vit: PromptedViT, n_known: int) -> ORCANetwork:
         return ORCANetwork(vit, self.config)
 
-    def stage(self, name: str, network: ORCANetwork, surroundings: Surroundings) -> Stage:
+    def stage(self, name: str, network: ORCANetwork, surroundings: StageContext) -> Stage:
         return ORCAStage(network, self.config)

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from promptcal.config import Config
-from promptcal.methods.base import OneStage, Surroundings
+from promptcal.config.schema import Config
+from promptcal.methods.base import OneStage, StageContext
+from promptcal.methods.parametric import labelled_cross_entropy
 from promptcal.models import ClassifierNetwork, PromptedViT
-from promptcal.training.parametric import labelled_cross_entropy
 from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
 
@@ -101,5 +101,5 @@ class RankStats(OneStage):
     def network(self, vit: PromptedViT, n_known: int) -> RankStatsNetwork:
         return RankStatsNetwork(vit, self.config)
 
-    def stage(self, name: str, network: RankStatsNetwork, surroundings: Surroundings) -> Stage:
+    def stage(self, name: str, network: RankStatsNetwork, surroundings: StageContext) -> Stage:
         return RankStatsStage(network, self.config)

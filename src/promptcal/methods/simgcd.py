@@ -16,11 +16,11 @@ largest.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from promptcal.config import Config
-from promptcal.losses import semi_supervised_terms
-from promptcal.methods.base import OneStage, Surroundings
+from promptcal.config.schema import Config
+from promptcal.methods.base import OneStage, StageContext
+from promptcal.methods.losses import semi_supervised_terms
+from promptcal.methods.parametric import parametric_terms
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
-from promptcal.training.parametric import parametric_terms
 from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
 
@@ -81,5 +81,5 @@ class SimGCD(OneStage):
     def network(self, vit: PromptedViT, n_known: int) -> SimGCDNetwork:
         return SimGCDNetwork(vit, self.config)
 
-    def stage(self, name: str, network: SimGCDNetwork, surroundings: Surroundings) -> Stage:
+    def stage(self, name: str, network: SimGCDNetwork, surroundings: StageContext) -> Stage:
         return SimGCDStage(network, self.config)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from promptcal.config import Config
-from promptcal.methods.base import OneStage, Surroundings
+from promptcal.config.schema import Config
+from promptcal.methods.base import OneStage, StageContext
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
 from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
@@ -119,5 +119,5 @@ class UNO(OneStage):
     def network(self, vit: PromptedViT, n_known: int) -> UNONetwork:
         return UNONetwork(vit, self.config, n_known)
 
-    def stage(self, name: str, network: UNONetwork, surroundings: Surroundings) -> Stage:
+    def stage(self, name: str, network: UNONetwork, surroundings: StageContext) -> Stage:
         return UNOStage(network, self.config)

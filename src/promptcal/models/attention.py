@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 
 from promptcal.models.prompted_vit import PromptedViT
-from promptcal.models.shortcuts import can_read_out
+from promptcal.models.shortcuts import can_forward_prefix
 
 
 def has_class_attention(vit: PromptedViT) -> bool:
     """Whether the last block attends in timm's plain way, and there is a class token to ask."""
-    return can_read_out(vit.backbone.blocks[-1]) and vit.backbone.num_prefix_tokens > 0
+    return can_forward_prefix(vit.backbone.blocks[-1]) and vit.backbone.num_prefix_tokens > 0
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 
 from promptcal.errors import WeightsError
-from promptcal.models.hub import hub_or_its_cache
+from promptcal.models.hub import offline_if_unreachable
 
 EMBEDDED_BACKBONE = "vit_tiny_patch4_32.promptcal"
 
@@ -44,7 +44,7 @@ def create_backbone(name: str, *, image_size: int | None = None, pretrained: boo
         return model
     unreachable: str | None = None
     try:
-        with hub_or_its_cache() as unreachable:
+        with offline_if_unreachable() as unreachable:
             return timm.create_model(name, pretrained=True, num_classes=0, **sizes)
     except Exception as error:  # hub, network and file errors share no base class
         reason = unreachable or (str(error).strip().splitlines() or [type(error).__name__])[0]

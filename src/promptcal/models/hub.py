@@ -13,7 +13,7 @@ _TRIES, _PAUSE, _TIMEOUT = 2, 2.0, 5.0  # seconds
 
 
 @contextlib.contextmanager
-def hub_or_its_cache() -> Iterator[str | None]:
+def offline_if_unreachable() -> Iterator[str | None]:
     """Within it the hub's client goes by its cache alone if the hub is out of reach; gives the reason, if so.
 
     The client itself would try and wait for most of a minute before it says so.

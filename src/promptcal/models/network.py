@@ -5,10 +5,10 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from promptcal.distributed import ALONE, Group
 from promptcal.errors import ConfigError
 from promptcal.models.head import DINOHead, Projection
 from promptcal.models.prompted_vit import PromptedViT, Tokens
+from promptcal.runtime.distributed import ALONE, Group
 
 
 class TokenOutput(NamedTuple):
@@ -31,18 +31,18 @@ class TrainedNetwork(nn.Module):
         if group.world > 1 and any(map(_drops_out, self.modules())):
             raise ConfigError("a backbone that drops out would do so otherwise in several processes; train it in one")
         self.group = group
-        group.copy_from_first([*self.parameters(), *self.buffers()])
+        group.broadcast_parameters([*self.parameters(), *self.buffers()])
 
     def embeddings(self, images: Tensor) -> Tokens:
         """Of two views of the whole batch, though each process of a group is given only its part of the images."""
         cls, prompt = self.vit(images)
-        gathered = self.group.gathered
+        gathered = self.group.all_gather
         return Tokens(gathered(cls, views=2), None if prompt is None else gathered(prompt, views=2))
 
-    def add_up_gradients(self) -> None:
+    def all_reduce_gradients(self) -> None:
         """Those of the ViT, which each process has only of its own part; what is on top of it saw the whole batch."""
         if self.group.world > 1:
-            self.group.add_up([p.grad for p in self.vit.parameters() if p.grad is not None])
+            self.group.all_reduce_sum([p.grad for p in self.vit.parameters() if p.grad is not None])
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.named_parameters() if p.requires_grad}

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from promptcal.models.backbones import create_backbone, preprocessing, require_vit
-from promptcal.models.shortcuts import can_read_out, embed_patches, read_out
+from promptcal.models.shortcuts import can_forward_prefix, embed_patches, forward_prefix_tokens
 
 
 class Tokens(NamedTuple):
@@ -68,7 +68,7 @@ class PromptedViT(nn.Module):
         for block in self.backbone.blocks[len(self.backbone.blocks) - train_blocks :]:
             block.requires_grad_(True)
 
-    def compute_in(self, dtype: torch.dtype) -> None:
+    def set_compute_dtype(self, dtype: torch.dtype) -> None:
         """Do matrix products in float32 or bfloat16; parameters, norms and sums stay in float32."""
         if dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(f"a network computes in float32 or bfloat16, not {dtype}")
@@ -101,8 +101,8 @@ class PromptedViT(nn.Module):
                 tokens = self._with_prompts_of(i, tokens)
                 if rope is not None:
                     tokens = block(tokens, rope=rope[i] if getattr(vit, "rope_mixed", False) else rope)
-                elif read is not None and i == len(vit.blocks) - 1 and can_read_out(block):
-                    tokens = read_out(block, tokens, read)
+                elif read is not None and i == len(vit.blocks) - 1 and can_forward_prefix(block):
+                    tokens = forward_prefix_tokens(block, tokens, read)
                 else:
                     tokens = block(tokens)
             # models pooled by average keep their final norm in fc_norm

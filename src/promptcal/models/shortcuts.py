@@ -43,7 +43,7 @@ def _is_plain(patch_embed: Any, images: Tensor) -> bool:
     )
 
 
-def can_read_out(block: Any) -> bool:
+def can_forward_prefix(block: Any) -> bool:
     return (
         type(block) is Block
         and type(block.attn) is Attention
@@ -58,7 +58,7 @@ def _is_unwatched(*modules: nn.Module) -> bool:
     return not any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in modules)
 
 
-def read_out(block: Block, tokens: Tensor, read: int) -> Tensor:
+def forward_prefix_tokens(block: Block, tokens: Tensor, read: int) -> Tensor:
     """The first ``read`` tokens of ``block(tokens)``."""
     attention = _attend(block.attn, block.norm1(tokens), read)
     kept = tokens[:, :read] + block.drop_path1(block.ls1(attention))

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from promptcal.errors import RunError
-from promptcal.report.data import Findings, packed
-from promptcal.run import RunDirectory
+from promptcal.report.data import ClusterAnalysis, packed
+from promptcal.run.inference import RunDirectory
 
 
-def changes_record(directory: RunDirectory, found: Findings) -> dict[str, Any] | None:
+def changes_record(directory: RunDirectory, found: ClusterAnalysis) -> dict[str, Any] | None:
     """The summary, and each image that moved with the category it was in; None for a run that started by itself."""
     if not directory.changes_summary_file.is_file():
         return None

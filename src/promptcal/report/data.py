@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from promptcal.config import Config
-from promptcal.files import finite
+from promptcal.config.schema import Config
 from promptcal.methods import METHODS
 from promptcal.metrics import discovery_accuracy
 from promptcal.report import measures
-from promptcal.run import Assignments
+from promptcal.run.inference import Assignments
+from promptcal.runtime.files import finite
 
 _LINES = {
     "loss": "Loss",
@@ -32,7 +32,7 @@ _TOKENS = {"cls": "class token", "prompt": "prompts"}
 
 
 @dataclass(frozen=True)
-class Findings:
+class ClusterAnalysis:
     """A run's end: its images, where they were put, and everything measured of that for the report and the figures.
 
     ``shown`` are the images with a picture and a place on the map, in the order of the tiles.
@@ -116,7 +116,7 @@ class Findings:
 
 
 def page_data(
-    found: Findings,
+    found: ClusterAnalysis,
     *,
     title: str,
     config: Config,
@@ -159,7 +159,7 @@ def page_data(
     )
 
 
-def summary(found: Findings, config: Config, results: dict[str, Any]) -> dict[str, Any]:
+def summary(found: ClusterAnalysis, config: Config, results: dict[str, Any]) -> dict[str, Any]:
     a = found.assignments
     return {
         "images": len(a),
@@ -190,7 +190,7 @@ def settings(config: Config) -> list[list[str]]:
     return rows
 
 
-def accuracy_rows(found: Findings, results: dict[str, Any]) -> list[dict[str, Any]]:
+def accuracy_rows(found: ClusterAnalysis, results: dict[str, Any]) -> list[dict[str, Any]]:
     """All, known and new by step of the method; the last row is the end result."""
     method = METHODS.get(results.get("method", ""))
     steps = {"kmeans": "k-means, frozen backbone", "semi_supervised_kmeans": "semi-supervised k-means, frozen backbone"}
@@ -211,7 +211,7 @@ def accuracy_rows(found: Findings, results: dict[str, Any]) -> list[dict[str, An
     return [{"step": "this run", "all": end.all, "known": end.known, "new": end.new}]
 
 
-def clusters(found: Findings) -> list[dict[str, Any]]:
+def clusters(found: ClusterAnalysis) -> list[dict[str, Any]]:
     a = found.assignments
     sizes = np.bincount(a.clusters, minlength=found.n_clusters)
     labelled = np.bincount(a.clusters[a.labelled], minlength=found.n_clusters)
@@ -234,7 +234,7 @@ def clusters(found: Findings) -> list[dict[str, Any]]:
     ]
 
 
-def images(found: Findings, classes: Sequence[str]) -> dict[str, Any]:
+def images(found: ClusterAnalysis, classes: Sequence[str]) -> dict[str, Any]:
     a = found.assignments
     number = {name: i for i, name in enumerate(classes)}
     truth = [-1 if t is None else number[t] for t in found.truth or [None] * len(a)]
@@ -260,7 +260,7 @@ def packed(column: np.ndarray) -> dict[str, str]:
     return {"type": column.dtype.str.lstrip("<|"), "data": base64.b64encode(column.tobytes()).decode("ascii")}
 
 
-def confusion_record(found: Findings) -> dict[str, Any] | None:
+def confusion_record(found: ClusterAnalysis) -> dict[str, Any] | None:
     matrix = found.confusion
     if matrix is None:
         return None

@@ -11,11 +11,11 @@ from matplotlib.colors import hsv_to_rgb, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from promptcal import files
 from promptcal.errors import ConfigError, DataError
 from promptcal.report import data as page
-from promptcal.report.attention import overlays
-from promptcal.report.making import Material
+from promptcal.report.attention_panels import overlays
+from promptcal.report.build import ReportInputs
+from promptcal.runtime import files
 
 _KNOWN, _NEW = "#3f6aa3", "#b95421"
 _RIGHT, _WRONG = "#2b8a4b", "#c62f35"
@@ -25,7 +25,7 @@ _QUERIES = 10
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def write_figure(name: str, material: Material, output: Path | None) -> Path:
+def write_figure(name: str, material: ReportInputs, output: Path | None) -> Path:
     """PNG, SVG or PDF by the output's suffix; by default a PNG in the run directory."""
     if name not in FIGURES:
         raise ConfigError(f"there is no figure {name!r}; choose one of {', '.join(FIGURES)}")
@@ -43,7 +43,7 @@ def write_figure(name: str, material: Material, output: Path | None) -> Path:
     return path
 
 
-def tsne(material: Material) -> Figure:
+def tsne(material: ReportInputs) -> Figure:
     """Two panels where there is truth: by cluster and by true class."""
     found, points = material.found, material.coordinates()
     shown = found.shown
@@ -79,7 +79,7 @@ def tsne(material: Material) -> Figure:
     return figure
 
 
-def confusion(material: Material) -> Figure:
+def confusion(material: ReportInputs) -> Figure:
     matrix = material.found.confusion
     if matrix is None:
         raise DataError("a confusion matrix needs the truth; run `promptcal evaluate RUN --truth FILE` first")
@@ -103,7 +103,7 @@ def confusion(material: Material) -> Figure:
     return figure
 
 
-def attention(material: Material) -> Figure:
+def attention(material: ReportInputs) -> Figure:
     maps = material.attention()
     if maps.examples is None or not maps.steps:
         raise DataError(f"there are no attention maps: {maps.missing}")
@@ -125,7 +125,7 @@ def attention(material: Material) -> Figure:
     return figure
 
 
-def neighbours(material: Material) -> Figure:
+def neighbours(material: ReportInputs) -> Figure:
     """A query a row with its nearest neighbours, framed by whether the true class is the same."""
     found, thumbnails = material.found, material.thumbnails
     if thumbnails is None:
@@ -147,7 +147,7 @@ def neighbours(material: Material) -> Figure:
     return figure
 
 
-def curves(material: Material) -> Figure:
+def curves(material: ReportInputs) -> Figure:
     charts = [*page.curves(material.records), *page.graph_curves(material.records)]
     if not charts:
         raise DataError("the run recorded no epochs, so there are no curves")
@@ -173,7 +173,7 @@ def curves(material: Material) -> Figure:
     return figure
 
 
-FIGURES: dict[str, Callable[[Material], Figure]] = {
+FIGURES: dict[str, Callable[[ReportInputs], Figure]] = {
     "tsne": tsne,
     "confusion": confusion,
     "attention": attention,
@@ -182,7 +182,7 @@ FIGURES: dict[str, Callable[[Material], Figure]] = {
 }
 
 
-def _queries(found: page.Findings) -> np.ndarray:
+def _queries(found: page.ClusterAnalysis) -> np.ndarray:
     """Places of unlabelled images in the middle of their cluster's order, over the clusters."""
     clusters = found.assignments.clusters[found.shown]
     unlabelled = ~found.assignments.labelled[found.shown]
@@ -194,7 +194,7 @@ def _queries(found: page.Findings) -> np.ndarray:
     return np.array(middles)[chosen]
 
 
-def _frame(axes: Axes, found: page.Findings, query: int, tile: int) -> None:
+def _frame(axes: Axes, found: page.ClusterAnalysis, query: int, tile: int) -> None:
     colour, width = "#bbbbbb", 0.5
     if query != tile and found.truth is not None:
         of_query, of_tile = found.truth[found.shown[query]], found.truth[found.shown[tile]]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from promptcal import files
-from promptcal.arrays import read_arrays
+from promptcal.runtime import files
+from promptcal.runtime.arrays import read_arrays
 
 _EARLY, _LATE = 250, 500
 STEPS = _EARLY + _LATE

@@ -8,10 +8,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from promptcal.data import ImageStore, StreamedImages
-from promptcal.files import write_with
+from promptcal.runtime.files import write_with
 
 if TYPE_CHECKING:
-    from promptcal.run import Assignments
+    from promptcal.run.inference import Assignments
 
 _TILE, _GAP, _TITLE = 64, 4, 22
 _INK, _PAPER = (30, 30, 30), (255, 255, 255)

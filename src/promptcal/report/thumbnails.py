@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from PIL import Image
 
-from promptcal import files
+from promptcal.data.decoding import open_image
 from promptcal.data.images import UnreadableImage
-from promptcal.data.opening import open_image
 from promptcal.errors import RunError
+from promptcal.runtime import files
 
 if TYPE_CHECKING:
-    from promptcal.run import Assignments
+    from promptcal.run.inference import Assignments
 
 MOST_IMAGES = 10_000
 MOST_BYTES = 27_000_000  # of all sheets together: 36 MB in base64, which leaves 4 MB of 40 for the rest of a report

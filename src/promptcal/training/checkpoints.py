@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from promptcal.errors import RunError
-from promptcal.files import read_safetensors, read_torch, save_torch, write_safetensors, write_with
 from promptcal.models import TrainedNetwork
-from promptcal.run_info import check_format
+from promptcal.run.info import check_format
+from promptcal.runtime.files import read_safetensors, read_torch, save_torch, write_safetensors, write_with
 
 FORMAT = 1
 FIRST_FORMAT = 1  # that of checkpoints which do not say
@@ -59,7 +59,7 @@ class Checkpoints:
         state = self._read_last()
         load_trained(network, state.get("kept") or state["network"])
 
-    def what_is_kept(self) -> str:
+    def describe_last(self) -> str:
         """The last checkpoint in words, for whoever must stop."""
         try:
             state = read_torch(self.last)
@@ -129,7 +129,7 @@ def load_trained(network: nn.Module, weights: dict[str, torch.Tensor]) -> None:
 
 
 @contextmanager
-def weights_in_place(network: TrainedNetwork, weights: dict[str, torch.Tensor] | None) -> Iterator[None]:
+def temporary_weights(network: TrainedNetwork, weights: dict[str, torch.Tensor] | None) -> Iterator[None]:
     """With other weights in the network for a while; None: with its own."""
     own = {} if weights is None else {name: p.detach().clone() for name, p in network.trained_parameters().items()}
     load_trained(network, weights or {})

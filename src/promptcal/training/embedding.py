@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from promptcal.data import StreamedView, View
-from promptcal.distributed import ALONE, Group
 from promptcal.models import PromptedViT, TrainedNetwork
+from promptcal.runtime.distributed import ALONE, Group
 
 
 @torch.no_grad()
@@ -33,7 +33,7 @@ def embed(
         features.append(torch.nn.functional.normalize(vit(views).cls.float(), dim=1))
         on_progress(min(len(images), group.world * sum(map(len, features))))
     network.train(was_training)
-    return group.gathered(torch.cat(features)[: len(own)])[: len(images)]
+    return group.all_gather(torch.cat(features)[: len(own)])[: len(images)]
 
 
 def _in_full_batches(images: Tensor, batch_size: int) -> Tensor:

@@ -11,16 +11,17 @@ from rich.progress import Progress, TaskID
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from promptcal.config import OptimConfig
+from promptcal.config.schema import OptimConfig
 from promptcal.data import BalancedSampler, StreamedView, View
 from promptcal.data.views import WHOLE
 from promptcal.errors import DataError, Interrupted, TrainingError
-from promptcal.training.checkpoints import Checkpoints, load_trained, weights_in_place
-from promptcal.training.interrupts import StopRequest
-from promptcal.training.recorder import Reading, Recorder, progress_bar
-from promptcal.training.seeds import derive_seed
-from promptcal.training.selection import Look
+from promptcal.runtime.interrupts import StopRequest
+from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.seeds import derive_seed
+from promptcal.training.checkpoints import Checkpoints, load_trained, temporary_weights
+from promptcal.training.recorder import AsyncScalars, Recorder
 from promptcal.training.stage import Batch, Stage
+from promptcal.training.validation import ValidationResult
 
 _WATCHED = {"loss": "the loss is", "gradient_norm": "the gradient is", "weights": "the weights are"}
 
@@ -93,12 +94,12 @@ class Loop:
         seed: int,
         checkpoints: Checkpoints,
         recorder: Recorder,
-        look: Callable[[], Look] | None = None,
-        look_every: int = 1,
+        look: Callable[[], ValidationResult] | None = None,
+        validate_every: int = 1,
         stop: StopRequest | None = None,
     ) -> None:
         self.stage, self.data, self.epochs, self.optim, self.seed = stage, data, epochs, optim, seed
-        self.look, self.look_every = look, look_every
+        self.look, self.validate_every = look, validate_every
         self.checkpoints, self.recorder = checkpoints, recorder
         self.stop = StopRequest() if stop is None else stop  # one that is not set is as good as False
         self.position = Position()
@@ -129,13 +130,13 @@ class Loop:
             group["lr"] = cosine_lr(self.optim, position.epoch, self.epochs)
         order = self.data.sampler.epoch(derive_seed(self.seed, self.stage.name, "order", position.epoch))
         seeds = [derive_seed(self.seed, self.stage.name, "step", position.epoch, step) for step in range(len(order))]
-        reading: Reading | None = None
+        reading: AsyncScalars | None = None
         for batch in self._batches(order[position.step :], seeds[position.step :]):
             self._stop_if_asked()
             self.step(batch, position.epoch + position.step / len(order))
             progress.advance(task)
             if reading is None and self.recorder.due():
-                reading = Reading(position.means())
+                reading = AsyncScalars(position.means())
             if reading is not None and reading.is_there():
                 values = reading.values()
                 self._refuse_if_not_finite({key: values[key] for key in position.sums_to_watch()})
@@ -146,11 +147,11 @@ class Loop:
             "epoch": position.epoch + 1,
             "epochs": self.epochs,
             "lr": self.optimiser.param_groups[0]["lr"],
-            **Reading(position.means()).values(),
+            **AsyncScalars(position.means()).values(),
         }
         self._refuse_unsound()
         position.next_epoch()
-        self.stage.network.group.keep_together(self.parameters.values())
+        self.stage.network.group.sync_parameters(self.parameters.values())
         record |= self._look()
         record["seconds"] = time.monotonic() - started
         self.recorder.epoch(record, position.epoch * len(order))
@@ -161,7 +162,7 @@ class Loop:
         result = self.stage.step(batch, epochs_done)
         self.optimiser.zero_grad(set_to_none=True)
         result.loss.backward()
-        self.stage.network.add_up_gradients()
+        self.stage.network.all_reduce_gradients()
         norm = get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
         self.optimiser.step()
         self.stage.after_update()
@@ -179,7 +180,7 @@ class Loop:
     def _refuse_unsound(self) -> None:
         """Waits for the device: raise if any step since the epoch began, or a weight as it is now, is not finite."""
         weights = get_total_norm([p.detach() for p in self.parameters.values()], norm_type=math.inf)
-        self._refuse_if_not_finite(Reading({**self.position.sums_to_watch(), "weights": weights}).values())
+        self._refuse_if_not_finite(AsyncScalars({**self.position.sums_to_watch(), "weights": weights}).values())
 
     def _refuse_if_not_finite(self, values: dict[str, float]) -> None:
         wrong = [_WATCHED[key] for key, value in values.items() if not math.isfinite(value)]
@@ -187,15 +188,15 @@ class Loop:
             position = self.position
             raise TrainingError(
                 f"{wrong[0]} no longer finite in {self.stage.name}, epoch {position.epoch + 1}, by step "
-                f"{position.step}; {self.checkpoints.what_is_kept()}; lower optim.lr and start anew with --overwrite"
+                f"{position.step}; {self.checkpoints.describe_last()}; lower optim.lr and start anew with --overwrite"
             )
 
     def _look(self) -> dict[str, float]:
         """Compare with the best so far; of equals the later epoch is kept. Without looks, the last epoch is."""
         position = self.position
-        if position.epoch != self.epochs and (self.look is None or position.epoch % self.look_every):
+        if position.epoch != self.epochs and (self.look is None or position.epoch % self.validate_every):
             return {}
-        with weights_in_place(self.stage.network, self.stage.kept()):
+        with temporary_weights(self.stage.network, self.stage.kept()):
             if self.look is None:
                 self._keep(math.nan)
                 return {}
@@ -209,7 +210,7 @@ class Loop:
         self.checkpoints.save_best(self.stage.name, self.stage.network)
 
     def _stop_if_asked(self) -> None:
-        if self.stop.heard_by_any(self.stage.network.group):
+        if self.stop.requested_by_any(self.stage.network.group):
             self.save()
             position = self.position
             raise Interrupted(

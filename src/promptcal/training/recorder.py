@@ -8,18 +8,10 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from torch import Tensor
 
-from promptcal.device import widest_float
-from promptcal.files import finite
+from promptcal.runtime.device import widest_float
+from promptcal.runtime.files import finite
 
 _BAR_LABELS = {"loss": "loss", "cls/positives": "positives"}
 _EPOCH_LABELS = {
@@ -35,20 +27,7 @@ _EPOCH_LABELS = {
 }
 
 
-def progress_bar(console: Console) -> Progress:
-    """The bar every slow step of the package shows."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=16),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left  {task.fields[note]}"),
-        console=console,
-    )
-
-
-class Reading:
+class AsyncScalars:
     """Numbers on their way from the device, so that a step need not wait for them; `values` waits."""
 
     def __init__(self, numbers: dict[str, Tensor]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from torchvision import datasets
 
-from promptcal.data.benchmarks.reading import Part, incomplete, lines, listed_files
+from promptcal.data.benchmarks.parts import Part, incomplete, lines, listed_files
 
 
 def read_aircraft(folder: Path, test: bool) -> Part:

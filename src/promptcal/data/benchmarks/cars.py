@@ -7,7 +7,7 @@ import numpy as np
 from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
-from promptcal.data.benchmarks.reading import Part, incomplete, listed_files
+from promptcal.data.benchmarks.parts import Part, incomplete, listed_files
 
 
 def read_cars(folder: Path, test: bool) -> Part:

@@ -17,7 +17,7 @@ from promptcal.data.benchmarks.cifar import (
 from promptcal.data.benchmarks.class_folder_sets import read_herbarium, read_imagenet100
 from promptcal.data.benchmarks.cub import read_cub, read_cub_archive
 from promptcal.data.benchmarks.embedded_sets import read_mini
-from promptcal.data.benchmarks.reading import Reader
+from promptcal.data.benchmarks.parts import Reader
 
 
 @dataclass(frozen=True)

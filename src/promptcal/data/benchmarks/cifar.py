@@ -11,10 +11,10 @@ import numpy as np
 from torchvision import datasets
 from torchvision.datasets.utils import download_and_extract_archive
 
-from promptcal.arrays import read_arrays
-from promptcal.data.benchmarks.reading import Part, incomplete
+from promptcal.data.benchmarks.parts import Part, incomplete
 from promptcal.data.images import ImageSet, OpenSpan
 from promptcal.errors import DataError
+from promptcal.runtime.arrays import read_arrays
 
 _reconstruct = np.empty(0).__reduce__()[0]  # where it lives depends on NumPy's version
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from promptcal.data.benchmarks.class_lists import imagenet100
-from promptcal.data.benchmarks.reading import Part, class_folders, incomplete
+from promptcal.data.benchmarks.parts import Part, class_folders, incomplete
 
 
 def read_imagenet100(folder: Path, test: bool) -> Part:

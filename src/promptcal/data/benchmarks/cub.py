@@ -6,8 +6,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from promptcal.data.benchmarks.reading import Part, incomplete, lines, listed_files
-from promptcal.data.finding import SUFFIXES
+from promptcal.data.benchmarks.parts import Part, incomplete, lines, listed_files
+from promptcal.data.image_files import SUFFIXES
 from promptcal.data.images import ImageSet, OpenSpan
 from promptcal.errors import DataError
 

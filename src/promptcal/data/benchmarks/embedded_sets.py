@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from promptcal.data.benchmarks.reading import Part
+from promptcal.data.benchmarks.parts import Part
 from promptcal.data.embedded import embedded_set
 from promptcal.data.images import ImageSet
 

@@ -24,7 +24,7 @@ from promptcal.data.benchmarks.catalogue import (
     Dataset,
     Source,
 )
-from promptcal.data.benchmarks.reading import Part, incomplete
+from promptcal.data.benchmarks.parts import Part, incomplete
 from promptcal.data.images import ImageSet
 from promptcal.data.splits import label_half
 from promptcal.errors import DataError, PromptCALWarning

@@ -1,0 +1,1 @@
+"""Settings: their schema, presets, and how the layers are merged."""

@@ -1,0 +1,279 @@
+"""Semi-supervised k-means: known centres start at class means and labelled points stay with their class.
+
+Distances are matrix products, and starts run side by side as one batch of centres [starts, clusters, dim]; a start
+that has converged leaves the batch. On a GPU a batch holds as many starts as its memory takes, on a CPU one, whose
+distances then stay in its cache. Products are in full float32 whatever the caller's setting, and points are taken
+from their mean, so that a common offset costs no precision.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClusterMixin
+from torch import Tensor
+
+from promptcal.runtime.device import device_context, widest_float
+
+_MAX_ELEMENTS_ON_GPU = 1_500_000_000  # of the largest temporary, points x starts x clusters
+_BYTES_BY_ELEMENT = 12  # three temporaries of that size in float32
+_MAX_DRAWN_FROM = 50_000_000  # points x starts, when starting centres are drawn
+
+
+class Clustering(NamedTuple):
+    """One finished start."""
+
+    centres: Tensor
+    labels: Tensor
+    inertia: float
+    n_iter: int
+
+
+def kmeans_plus_plus(
+    points: Tensor, known_centres: Tensor, n_new: int, starts: int, generator: torch.Generator
+) -> Tensor:
+    """Centres [starts, known + n_new, dim]: the known ones, then points drawn with probability D^2.
+
+    D is the distance to the nearest centre so far, known ones included.
+    """
+    n = len(points)
+    centres = points.new_empty(starts, len(known_centres) + n_new, points.shape[1])
+    centres[:, : len(known_centres)] = known_centres
+    nearest = torch.full((starts, n), torch.inf, device=points.device)
+    if len(known_centres):
+        nearest = _squared_distances(points, known_centres).min(dim=1).values.expand(starts, n)
+    for place in range(n_new):
+        # no centre yet, or every point on a centre already: uniform
+        usable = torch.isfinite(nearest) & (nearest.sum(dim=1, keepdim=True) > 0)
+        chosen = _draw(torch.where(usable, nearest, torch.ones_like(nearest)), generator)
+        fresh = points[chosen]
+        centres[:, len(known_centres) + place] = fresh
+        nearest = torch.minimum(nearest, _squared_distances(points, fresh).T)
+    return centres
+
+
+def _draw(weights: Tensor, generator: torch.Generator) -> Tensor:
+    """One column per row, with probability proportional to weight (``multinomial`` without its size limit)."""
+    cumulative = weights.to(widest_float(weights.device)).cumsum(dim=1)
+    target = torch.rand(len(weights), 1, generator=generator, dtype=torch.float64).to(cumulative)
+    chosen = torch.searchsorted(cumulative, target * cumulative[:, -1:], right=True)
+    return chosen.squeeze(1).clamp(max=weights.shape[1] - 1)
+
+
+def _squared_distances(points: Tensor, centres: Tensor) -> Tensor:
+    """points x centres, as one matrix product."""
+    cross = points @ centres.T
+    norms = points.square().sum(dim=1, keepdim=True) + centres.square().sum(dim=1)
+    return (norms - 2 * cross).clamp(min=0)
+
+
+def lloyd(
+    points: Tensor, centres: Tensor, fixed: Tensor, *, max_iter: int = 200, tol: float = 1e-4
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Lloyd's iterations for every start at once: labels, centres, inertia and iterations, each by start.
+
+    ``fixed`` holds the cluster a point must stay in, or -1. A start stops when its centres move by at most
+    ``tol`` x the mean variance of the features (scikit-learn's rule), and its labels then fit its centres.
+    """
+    starts, n_clusters, dim = centres.shape
+    centres = centres.clone()
+    norms = points.square().sum(dim=1)
+    threshold = tol * points.var(dim=0, unbiased=False).mean()
+    active = torch.arange(starts, device=points.device)
+    iterations = torch.zeros(starts, dtype=torch.long, device=points.device)
+    relative = _relative_distances(points, centres.view(-1, dim)).view(starts, n_clusters, -1)
+    for _ in range(max_iter):
+        labels, distances = _nearest(relative, norms, fixed)
+        updated = _update(points, labels, distances, centres[active], fixed)
+        shift = (updated - centres[active]).square().sum(dim=2)
+        centres[active] = updated
+        iterations[active] += 1
+        going_on = shift.sum(dim=1) > threshold
+        if not bool(going_on.all()):
+            active, updated, shift, relative = (rows[going_on] for rows in (active, updated, shift, relative))
+            if len(active) == 0:
+                break
+        # a centre that did not move is as far from every point as before
+        moved = shift.flatten().nonzero().squeeze(1)
+        fresh = _relative_distances(points, updated.view(-1, dim)[moved])
+        relative = fresh.view_as(relative) if len(moved) == shift.numel() else _put(relative, moved, fresh)
+    labels, distances = _nearest(
+        _relative_distances(points, centres.view(-1, dim)).view(starts, n_clusters, -1), norms, fixed
+    )
+    return labels, centres, distances.sum(dim=1, dtype=widest_float(points.device)), iterations
+
+
+def _relative_distances(points: Tensor, centres: Tensor) -> Tensor:
+    """centres x points: |c|^2 - 2 c.x, which orders centres as the squared distance to x does."""
+    return torch.addmm(centres.square().sum(dim=1, keepdim=True), centres, points.T, alpha=-2.0)
+
+
+def _put(relative: Tensor, rows: Tensor, fresh: Tensor) -> Tensor:
+    relative.view(-1, relative.shape[2])[rows] = fresh
+    return relative
+
+
+def _nearest(relative: Tensor, norms: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
+    """Nearest cluster (or the fixed one) and the squared distance to it, both [starts, points]."""
+    least, nearest = relative.min(dim=1)
+    own = relative.gather(1, fixed.clamp(min=0).expand(len(relative), 1, -1)).squeeze(1)
+    labels = torch.where(fixed >= 0, fixed, nearest)
+    return labels, (torch.where(fixed >= 0, own, least) + norms).clamp(min=0)
+
+
+def _update(points: Tensor, labels: Tensor, distances: Tensor, centres: Tensor, fixed: Tensor) -> Tensor:
+    """Mean of each cluster; an empty cluster moves to a free point far from its own centre."""
+    n_clusters = centres.shape[1]
+    sums, sizes = _cluster_sums(points, labels, n_clusters)
+    means = sums / sizes.unsqueeze(2).clamp(min=1)
+    empty = sizes == 0
+    if not bool(empty.any()):
+        return means
+    order = distances.masked_fill(fixed >= 0, -1.0).argsort(dim=1, descending=True)
+    rank = (empty.long().cumsum(dim=1) - 1).clamp(min=0, max=len(points) - 1)
+    seeds = points[order.gather(1, rank)]
+    return torch.where(empty.unsqueeze(2), seeds, means)
+
+
+def _cluster_sums(points: Tensor, labels: Tensor, n_clusters: int) -> tuple[Tensor, Tensor]:
+    """Sum [starts, clusters, dim] and number [starts, clusters] of the points of each cluster."""
+    starts, n = labels.shape
+    if points.device.type == "cpu":
+        sums = torch.zeros(starts, n_clusters, points.shape[1], dtype=points.dtype)
+        for of_start, chosen in zip(sums, labels, strict=True):
+            of_start.index_add_(0, chosen, points)
+        return sums, torch.stack([chosen.bincount(minlength=n_clusters) for chosen in labels])
+    # a product, since atomic additions would differ from run to run
+    members = torch.zeros(starts, n_clusters, n, dtype=points.dtype, device=points.device)
+    members.scatter_(1, labels.unsqueeze(1), 1.0)
+    return members @ points, members.sum(dim=2).long()
+
+
+class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
+    """k-means that honours labels, with scikit-learn's conventions.
+
+    ``fit(X, y)``: ``y`` holds class numbers, -1 = unlabelled; the i-th smallest class becomes cluster i, so
+    classes 0..n-1 keep their numbers. Without labels this is k-means++ with ``n_init`` starts.
+    ``X`` may be a NumPy array or a tensor on any device; results are NumPy arrays.
+
+    >>> X = np.array([[0.0], [0.2], [5.0], [5.1], [9.0], [9.1]])
+    >>> SemiSupervisedKMeans(3, n_init=5, random_state=0).fit(X, [-1, 0, -1, 1, -1, -1]).labels_
+    array([0, 0, 1, 1, 2, 2])
+    """
+
+    def __init__(
+        self,
+        n_clusters: int,
+        n_init: int = 100,
+        max_iter: int = 200,
+        tol: float = 1e-4,
+        random_state: int | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+
+    def fit(
+        self, X: Any, y: Any = None, *, on_progress: Callable[[int], None] = lambda done: None
+    ) -> "SemiSupervisedKMeans":
+        """Cluster ``X``; ``on_progress`` is told how many starts are done."""
+        if self.n_init < 1:
+            raise ValueError(f"n_init must be at least 1, not {self.n_init}")
+        points = _as_points(X)
+        offset = points.mean(dim=0)
+        points = points - offset
+        fixed, self.classes_ = self._fixed_clusters(points, y)
+        generator = torch.Generator()
+        if self.random_state is None:
+            generator.seed()
+        else:
+            generator.manual_seed(self.random_state)
+        with device_context(points.device, torch.float32):
+            best = self._best_start(points, fixed, generator, on_progress)
+        self.cluster_centers_ = (best.centres + offset).cpu().numpy()
+        self.labels_ = best.labels.cpu().numpy()
+        self.inertia_ = best.inertia
+        self.n_iter_ = best.n_iter
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
+        """`fit`, then `labels_` (scikit-learn's own would drop ``y``)."""
+        return self.fit(X, y).labels_
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The nearest cluster of each point."""
+        points = _as_points(X)
+        centres = torch.as_tensor(self.cluster_centers_, device=points.device)
+        offset = centres.mean(dim=0)
+        with device_context(points.device, torch.float32):
+            return _squared_distances(points - offset, centres - offset).argmin(dim=1).cpu().numpy()
+
+    def _fixed_clusters(self, points: Tensor, y: Any) -> tuple[Tensor, np.ndarray]:
+        if y is None:
+            y = np.full(len(points), -1)
+        y = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
+        if y.shape != (len(points),):
+            raise ValueError(f"y must have one entry per point ({len(points)}), not shape {y.shape}")
+        classes = np.unique(y[y >= 0])
+        n_free = int((y < 0).sum())
+        if len(classes) > self.n_clusters:
+            raise ValueError(f"{len(classes)} labelled classes do not fit into {self.n_clusters} clusters")
+        if self.n_clusters - len(classes) > n_free:
+            raise ValueError(
+                f"{self.n_clusters - len(classes)} new clusters need at least as many unlabelled points, not {n_free}"
+            )
+        fixed = np.where(y >= 0, np.searchsorted(classes, y), -1)
+        return torch.as_tensor(fixed, dtype=torch.long, device=points.device), classes
+
+    def _best_start(
+        self, points: Tensor, fixed: Tensor, generator: torch.Generator, on_progress: Callable[[int], None]
+    ) -> Clustering:
+        n_known = len(self.classes_)
+        n_new = self.n_clusters - n_known
+        labelled = fixed >= 0
+        known_centres = points.new_zeros(0, points.shape[1])
+        if n_known:
+            sums, sizes = _cluster_sums(points[labelled], fixed[labelled].unsqueeze(0), n_known)
+            known_centres = sums[0] / sizes[0].unsqueeze(1)
+        starts = self.n_init if n_new else 1  # nothing is random without new clusters
+        best: Clustering | None = None
+        done = 0
+        for few in _parts(starts, _MAX_DRAWN_FROM // len(points)):
+            drawn = kmeans_plus_plus(points[~labelled], known_centres, n_new, few, generator)
+            for centres in drawn.split(self._starts_at_once(points)):
+                labels, centres, inertia, n_iter = lloyd(points, centres, fixed, max_iter=self.max_iter, tol=self.tol)
+                winner = int(inertia.argmin())
+                if best is None or float(inertia[winner]) < best.inertia:
+                    best = Clustering(centres[winner], labels[winner], float(inertia[winner]), int(n_iter[winner]))
+                done += len(centres)
+                on_progress(done)
+        assert best is not None
+        return best
+
+    def _starts_at_once(self, points: Tensor) -> int:
+        if points.device.type == "cpu":
+            return 1
+        room = _MAX_ELEMENTS_ON_GPU
+        if points.device.type == "cuda":
+            room = min(room, torch.cuda.mem_get_info(points.device)[0] // (2 * _BYTES_BY_ELEMENT))
+        return max(1, room // (len(points) * self.n_clusters))
+
+
+def _parts(total: int, size: int) -> Iterator[int]:
+    """``total`` as equal parts of at most ``size`` (and at least 1), the last one what is left."""
+    size = max(1, size)
+    for first in range(0, total, size):
+        yield min(size, total - first)
+
+
+def _as_points(X: Any) -> Tensor:
+    points = X if isinstance(X, Tensor) else torch.from_numpy(np.ascontiguousarray(X, dtype=np.float32))
+    points = points.detach().float()
+    if points.ndim != 2 or len(points) == 0:
+        raise ValueError(f"X must be points x features with at least one point, not shape {tuple(points.shape)}")
+    if not bool(torch.isfinite(points).all()):
+        raise ValueError("X holds NaN or infinite values")
+    return points

@@ -1,0 +1,52 @@
+"""COCO JSON: an annotation of each whole image with its category."""
+
+from pathlib import Path
+from typing import Any
+
+from promptcal._version import __version__
+from promptcal.data.decoding import open_image
+from promptcal.errors import DataError
+from promptcal.exporters.trees import Progress
+from promptcal.run.inference import Run
+from promptcal.runtime import files
+
+
+def write_coco(run: Run, output: Path, on_progress: Progress) -> None:
+    """Category ids are cluster + 1, as 0 is the background to many readers; file names are relative to the images."""
+    assignments = run.assignments()
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    table = zip(assignments.paths, run.image_files(), assignments.clusters, assignments.confidence, strict=True)
+    for number, (path, file, cluster, confidence) in enumerate(table, 1):
+        width, height = _size(file)
+        images.append({"id": number, "file_name": path, "width": width, "height": height})
+        annotations.append(
+            {
+                "id": number,
+                "image_id": number,
+                "category_id": int(cluster) + 1,
+                "bbox": [0, 0, width, height],
+                "area": width * height,
+                "iscrowd": 0,
+                "score": round(float(confidence), 4),
+            }
+        )
+        on_progress(number)
+    categories = [
+        {"id": cluster + 1, "name": name, "supercategory": assignments.kind(cluster)}
+        for cluster, name in enumerate(assignments.names)
+    ]
+    info = {"description": f"categories by promptcal {__version__}", "version": "1.0"}
+    files.write_json(
+        output,
+        {"info": info, "licenses": [], "images": images, "annotations": annotations, "categories": categories},
+    )
+
+
+def _size(file: Path) -> tuple[int, int]:
+    """As stored in the file, which is what COCO's readers go by."""
+    try:
+        with open_image(file) as image:
+            return image.size
+    except Exception as error:  # as everywhere, PIL fails in every way on damaged files
+        raise DataError(f"cannot read {file} ({error}); it has changed since the fit") from error

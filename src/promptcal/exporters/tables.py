@@ -1,0 +1,61 @@
+"""Assignments and embeddings as tables: CSV, and parquet where pyarrow is installed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from promptcal.errors import RunError
+from promptcal.run.inference import Run
+from promptcal.runtime import files
+from promptcal.runtime.arrays import read_array
+
+
+def write_table(run: Run, output: Path) -> None:
+    """The assignments; parquet if the output is named so, else CSV."""
+    if output.suffix.lower() == ".parquet":
+        _require_pyarrow()
+        write_parquet(output, run.assignments().table())
+    else:
+        files.write_text(output, run.assignments().to_csv())
+
+
+def write_embeddings(run: Run, output: Path) -> None:
+    """Parquet: path, cluster, name and the embedding of each image."""
+    pyarrow = _require_pyarrow()
+    try:
+        run.directory.verify_checksum(run.directory.embeddings_file)
+        embeddings = read_array(run.directory.embeddings_file)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{run.directory.embeddings_file} cannot be read ({error}); fit again") from error
+    table = run.assignments().table()
+    if embeddings.ndim != 2 or len(embeddings) != len(table["path"]) or embeddings.dtype.kind != "f":
+        raise RunError(f"{run.directory.embeddings_file} does not fit its run; fit again")
+    flat = pyarrow.array(embeddings.astype(np.float32).reshape(-1))
+    rows = pyarrow.FixedSizeListArray.from_arrays(flat, embeddings.shape[1])
+    write_parquet(output, {**{name: table[name] for name in ("path", "cluster", "name")}, "embedding": rows})
+
+
+def write_parquet_if_possible(path: Path, columns: dict[str, Any]) -> None:
+    """Beside a CSV that has the same: nothing where pyarrow is absent."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        return
+    write_parquet(path, columns)
+
+
+def write_parquet(path: Path, columns: dict[str, Any]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.table(columns)
+    files.write_with(path, lambda temporary: parquet.write_table(table, temporary))
+
+
+def _require_pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise RunError("writing parquet needs pyarrow; pip install 'promptcal[parquet]'") from error
+    return pyarrow

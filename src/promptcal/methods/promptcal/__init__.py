@@ -1,0 +1,1 @@
+"""PromptCAL: warm-up with prompts, then contrastive affinity learning."""

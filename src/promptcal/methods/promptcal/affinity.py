@@ -1,0 +1,210 @@
+"""Stage 2, contrastive affinity learning: a teacher, a memory and an affinity graph for each token (Eq. 6 to 9)."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from promptcal.config.schema import Config, has_term
+from promptcal.methods.losses import SemiSupervisedTerms, contrastive_loss, semi_supervised_terms
+from promptcal.methods.parametric import parametric_terms
+from promptcal.methods.promptcal.graph import (
+    EmbeddingMemory,
+    affinity_graph,
+    apply_label_prior,
+    mining_statistics,
+    neighbour_positives,
+    ranking_positives,
+    sample_negatives,
+)
+from promptcal.methods.promptcal.graph.affinity_graph import SAMPLED_ROWS, GraphSettings, select_backend
+from promptcal.models import Network, ParametricNetwork, Teacher, TokenOutput, projected_cosine
+from promptcal.training.stage import Batch, StepResult
+
+
+class Term(NamedTuple):
+    loss: Tensor
+    logs: dict[str, Tensor]
+
+
+class AffinityStage:
+    """``truth`` (class number by image, known classes first, -1 = untold) is only for the statistics of the graph.
+
+    A term that is switched off for a token is 0; nothing else changes.
+    """
+
+    name = "affinity"
+
+    def __init__(self, network: Network, config: Config, truth: Tensor | None = None, n_known: int = 0) -> None:
+        self.network = network
+        self.config = config
+        self.truth = truth
+        self.n_known = n_known
+        self.teacher = Teacher(network, config.affinity.teacher_momentum)
+        device = next(network.parameters()).device
+        self.memories = {
+            token: EmbeddingMemory(config.affinity.memory, network.vit.dim, device)
+            for token in network.tokens
+            if has_term(token, config.affinity.cal)
+        }
+        self._to_push: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+
+    @property
+    def about(self) -> str:
+        """How exact the affinity graph is, for the user to know."""
+        settings = self.config.affinity
+        if settings.mining != "graph" or not self.memories:
+            return ""
+        nodes = 2 * self.config.data.batch_size + settings.memory
+        way = select_backend(nodes, self._graph_settings(), next(self.network.parameters()).device)
+        whence = {"sampled": f"{SAMPLED_ROWS:,} sampled rows", "rows": "the queries' rows"}
+        return f"Affinity graph of {nodes:,} nodes, its threshold from {whence.get(way, 'all rows (exact)')}"
+
+    def _graph_settings(self) -> GraphSettings:
+        settings = self.config.affinity
+        return GraphSettings(
+            self.config.neighbours,
+            settings.quantile,
+            settings.diffusion_steps,
+            self.config.switches.threshold_diagonal,
+            settings.consensus,
+            settings.threshold,
+            settings.class_share / self.config.n_classes,
+        )
+
+    def step(self, batch: Batch, epochs_done: float) -> StepResult:
+        weights = self.config.loss
+        beta = self._beta(epochs_done)
+        student, teacher = self.network(batch.views), self.teacher(batch.views)
+        total = torch.zeros((), device=batch.views.device)
+        logs: dict[str, Tensor] = {}
+        for token in self.network.tokens:
+            terms = self._semi_supervised_terms(token, student[token], teacher[token], batch)
+            affinity = self._affinity_term(token, student[token].h, teacher[token].h, batch)
+            loss = weights.alpha * terms.supervised + (1 - weights.alpha) * (
+                (1 - beta) * terms.self_supervised + beta * affinity.loss
+            )
+            total = total + (loss if token == "cls" else weights.gamma * loss)
+            if has_term(token, self.config.affinity.semicl):
+                logs[f"{token}/self"] = terms.self_supervised.detach()
+                logs[f"{token}/supervised"] = terms.supervised.detach()
+            logs |= {f"{token}/{name}": value for name, value in affinity.logs.items()}
+        if isinstance(self.network, ParametricNetwork):
+            parametric = self._parametric_term(student["cls"].h, teacher["cls"].h, batch, int(epochs_done))
+            total = total + self.config.affinity.classifier * parametric.loss
+            logs |= parametric.logs
+        # pushed only once the gradient is taken, which still needs the memory as it was
+        self._to_push = {token: (teacher[token].h, batch.labels, batch.indices) for token in self.memories}
+        return StepResult(total, logs)
+
+    def after_update(self) -> None:
+        for token, rows in self._to_push.items():
+            self.memories[token].push(*rows)
+        self._to_push = {}
+        self.teacher.update()
+
+    def _beta(self, epochs_done: float) -> float:
+        ramp = self.config.switches.beta_ramp_epochs
+        return self.config.loss.beta * (min(1.0, epochs_done / ramp) if ramp else 1.0)
+
+    def _semi_supervised_terms(
+        self, token: str, student: TokenOutput, teacher: TokenOutput, batch: Batch
+    ) -> SemiSupervisedTerms:
+        """SemiCL: student features as queries, teacher features as keys."""
+        if not has_term(token, self.config.affinity.semicl):
+            return SemiSupervisedTerms(student.h.sum() * 0.0, student.h.sum() * 0.0)
+        return semi_supervised_terms(
+            projected_cosine(student.z, teacher.z),
+            batch.labels,
+            self_temperature=self.config.loss.self_temperature,
+            supervised_temperature=self.config.loss.supervised_temperature,
+        )
+
+    def _parametric_term(self, student: Tensor, teacher: Tensor, batch: Batch, epoch: int) -> Term:
+        """A classifier beside the graph, as in SimGCD, taught by the teacher's."""
+        assert isinstance(self.network, ParametricNetwork)
+        cosines = self.network.classifier(student)
+        terms = parametric_terms(
+            cosines, self.teacher.part("classifier", teacher), batch.labels, self.config.simgcd, epoch
+        )
+        alpha = self.config.loss.alpha
+        loss = alpha * terms.supervised + (1 - alpha) * terms.unsupervised
+        return Term(loss, {name: value.detach() for name, value in terms.logs.items()})
+
+    def _affinity_term(self, token: str, queries: Tensor, teacher: Tensor, batch: Batch) -> Term:
+        """CAL: pull a query to its own teacher embedding and to what the affinity graph finds for it."""
+        memory = self.memories.get(token)
+        if memory is None or len(memory) == 0:
+            return Term(queries.sum() * 0.0, {})
+        settings, switches = self.config.affinity, self.config.switches
+        n = len(queries)
+        other_view = teacher.roll(n // 2, dims=0)  # the graph's node for a query is the teacher's other view
+        found, logs = self._mine(other_view, memory.embeddings)
+        own_node = torch.eye(n, dtype=torch.bool, device=queries.device)
+        if switches.keys == "memory":
+            keys, key_labels, key_indices = memory.embeddings, memory.labels, memory.indices
+            positives, drawable = found[:, n:], None
+        else:
+            swapped = [rows.roll(n // 2, dims=0) for rows in (batch.labels, batch.indices)]
+            keys = torch.cat([other_view, memory.embeddings])
+            key_labels = torch.cat([swapped[0], memory.labels])
+            key_indices = torch.cat([swapped[1], memory.indices])
+            # both views of the query's own image: one is its own positive, added below, the other is itself (j = i)
+            own_image = own_node | own_node.roll(n // 2, dims=1)
+            drawable = ~torch.cat([own_image, own_image.new_zeros(n, len(memory))], dim=1)
+            positives = found & drawable
+        logs |= self._statistics(positives, batch.indices, key_indices)
+
+        negatives = sample_negatives(
+            positives,
+            settings.negatives,
+            subtract_positives=switches.negatives == "budget-minus-positives",
+            candidates=drawable,
+            generator=batch.generator,
+        )
+        if settings.label_prior:
+            positives, negatives = apply_label_prior(positives, negatives, batch.labels, key_labels)
+        if drawable is not None:
+            positives, negatives = positives & drawable, negatives & drawable
+
+        same_view = token == "cls" and switches.own_positive == "same-view"
+        own = teacher if same_view else other_view
+        always = own_node.new_ones(n, 1)
+        similarity = torch.cat([(queries * own).sum(dim=1, keepdim=True), queries @ keys.T], dim=1)
+        loss = contrastive_loss(
+            similarity,
+            torch.cat([always, positives], dim=1),
+            torch.cat([always, positives | negatives], dim=1),
+            self.config.loss.affinity_temperature,
+        )
+        return Term(loss, {"affinity": loss.detach(), **logs})
+
+    def _mine(self, queries: Tensor, memory: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Pseudo positives of each query among the nodes [queries; memory], and what there is to log of them."""
+        settings = self.config.affinity
+        if settings.mining == "knn":
+            return neighbour_positives(queries, memory, self.config.neighbours), {}
+        if settings.mining == "ranking":
+            return ranking_positives(queries, memory, settings.ranking_top), {}
+        graph = affinity_graph(queries, memory, self._graph_settings())
+        return graph.positives, {"threshold": graph.threshold}
+
+    def _statistics(self, positives: Tensor, query_indices: Tensor, key_indices: Tensor) -> dict[str, Tensor]:
+        """Before the labels correct what was mined."""
+        if self.truth is None:
+            return mining_statistics(positives)
+        return mining_statistics(positives, self.truth[query_indices], self.truth[key_indices], self.n_known)
+
+    def kept(self) -> dict[str, Tensor] | None:
+        return self.teacher.parameters if self.config.affinity.keep == "teacher" else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "teacher": self.teacher.state_dict(),
+            "memories": {token: memory.state_dict() for token, memory in self.memories.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.teacher.load_state_dict(state["teacher"])
+        for token, memory in self.memories.items():
+            memory.load_state_dict(state["memories"][token])

@@ -1,0 +1,79 @@
+"""Stage 1, warm-up: semi-supervised contrastive learning on the class token, and the same on [P] (Eq. 2 and 3)."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from promptcal.config.schema import LossConfig, Tokens, has_term
+from promptcal.data import View
+from promptcal.methods.losses import semi_supervised_terms
+from promptcal.models import Network, PromptedViT, projected_cosine
+from promptcal.training.stage import Batch, PlainStage, StepResult
+
+
+class Distillation:
+    """Holds the class token to the frozen backbone's on extra images, less each epoch, while prompts settle in."""
+
+    def __init__(self, frozen: PromptedViT, view: View, batch_size: int, weight: float = 0.5, epochs: int = 5) -> None:
+        self.frozen = frozen.eval()
+        self.view = view
+        self.batch_size = batch_size
+        self.start_weight = weight
+        self.epochs = epochs
+
+    def weight(self, epoch: int) -> float:
+        return max(0.0, self.start_weight * (1 - epoch / self.epochs))
+
+    def loss(self, network: Network, seed: int) -> Tensor:
+        """Mean squared difference of the L2-normalised class tokens on images drawn by ``seed``."""
+        generator = torch.Generator().manual_seed(seed)
+        images = torch.randint(len(self.view.store), (self.batch_size,), generator=generator)
+        draws = self.view.draws(len(images), generator)
+        part = network.group.part(len(images))
+        views = self.view.cropped(images[part], draws[:, part])
+        with torch.no_grad():
+            target = F.normalize(self.frozen(views).cls.float(), dim=1)
+        student = F.normalize(network.vit(views).cls.float(), dim=1)
+        return F.mse_loss(network.group.all_gather(student), network.group.all_gather(target))
+
+
+class WarmupStage(PlainStage):
+    """``semicl`` names the tokens with the semi-supervised loss."""
+
+    name = "warmup"
+
+    def __init__(
+        self,
+        network: Network,
+        loss: LossConfig,
+        distillation: Distillation | None = None,
+        *,
+        semicl: Tokens = "both",
+    ) -> None:
+        self.network = network
+        self.loss = loss
+        self.distillation = distillation
+        self.semicl = semicl
+
+    def step(self, batch: Batch, epochs_done: float) -> StepResult:
+        weights = self.loss
+        total = torch.zeros((), device=batch.views.device)
+        logs: dict[str, Tensor] = {}
+        for token, output in self.network(batch.views).items():
+            if not has_term(token, self.semicl):
+                continue
+            terms = semi_supervised_terms(
+                projected_cosine(output.z, output.z),
+                batch.labels,
+                self_temperature=weights.self_temperature,
+                supervised_temperature=weights.supervised_temperature,
+            )
+            loss = (1 - weights.alpha) * terms.self_supervised + weights.alpha * terms.supervised
+            total = total + (loss if token == "cls" else weights.gamma * loss)
+            logs[f"{token}/self"] = terms.self_supervised.detach()
+            logs[f"{token}/supervised"] = terms.supervised.detach()
+        if self.distillation is not None and (weight := self.distillation.weight(int(epochs_done))) > 0:
+            distance = self.distillation.loss(self.network, batch.generator.initial_seed())
+            total = total + weight * distance
+            logs["distillation"] = distance.detach()
+        return StepResult(total, logs)

@@ -1,0 +1,1 @@
+"""A fit: prepare, train, finalize."""

@@ -1,0 +1,59 @@
+"""How a number of classes was estimated: a table for the terminal, curves and figures for a folder."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from promptcal.discovery.class_count import ClassCount
+from promptcal.runtime import files
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def class_count_table(count: ClassCount) -> Table:
+    """Every number that was tried, the estimate marked."""
+    table = Table("")
+    for column in ("classes", "accuracy of the labelled images, %", "silhouette", "inertia"):
+        table.add_column(column, justify="right")
+    for trial in count.trials:
+        chosen = trial.n_classes == count.n_classes
+        figures = (f"{100 * trial.accuracy:.1f}", f"{trial.silhouette:.3f}", f"{trial.inertia:.5g}")
+        table.add_row("estimate" if chosen else "", str(trial.n_classes), *figures, style="bold" if chosen else None)
+    return table
+
+
+def write_class_count(folder: Path, count: ClassCount) -> None:
+    """class-count.json, .csv and .png in ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(folder / "class-count.json", asdict(count) | {"trials": [t._asdict() for t in count.trials]})
+    header = ("classes", "accuracy", "silhouette", "inertia")
+    rows = [(t.n_classes, f"{t.accuracy:.6f}", f"{t.silhouette:.6f}", f"{t.inertia:.6f}") for t in count.trials]
+    files.write_csv(folder / "class-count.csv", header, rows)
+    figure = class_count_figure(count)
+    files.write_with(folder / "class-count.png", lambda temporary: figure.savefig(temporary, format="png", dpi=120))
+
+
+def class_count_figure(count: ClassCount) -> "Figure":
+    """Accuracy, silhouette and inertia (for its elbow) over the number of classes."""
+    from matplotlib.figure import Figure  # here, for it would slow every command down
+    from matplotlib.ticker import ScalarFormatter
+
+    figure = Figure(figsize=(6, 7), layout="constrained")
+    numbers = [trial.n_classes for trial in count.trials]
+    curves = {
+        "labelled accuracy": [trial.accuracy for trial in count.trials],
+        "silhouette": [trial.silhouette for trial in count.trials],
+        "inertia": [trial.inertia for trial in count.trials],
+    }
+    for axes, (name, values) in zip(figure.subplots(len(curves), sharex=True), curves.items(), strict=True):
+        axes.plot(numbers, values, marker="o", markersize=3)
+        axes.axvline(count.n_classes, color="tab:orange", label=f"{count.n_classes} classes")
+        axes.set(ylabel=name, xscale="log")
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.grid(alpha=0.3)
+    axes.set_xlabel("number of classes")
+    figure.axes[0].legend()
+    return figure

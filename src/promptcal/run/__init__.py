@@ -1,0 +1,1 @@
+"""A run directory: its files, their models, and inference with a finished run."""

@@ -1,0 +1,1 @@
+"""Device, processes, files, locks, seeds and signals: nothing here knows the method."""

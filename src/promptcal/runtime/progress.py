@@ -1,0 +1,17 @@
+"""The progress bar that every slow step shows."""
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+def progress_bar(console: Console) -> Progress:
+    """The bar every slow step of the package shows."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left  {task.fields[note]}"),
+        console=console,
+    )

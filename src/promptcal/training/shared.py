@@ -1,0 +1,62 @@
+"""Checkpoints and records of several processes: the first one's, for all. A process alone has them as they are."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from promptcal.models import TrainedNetwork
+from promptcal.runtime.distributed import Group
+from promptcal.training.checkpoints import Checkpoints
+from promptcal.training.recorder import Recorder
+
+
+class SharedCheckpoints(Checkpoints):
+    """Written and read by the first process alone, which hands on what it reads: no other need see the folder."""
+
+    def __init__(self, folder: Path, group: Group, spent: Callable[[], float]) -> None:
+        super().__init__(folder, spent)
+        self.group = group
+
+    def save_last(self, state: dict[str, Any]) -> None:
+        if self.group.is_first:
+            super().save_last(state)
+
+    def load_last(self) -> dict[str, Any] | None:
+        return self.group.on_first(super().load_last)
+
+    def describe_last(self) -> str:
+        return super().describe_last() if self.group.is_first else "the first process has the last checkpoint"
+
+    def load_last_weights(self, network: TrainedNetwork) -> None:
+        self.group.on_first(lambda: super(SharedCheckpoints, self).load_last_weights(network))
+        self.group.broadcast_parameters(network.trained_parameters().values())
+
+    def save_best(self, stage: str, network: TrainedNetwork) -> None:
+        if self.group.is_first:
+            super().save_best(stage, network)
+
+    def load_best(self, stage: str, network: TrainedNetwork) -> None:
+        self.group.on_first(lambda: super(SharedCheckpoints, self).load_best(stage, network))
+        self.group.broadcast_parameters(network.trained_parameters().values())
+
+
+class NoRecorder(Recorder):
+    """Of the processes that write nothing."""
+
+    def position(self) -> int:
+        return 0
+
+    def rewind(self, position: int) -> None:
+        pass
+
+    def open(self, stage: str, global_step: int) -> None:
+        pass
+
+    def epoch(self, record: dict[str, Any], global_step: int) -> None:
+        pass
+
+
+def recorder_of(group: Group, folder: Path, console: Console, *, tensorboard: bool) -> Recorder:
+    return (Recorder if group.is_first else NoRecorder)(folder, console, tensorboard=tensorboard)
