@@ -1,0 +1,64 @@
+"""Plug-ins by name: built-in ones, and those that other packages declare as entry points."""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+from promptcal.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Named things of one ``kind``. Listing the names imports nothing; looking one up imports its module.
+
+    ``built_in`` maps names to "module:attribute". Other packages declare entry points of the same form in ``group``,
+    or call `register`.
+    """
+
+    def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
+        self.kind = kind
+        self.group = group
+        self._built_in = dict(built_in)
+        self._registered: dict[str, T] = {}
+
+    def register(self, name: str, item: T) -> T:
+        """Add ``item`` under ``name``; registering it again replaces it."""
+        self._registered[name] = item
+        return item
+
+    def names(self) -> list[str]:
+        """All names: built-in ones first, in their order, then the others sorted."""
+        others = sorted({*self._registered, *_entry_points(self.group)} - set(self._built_in))
+        return [*self._built_in, *others]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._registered:
+            self._registered[name] = self._load(name)
+        return self._registered[name]
+
+    def _load(self, name: str) -> T:
+        if name in self._built_in:
+            module, _, attribute = self._built_in[name].partition(":")
+            return getattr(import_module(module), attribute)
+        found = _entry_points(self.group).get(name)
+        if found is None:
+            raise ConfigError(f"there is no {self.kind} {name!r}; choose one of {', '.join(self.names())}")
+        try:
+            loaded: Any = found.load()
+        except Exception as error:  # code of another package may fail in any way
+            raise ConfigError(
+                f"the {self.kind} {name!r} cannot be loaded from {found.value} ({type(error).__name__}: {error}); "
+                "repair or uninstall that package"
+            ) from error
+        return loaded
+
+
+@cache
+def _entry_points(group: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=group)}
