@@ -7,19 +7,18 @@ import difflib
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ValidationError
 
+from promptcal.config.names import PRESETS_FOLDER, preset_names
 from promptcal.config.renamed import renamed_setting
 from promptcal.config.schema import Config
 from promptcal.errors import ConfigError
 from promptcal.runtime.safe_yaml import read_yaml
 
-_PRESETS = resources.files("promptcal.config") / "presets"
 AUTO = "auto"
 
 
@@ -100,13 +99,9 @@ class Layers:
                 )
 
 
-def preset_names() -> list[str]:
-    return sorted(p.name.removesuffix(".yaml") for p in _PRESETS.iterdir() if p.name.endswith(".yaml"))
-
-
 def preset_settings(name: str | None) -> dict[str, Any]:
     """The settings of a preset; it may have sections of several methods."""
-    return {} if name is None else parse_yaml((_PRESETS / f"{name}.yaml").read_text("utf-8"), f"the preset {name}")
+    return {} if name is None else parse_yaml((PRESETS_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), f"the preset {name}")
 
 
 def validate(values: Mapping[str, Any], method: MethodSettings) -> Config:

@@ -36,9 +36,8 @@ class StreamedImages:
         self.shorter_side = shorter_side
         self.digests = digests
 
-    @property
-    def digest(self) -> bytes:
-        """Of all images."""
+    def fingerprint_data(self) -> bytes:
+        """The bytes by which a change of the images is noticed."""
         return hashlib.sha256(b"".join(self.digests)).digest()
 
     def __len__(self) -> int:

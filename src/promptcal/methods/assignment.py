@@ -40,8 +40,13 @@ class Assignment(ABC):
         """The clusters of validation images, in which a known class has its own number; labels as in `partition`."""
 
     @abstractmethod
+    def outputs(self, features: Tensor, columns: Tensor) -> Tensor | None:
+        """A classifier's outputs (images x clusters), that of ``columns[i]`` for cluster i; None without a classifier."""
+
     def scores(self, features: Tensor, centroids: Tensor, columns: Tensor) -> Tensor:
-        """Scores (images x clusters); ``columns`` is the output that stands for each cluster."""
+        """Scores (images x clusters): the outputs, or cosines with the centroids."""
+        outputs = self.outputs(features, columns)
+        return centroid_cosines(features, centroids) if outputs is None else outputs
 
     @abstractmethod
     def choose(self, features: Tensor, scores: Tensor, centroids: Tensor) -> Tensor:
@@ -68,8 +73,8 @@ class KMeansAssignment(Assignment):
     def validation_clusters(self, features: Tensor, labels: np.ndarray, kmeans: KMeansFit) -> np.ndarray:
         return kmeans(features, labels).labels_
 
-    def scores(self, features: Tensor, centroids: Tensor, columns: Tensor) -> Tensor:
-        return centroid_cosines(features, centroids)
+    def outputs(self, features: Tensor, columns: Tensor) -> Tensor | None:
+        return None
 
     def choose(self, features: Tensor, scores: Tensor, centroids: Tensor) -> Tensor:
         return nearest_centroids(features, centroids)
@@ -100,7 +105,7 @@ class ClassifierAssignment(Assignment):
         return Partition.from_members(features, outputs.argmax(dim=1), outputs.shape[1])
 
     @torch.no_grad()
-    def scores(self, features: Tensor, centroids: Tensor, columns: Tensor) -> Tensor:
+    def outputs(self, features: Tensor, columns: Tensor) -> Tensor | None:
         return self.network.classify(features).index_select(1, columns.to(features.device))
 
     def choose(self, features: Tensor, scores: Tensor, centroids: Tensor) -> Tensor:

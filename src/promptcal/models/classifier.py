@@ -1,13 +1,14 @@
 """Networks that put an image into a category themselves, or learn by trying to."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from promptcal.errors import ConfigError
 from promptcal.models.network import DiscoveryNetwork, ProjectionNetwork
 from promptcal.models.prompted_vit import PromptedViT
 
@@ -20,6 +21,14 @@ class ClassifierNetwork(DiscoveryNetwork, ABC):
     """
 
     category_parameters: ClassVar[tuple[str, ...]] = ()
+
+    def load_previous(self, state: dict[str, Tensor], outputs: Callable[[], Sequence[int]]) -> None:
+        if not self.category_parameters:
+            raise ConfigError(
+                "the new categories of this method have a network of their own that cannot become known ones; "
+                "fit without --from, or continue a run of another method"
+            )
+        self.load_reordered(state, outputs())
 
     def load_reordered(self, state: dict[str, Tensor], rows: Sequence[int]) -> None:
         """Load another network's ``state``, its row ``rows[i]`` for category i; -1 leaves that category as it is."""

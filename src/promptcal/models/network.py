@@ -1,5 +1,6 @@
 """The student: a prompted ViT with one head for the class token and one for the supervised prompts."""
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -44,6 +45,13 @@ class DiscoveryNetwork(nn.Module):
         if self.group.world > 1:
             self.group.all_reduce_sum([p.grad for p in self.vit.parameters() if p.grad is not None])
 
+    def load_previous(self, state: dict[str, Tensor], outputs: Callable[[], Sequence[int]]) -> None:
+        """Load the weights of a finished run to continue from.
+
+        ``outputs`` gives, for each category of this network, the previous classifier's output for it (-1 = none).
+        """
+        self.load_state_dict(state)
+
     def trained_parameters(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
@@ -72,6 +80,12 @@ class ProjectionNetwork(DiscoveryNetwork):
         if "prompt" in self.heads:
             device = next(self.heads["prompt"].parameters()).device
             self.heads["prompt"] = self._new_head().to(device)
+
+    def load_previous(self, state: dict[str, Tensor], outputs: Callable[[], Sequence[int]]) -> None:
+        """Without a classifier beside the heads, which starts again at the clusters."""
+        kept = {name: values for name, values in state.items() if not name.startswith("classifier.")}
+        own = {name: values for name, values in self.state_dict().items() if name.startswith("classifier.")}
+        self.load_state_dict({**own, **kept})
 
     def forward(self, images: Tensor) -> dict[str, TokenOutput]:
         embeddings = self.embeddings(images)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from promptcal.errors import RunError
-from promptcal.run.json_model import damaged
+from promptcal.runtime.json_model import damaged
 from promptcal.runtime import files
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from promptcal.metrics import contingency_table
 from promptcal.run.assignments import Assignments
-from promptcal.run.json_model import JSONModel
+from promptcal.runtime.json_model import JSONModel
 from promptcal.runtime import files
 
 COLUMNS = ("path", "from_cluster", "from_name", "to_cluster", "to_name", "confidence", "labelled")

@@ -11,7 +11,7 @@ from promptcal.config import Config
 from promptcal.errors import PromptCALError, RunError
 from promptcal.methods import read_config
 from promptcal.run.info import RunInfo
-from promptcal.run.json_model import JSONModel
+from promptcal.runtime.json_model import JSONModel
 from promptcal.run.results import RunResults
 from promptcal.runtime import files, locking
 
@@ -40,7 +40,7 @@ class RunDirectory:
         self.info_file = self.path / "run.json"
         self.config_file = self.path / "config.yaml"
         self.model_file = self.path / "model.safetensors"
-        self.centres_file = self.path / "centres.safetensors"
+        self.centroids_file = self.path / "centroids.safetensors"
         self.assignments_file = self.path / "assignments.csv"
         self.calibration_file = self.path / "calibration.json"
         self.held_out_file = self.path / "held_out.json"

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from promptcal._version import __version__
-from promptcal.run.json_model import JSONModel, damaged
+from promptcal.runtime.json_model import JSONModel, damaged
 from promptcal.runtime.formats import check_format
 
 FORMAT = 2

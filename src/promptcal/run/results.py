@@ -8,7 +8,7 @@ from typing_extensions import Self
 
 from promptcal.metrics import DiscoveryAccuracy
 from promptcal.run.changes import ChangeSummary
-from promptcal.run.json_model import JSONModel
+from promptcal.runtime.json_model import JSONModel
 
 Protocol = Literal["transductive", "inductive"]
 
