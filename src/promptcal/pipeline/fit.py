@@ -214,8 +214,7 @@ class Fit:
             )
 
     def _view(self, store: ImageStore | StreamedImages) -> View | StreamedView:
-        sizes, zoom = self.network.vit.preprocessing, self.config.data.zoom
-        return view_of(store, *sizes, resize=self.resize, zoom=zoom, device=self.device)
+        return view_of(store, *self.network.vit.preprocessing, resize=self.resize, device=self.device)
 
     def _prepare_directory(self, store: ImageStore | StreamedImages, resume: bool) -> dict[str, Any]:
         """Begin or go on with the run directory; returns what an earlier part of the run has measured."""
