@@ -109,11 +109,9 @@ def test_parts_make_up_the_whole(n, world):
     assert len({len(group.equal_part(n)) for group in groups}) == 1
 
 
-@pytest.mark.parametrize("zoom", [1.0, 0.4])
 @pytest.mark.parametrize("world", [2, 4])
-def test_parts_of_a_batch_are_cropped_as_in_the_whole(world, zoom):
+def test_parts_of_a_batch_are_cropped_as_in_the_whole(world):
     view, order, seeds = scene.view_of_all(), torch.arange(16).view(2, 8), [5, 6]
-    view.zoom = zoom
     parts = [list(view.batches(order, seeds, Group(RankInfo(rank, world)).part(8))) for rank in range(world)]
     for k, whole in enumerate(view.batches(order, seeds)):
         first, second = (torch.cat(views) for views in zip(*(part[k].chunk(2) for part in parts), strict=True))
