@@ -32,7 +32,11 @@ def main() -> int:
     if missing:
         print(f"dist: FAILED, {wheel.name} lacks {', '.join(missing)}; add them to package-data in pyproject.toml")
         return 1
-    try_wheel(wheel, arguments.constraints.resolve(), arguments.command or ["demo", "--output", "run"])
+    try:
+        try_wheel(wheel, arguments.constraints.resolve(), arguments.command or ["demo", "--output", "run"])
+    except subprocess.CalledProcessError as error:
+        print(f"dist: FAILED, the last command above ended with exit code {error.returncode}")
+        return 1
     print(f"dist: {wheel.name} is complete and works")
     return 0
 
