@@ -155,9 +155,7 @@ def evaluate(*, run: PathOrText | Run, truth: Any) -> DiscoveryAccuracy:
     return accuracy
 
 
-def export(
-    *, run: PathOrText | Run, to: str, output: PathOrText, copy: bool = False, progress: bool = True
-) -> Path:
+def export(*, run: PathOrText | Run, to: str, output: PathOrText, copy: bool = False, progress: bool = True) -> Path:
     """Write the categories of a finished run in a format that other programs read; returns the output.
 
     Args:
@@ -254,9 +252,7 @@ def make_report(*, run: PathOrText | Run, output: PathOrText | None = None, prog
         return write_report(loaded, None, console)
 
 
-def make_figure(
-    *, name: str, run: PathOrText | Run, output: PathOrText | None = None, progress: bool = True
-) -> Path:
+def make_figure(*, name: str, run: PathOrText | Run, output: PathOrText | None = None, progress: bool = True) -> Path:
     """Write one of the report's figures for a paper; returns its path.
 
     Args:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
 
@@ -29,10 +29,17 @@ class MethodSettings(Protocol):
     settings.
     """
 
-    name: ClassVar[str]
-    config_class: ClassVar[type[Config]]
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]]
-    variants: ClassVar[Mapping[str, Mapping[str, Any]]]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def config_class(self) -> type[Config]: ...
+
+    @property
+    def presets(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def variants(self) -> Mapping[str, Mapping[str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,9 @@ class Layers:
 
 def preset_settings(name: str | None) -> dict[str, Any]:
     """The settings of a preset; it may have sections of several methods."""
-    return {} if name is None else parse_yaml((PRESETS_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), f"the preset {name}")
+    if name is None:
+        return {}
+    return parse_yaml((PRESETS_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), f"the preset {name}")
 
 
 def validate(values: Mapping[str, Any], method: MethodSettings) -> Config:

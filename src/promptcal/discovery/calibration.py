@@ -7,7 +7,6 @@ show overconfidence, so the temperature is then never lowered. The threshold nee
 images have at least this cosine with their nearest centroid.
 """
 
-import math
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -21,8 +20,10 @@ from promptcal.discovery.partition import Partition, nearest_centroids
 from promptcal.runtime.json_model import JSONModel
 
 ACCEPTED_SHARE = 0.95
-HELD_OUT, LEFT_OUT, NONE = "held-out", "left-out", "none"
 Basis = Literal["held-out", "left-out", "none"]
+HELD_OUT: Basis = "held-out"
+LEFT_OUT: Basis = "left-out"
+NONE: Basis = "none"
 _BINS = 15
 _HOTTEST, _COLDEST = 1e3, 1e-4  # as multiples of the spread of the scores
 

@@ -41,7 +41,7 @@ class Assignment(ABC):
 
     @abstractmethod
     def outputs(self, features: Tensor, columns: Tensor) -> Tensor | None:
-        """A classifier's outputs (images x clusters), that of ``columns[i]`` for cluster i; None without a classifier."""
+        """A classifier's outputs (images x clusters), column ``columns[i]`` for cluster i; None without one."""
 
     def scores(self, features: Tensor, centroids: Tensor, columns: Tensor) -> Tensor:
         """Scores (images x clusters): the outputs, or cosines with the centroids."""

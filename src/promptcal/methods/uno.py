@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from promptcal.config import Config, Section
+from promptcal.config.schema import LEAST_TEMPERATURE
 from promptcal.methods.assignment import Assignment, ClassifierAssignment
 from promptcal.methods.base import OneStageMethod, StageContext
 from promptcal.methods.registry import register_method

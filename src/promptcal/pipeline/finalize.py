@@ -9,7 +9,7 @@ from torch import Tensor
 
 from promptcal.discovery.calibration import Calibration, calibrate_run
 from promptcal.discovery.partition import Partition, rank_clusters
-from promptcal.exporters.table_files import write_parquet_if_possible
+from promptcal.exporters.tables import write_parquet_if_possible
 from promptcal.methods.assignment import Assignment
 from promptcal.pipeline.clustering import embed_all, final_kmeans
 from promptcal.pipeline.prepare import Prepared
@@ -74,9 +74,7 @@ def _assign(trained: Trained, session: Session) -> Outcome:
     return Outcome(features, partition, calibration, assignments, results)
 
 
-def _score_stages(
-    prepared: Prepared, results: RunResults, session: Session
-) -> tuple[RunResults, Scores | None]:
+def _score_stages(prepared: Prepared, results: RunResults, session: Session) -> tuple[RunResults, Scores | None]:
     """Score the best weights of each stage but the last, and the last epoch's weights (None if they are the best)."""
     stages = prepared.stages
     for name in stages[:-1]:
@@ -132,9 +130,7 @@ def _write(prepared: Prepared, outcome: Outcome, session: Session) -> None:
     directory, assignments, results = session.directory, outcome.assignments, outcome.results
     files.write_safetensors(directory.model_file, prepared.network.state_dict())
     partition = outcome.partition
-    files.write_safetensors(
-        directory.centroids_file, {"centroids": partition.centroids, "columns": partition.columns}
-    )
+    files.write_safetensors(directory.centroids_file, {"centroids": partition.centroids, "columns": partition.columns})
     features = outcome.features.cpu().numpy()
     files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features))
     files.write_text(directory.assignments_file, assignments.to_csv())

@@ -156,4 +156,3 @@ def _shared_stage(request: FitRequest, config: Config, directory: RunDirectory) 
     if Path(request.warmup_from).resolve() == directory.path.resolve():
         raise RunError(f"{directory.path} cannot reuse its own first stage; give another --output")
     return SharedStage(request.warmup_from, next(iter(method.epochs())))
-

@@ -25,7 +25,7 @@ from promptcal.pipeline.session import Session, warn
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.report.class_count_curves import write_class_count
 from promptcal.run.info import RunInfo
-from promptcal.run.results import RunResults
+from promptcal.run.results import Protocol, RunResults
 from promptcal.runtime import distributed, files
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
@@ -115,10 +115,12 @@ def prepare(inputs: FitInputs, session: Session, *, skip_unreadable: bool) -> Pr
     if inputs.shared is not None:
         inputs.shared.check(method, fingerprint)
     session.group.on_first(lambda: _begin_directory(inputs, images, config, info, count, session))
-    protocol = "transductive" if problem.inductive is None else "inductive"
+    protocol: Protocol = "transductive" if problem.inductive is None else "inductive"
     results = session.group.on_first(
-        lambda: (session.directory.results() if inputs.resume else None)
-        or RunResults(method=config.method, protocol=protocol)
+        lambda: (
+            (session.directory.results() if inputs.resume else None)
+            or RunResults(method=config.method, protocol=protocol)
+        )
     )
     test = None
     if problem.inductive is not None:

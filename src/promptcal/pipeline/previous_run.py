@@ -207,7 +207,7 @@ def class_origins(previous_names: Sequence[str], classes: Sequence[str], shared:
 
 
 def _matched(shared: np.ndarray, taken: dict[int, int]) -> dict[int, int]:
-    """The one-to-one matching of the rows and columns that are not taken which shares most; pairs share at least one."""
+    """The one-to-one matching of free rows and columns that share most; each pair shares at least one."""
     shared = shared.copy()
     shared[list(taken)] = 0
     shared[:, list(taken.values())] = 0

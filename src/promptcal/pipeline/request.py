@@ -14,6 +14,8 @@ from promptcal.methods.registry import METHODS
 if TYPE_CHECKING:
     from promptcal.pipeline.problem import Inductive
 
+# ruff: noqa: RUF009 - `option` returns a dataclass field
+
 PathOrText = str | PathLike[str]
 
 

@@ -1,5 +1,6 @@
 """Accuracy of a network under the problem's protocol: on the unlabelled images, or on the test images."""
 
+from promptcal.methods.assignment import Assignment, KMeansAssignment
 from promptcal.metrics import discovery_accuracy
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.pipeline.class_estimate import frozen_vit
@@ -7,7 +8,6 @@ from promptcal.pipeline.clustering import embed_all, final_kmeans
 from promptcal.pipeline.prepare import Prepared, TestImages
 from promptcal.pipeline.session import Session
 from promptcal.run.results import Scores
-from promptcal.methods.assignment import Assignment, KMeansAssignment
 
 
 def score_frozen(prepared: Prepared, session: Session) -> dict[str, Scores]:

@@ -42,7 +42,9 @@ class Session:
         self.deterministic = config.deterministic
         self.clock = Clock()
         self.checkpoints = SharedCheckpoints(directory.checkpoints_folder, self.group, self.clock.elapsed)
-        self.stop = StopRequest(self._say_stopping, None if stop_after is None else self.clock.started + 60 * stop_after)
+        self.stop = StopRequest(
+            self._say_stopping, None if stop_after is None else self.clock.started + 60 * stop_after
+        )
         self.group.check(config.data.batch_size, self.device)
 
     @contextmanager

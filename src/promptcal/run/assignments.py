@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from promptcal.errors import RunError
-from promptcal.runtime.json_model import damaged
 from promptcal.runtime import files
+from promptcal.runtime.json_model import damaged
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 
 from promptcal.metrics import contingency_table
 from promptcal.run.assignments import Assignments
-from promptcal.runtime.json_model import JSONModel
 from promptcal.runtime import files
+from promptcal.runtime.json_model import JSONModel
 
 COLUMNS = ("path", "from_cluster", "from_name", "to_cluster", "to_name", "confidence", "labelled")
 
@@ -106,9 +106,7 @@ class Changes:
                 if old[c] != new[c]
             ],
             removed_categories=[self._removed(c) for c in range(len(old)) if c not in persisting],
-            added_categories=[
-                AddedCategory(cluster=c, name=name) for c, name in enumerate(new) if c not in persisting
-            ],
+            added_categories=[AddedCategory(cluster=c, name=name) for c, name in enumerate(new) if c not in persisting],
             flows=[Flow(source=a, target=b, images=n) for (a, b), n in flows.most_common()],
         )
 

@@ -11,9 +11,9 @@ from promptcal.config import Config
 from promptcal.errors import PromptCALError, RunError
 from promptcal.methods import read_config
 from promptcal.run.info import RunInfo
-from promptcal.runtime.json_model import JSONModel
 from promptcal.run.results import RunResults
 from promptcal.runtime import files, locking
+from promptcal.runtime.json_model import JSONModel
 
 _WRITTEN_BEFORE_RUN_JSON = {
     ".lock",

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from promptcal._version import __version__
-from promptcal.runtime.json_model import JSONModel, damaged
 from promptcal.runtime.formats import check_format
+from promptcal.runtime.json_model import JSONModel, damaged
 
 FORMAT = 2
 OLDEST_FORMAT = 2  # that this version reads
@@ -32,16 +32,16 @@ class RunInfo(JSONModel):
     folder: str | None = None
     n_images: int = 0
     n_labelled: int = 0
-    known_classes: list[str] = []
+    known_classes: list[str] = Field(default_factory=list)
     resize: Annotated[int, Field(ge=1, le=100_000)] = 1
     n_classes: int = 0
     n_classes_estimated: bool = False
     started_from: str | None = None
     launch: str | None = None
     fingerprint: str = ""
-    categories: list[str] = []
-    former_names: list[str] = []
-    sha256: dict[str, str] = {}
+    categories: list[str] = Field(default_factory=list)
+    former_names: list[str] = Field(default_factory=list)
+    sha256: dict[str, str] = Field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path) -> Self:

@@ -4,6 +4,7 @@ import math
 from dataclasses import asdict
 from typing import Literal
 
+from pydantic import Field
 from typing_extensions import Self
 
 from promptcal.metrics import DiscoveryAccuracy
@@ -55,8 +56,8 @@ class RunResults(JSONModel):
 
     method: str
     protocol: Protocol = "transductive"
-    baselines: dict[str, Scores] = {}
-    stages: dict[str, StageResult] = {}
+    baselines: dict[str, Scores] = Field(default_factory=dict)
+    stages: dict[str, StageResult] = Field(default_factory=dict)
     selected: Scores | None = None
     last: Scores | None = None
     changes: ChangeSummary | None = None
