@@ -1,6 +1,6 @@
-"""SemiAG and the affinity loss as the equations read, with loops over nodes and pairs: what speed is measured against.
+"""SemiAG and the affinity loss with loops over nodes and pairs, as in the equations, to compare the speed with.
 
-Follows the official variant's switches (memory as keys, negatives fill the budget).
+The recipe is that of the variant `official`: keys from the memory, positives count towards the budget of negatives.
 """
 
 from typing import Any

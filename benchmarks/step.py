@@ -4,11 +4,10 @@ affinity graph, optimiser, moving average, memory.
     python benchmarks/step.py                      on a GPU: ViT-B/16, 224 px, 128 images x 2 views, memory 4096
     python benchmarks/step.py --device cpu         the demo's step against the equations written as loops
     python benchmarks/step.py --backbone vit_small_patch14_dinov2 --image-size 112
-                                                   a small network, whose kernels are launched as fast as they are run
-                                                   only because they are recorded
+                                                   a small network, for which CUDA graphs matter
     python benchmarks/step.py --grow               how an affinity step grows with memory, K and batch
 
-On CUDA it also runs 20 steps of each stage with every host synchronisation forbidden, and steps and looks by turns
+On CUDA it also runs 20 steps of each stage with every host synchronisation forbidden, and steps and validations in turn
 with every further compilation forbidden.
 """
 
@@ -26,9 +25,10 @@ from literal import literal_affinity_term
 from measuring import H200_TFLOPS, machine, median_ms, peak_gb, reset_peak, show, slope
 from rich.console import Console
 
-from promptcal.config.schema import Config, load_config
 from promptcal.data import BalancedSampler, ImageStore, View
+from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.methods.promptcal.settings import PromptCALConfig
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.runtime.device import choose_device, choose_dtype, compile_in_place, device_context
@@ -41,7 +41,9 @@ PUBLISHED_BACKBONE = "vit_base_patch16_224.dino"
 PUBLISHED_MS = {"warmup": 519.0, "affinity": 1851.0}  # the published code on an H200, compute only
 
 
-def network_of(config: Config, device: torch.device, compiled: bool, recorded: bool = True) -> ProjectionNetwork:
+def network_of(
+    config: PromptCALConfig, device: torch.device, compiled: bool, recorded: bool = True
+) -> ProjectionNetwork:
     torch.manual_seed(0)
     model = config.model
     vit = PromptedViT(
@@ -67,7 +69,7 @@ def data_of(network: ProjectionNetwork, batch_size: int, device: torch.device, i
     return TrainingData(view, labels.to(device), BalancedSampler(labels >= 0, batch_size))
 
 
-def stepper(stage: Any, data: TrainingData, config: Config) -> Callable[[], None]:
+def stepper(stage: Any, data: TrainingData, config: PromptCALConfig) -> Callable[[], None]:
     """One step of the training loop per call, as in a fit past its first epochs."""
     folder = Path(tempfile.mkdtemp())
     loop = Loop(
@@ -92,7 +94,7 @@ def stepper(stage: Any, data: TrainingData, config: Config) -> Callable[[], None
 
     def step() -> None:
         loop.step(next(endless), 10.0)
-        AsyncScalars(loop.position.means()).is_ready()  # the progress bar's, which asks more rarely
+        AsyncScalars(loop.position.means()).is_ready()  # as the progress bar does, more rarely
 
     return step
 
@@ -105,13 +107,13 @@ def vit_tflop(network: ProjectionNetwork, views: int) -> float:
     return views * tokens * per_token * len(vit.backbone.blocks) / 1e12
 
 
-def fill_memory(step: Callable[[], None], config: Config) -> None:
+def fill_memory(step: Callable[[], None], config: PromptCALConfig) -> None:
     for _ in range(config.affinity.memory // (2 * config.data.batch_size) + 2):
         step()
 
 
 def measure(
-    config: Config,
+    config: PromptCALConfig,
     device: torch.device,
     compiled: bool,
     repeats: int,
@@ -125,7 +127,9 @@ def measure(
         network = network_of(config, device, compiled, recorded)
         data = data_of(network, config.data.batch_size, device)
         truth = torch.arange(len(data.labels), device=device) % 100  # the graph's precision and recall are logged too
-        stage = WarmupStage(network, config.loss) if name == "warmup" else AffinityStage(network, config, truth)
+        stage = (
+            WarmupStage("warmup", network, config.loss) if name == "warmup" else AffinityStage(network, config, truth)
+        )
         step = stepper(stage, data, config)
         begun = time.perf_counter()
         step()
@@ -150,16 +154,16 @@ def forbid_waiting(name: str, step: Callable[[], None]) -> None:
 
 
 def forbid_compiling(name: str, network: ProjectionNetwork, step: Callable[[], None], view: View) -> None:
-    """Steps and looks by turns, as between epochs, once each has been compiled."""
+    """Steps and validations in turn, as between epochs, after each has been compiled."""
     for images in (600, 900):
         embed(network, view, torch.arange(images))
         step()
         torch._dynamo.config.error_on_recompile = True
     torch._dynamo.config.error_on_recompile = False
-    print(f"{name}: nothing compiled anew between epochs")
+    print(f"{name}: nothing compiled again between epochs")
 
 
-def against_floor(config: Config, device: torch.device, compiled: bool, repeats: int) -> None:
+def against_floor(config: PromptCALConfig, device: torch.device, compiled: bool, repeats: int) -> None:
     launched = measure(config, device, compiled, repeats, recorded=False) if compiled else None
     found = measure(config, device, compiled, repeats)
     for name, (_, _, (stage, step, view)) in found.items():
@@ -184,8 +188,8 @@ def against_floor(config: Config, device: torch.device, compiled: bool, repeats:
     show(f"Training step, {config.model.backbone}, {machine(device)}", header, rows)
 
 
-def against_loops(config: Config, device: torch.device, repeats: int) -> None:
-    """The demo's affinity step, and the same step with its affinity terms computed as the equations read."""
+def against_loops(config: PromptCALConfig, device: torch.device, repeats: int) -> None:
+    """The demo's affinity step, and the same step with its affinity terms computed with loops as in the equations."""
     found = measure(config, device, False, repeats)
     elapsed, _, (stage, step, _) = found["affinity"]
     stage._affinity_term = lambda *given: literal_affinity_term(stage, *given)
@@ -197,7 +201,7 @@ def against_loops(config: Config, device: torch.device, repeats: int) -> None:
     )
 
 
-def grow(base: Config, device: torch.device, compiled: bool, repeats: int) -> None:
+def grow(base: PromptCALConfig, device: torch.device, compiled: bool, repeats: int) -> None:
     """Time and peak memory of an affinity step by size."""
     sweeps: dict[str, list[int]] = {
         "affinity.memory": [1024, 2048, 4096, 7936],
@@ -221,7 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto", choices=["auto", "fp32", "bf16"])
-    parser.add_argument("--backbone", help="default: the paper's on a GPU, the embedded one on a CPU")
+    parser.add_argument("--backbone", help="default: the paper's on a GPU, the included one on a CPU")
     parser.add_argument("--image-size", type=int, help="default: the backbone's own")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--repeats", type=int, default=50)
@@ -238,6 +242,7 @@ def main() -> None:
         values={"n_classes": 200 if on_gpu else 10, "precision": given.precision},
         overrides=overrides,
     )
+    assert isinstance(config, PromptCALConfig)
     compiled = on_gpu and not given.no_compile
     with device_context(device, choose_dtype(config.precision, device)):
         if given.grow:
