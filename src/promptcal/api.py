@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from promptcal.config.schema import Config, load_config, method_preset
-from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_labels, removed_labels
+from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, parse_labels, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.discovery.class_count import ClassCount
 from promptcal.errors import ConfigError, DataError, LabelError, PromptCALWarning, RunError
@@ -114,9 +114,10 @@ def fit(
     base = config if earlier is None else earlier.settings(method)
     console = Console(stderr=True, quiet=not (progress and group.is_first))
     image_set = ImageSet.of(images)
-    given = read_labels(labels, image_set)
+    parsed = parse_labels(labels, image_set)
+    given = parsed.names
     if earlier is not None:
-        given = earlier.merge_labels(given, removed_labels(labels, image_set), image_set.names)
+        given = earlier.merge_labels(given, parsed.removed, image_set.names)
     problem = Problem.of(
         image_set,
         given,
@@ -516,13 +517,13 @@ def results(run: Run) -> dict[str, Any]:
     return json.loads(run.directory.results_file.read_text(encoding="utf-8"))
 
 
-def datasets(*, root: str | PathLike[str] | None = None) -> list[benchmarks.Listing]:
+def datasets(*, root: str | PathLike[str] | None = None) -> list[benchmarks.BenchmarkListing]:
     """The benchmarks of the paper, and which of them are there.
 
     Args:
         root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
     """
-    return benchmarks.listing(root)
+    return benchmarks.list_benchmarks(root)
 
 
 @distributed.distributed_entry_point
@@ -569,10 +570,10 @@ def benchmark(
         skip_unreadable: Leave out images that cannot be read instead of stopping.
         progress: Show progress.
     """
-    setup = benchmarks.setup(name)
+    spec = benchmarks.get_benchmark(name)
     if download and not distributed.group().is_first:
         distributed.group().wait()  # until the first process has fetched it
-    data = benchmarks.benchmark(name, root, download)
+    data = benchmarks.load_benchmark(name, root, download)
     if download and distributed.group().is_first:
         distributed.group().wait()
     inductive = None
@@ -583,10 +584,10 @@ def benchmark(
         labels=data.labels(),
         truth=data.truth(),
         output=output,
-        preset=setup.preset,
-        n_classes=setup.dataset.n_classes,
+        preset=spec.preset,
+        n_classes=spec.n_classes,
         method=method,
-        overrides=overrides,
+        overrides=(*spec.settings, *overrides),
         seed=seed,
         device=device,
         precision=precision,

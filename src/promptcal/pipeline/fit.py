@@ -17,7 +17,7 @@ from torch import Tensor
 
 from promptcal.config.schema import Config
 from promptcal.data import BalancedSampler, ImageSet, ImageStore, StreamedImages, StreamedView, View
-from promptcal.data.loading import read, view_of
+from promptcal.data.loading import load_images, view_of
 from promptcal.data.splits import hold_out
 from promptcal.data.store import decode
 from promptcal.discovery import SemiSupervisedKMeans
@@ -202,12 +202,12 @@ class Fit:
         with progress_bar(self.console) as bar:
             task = bar.add_task(what, total=len(images), note="")
             settings = self.config.data
-            return read(
+            return load_images(
                 images,
                 self.resize,
                 store=settings.store,
                 cache=None if settings.cache is None else Path(settings.cache),
-                beside=self.directory.path.parent,
+                run_parent=self.directory.path.parent,
                 skip_unreadable=skip_unreadable,
                 on_progress=lambda done: bar.update(task, completed=done),
                 group=self.group,

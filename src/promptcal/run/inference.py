@@ -23,7 +23,8 @@ from promptcal.config.schema import Config, validate
 from promptcal.data import ImageSet
 from promptcal.data.decoding import is_image
 from promptcal.data.loading import view_of
-from promptcal.data.store import decode, refuse_faults
+from promptcal.data.sources import FileSource
+from promptcal.data.store import check_readable, decode
 from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import centre_cosines, choices, classifier_logits, nearest_centres
 from promptcal.errors import ConfigError, DataError, PromptCALError, PromptCALWarning, RunError, WeightsError
@@ -308,7 +309,7 @@ def embed_in_parts(
                 with device_context(device, vit.compute_dtype):
                     features.append(embed(vit, view, torch.arange(len(store))))
             bar.advance(task, len(part))
-    refuse_faults(left_out, len(positions), skip_unreadable)
+    check_readable(left_out, len(positions), skip_unreadable)
     if left_out:
         told = "; ".join(f"{name} ({reason})" for name, reason in left_out)
         message = f"{len(left_out)} unreadable images are left out: {told}"
@@ -524,7 +525,7 @@ class Run:
         root = self.info.get("root")
         left_out = set(skipped)
         assigned = [i for i in range(len(names)) if i not in left_out]
-        return ImageSet(names, _no_image, None if root is None else Path(root)), assigned
+        return ImageSet(names, FileSource([]), None if root is None else Path(root)), assigned
 
     def image_files(self) -> list[Path]:
         """The file of each image, in the order of the assignments."""
@@ -566,7 +567,3 @@ def reject_path_traversal(names: Sequence[str], run: Path) -> None:
     for name in names:
         if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
             raise RunError(f"{run} names the image {name}, which lies outside of its image folder; do not trust it")
-
-
-def _no_image(index: int) -> Any:
-    raise NotImplementedError("a run keeps the names of its images, not the images")
