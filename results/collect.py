@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from promptcal.config.schema import load_config
-from promptcal.data.benchmarks import setup
+from promptcal.data.benchmarks import get_benchmark
 
 HERE = Path(__file__).parent
 OF_THE_PLACE = {"model.weights", "data.cache", "tensorboard", "device"}  # settings that say where, not what
@@ -59,7 +59,7 @@ def collect(benchmark: str, run: Path) -> dict[str, Any]:
 def _usual(benchmark: str, config: dict[str, Any]) -> dict[str, Any]:
     """The benchmark's own settings for that method."""
     values = {"n_classes": config["n_classes"], "method": config["method"]}
-    return load_config(preset=setup(benchmark).preset, values=values).model_dump()
+    return load_config(preset=get_benchmark(benchmark).preset, values=values).model_dump()
 
 
 def _is_stage(found: Any) -> bool:

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from promptcal.data import StreamedView, View
-from promptcal.data.benchmarks import benchmark
-from promptcal.data.loading import read, view_of
+from promptcal.data.benchmarks import load_benchmark
+from promptcal.data.loading import load_images, view_of
 from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.models import ParametricNetwork, ProjectionNetwork
 from promptcal.pipeline.problem import Problem
@@ -60,12 +60,12 @@ def readouts(
         assert isinstance(network, ProjectionNetwork)
         network.vit.set_compute_dtype(choose_dtype(config.precision, device))
         resize = stored_side(config, network.vit)
-        store, _, _ = read(
+        store, _, _ = load_images(
             problem.images,
             resize,
             store="auto",
             cache=cache,
-            beside=directory.path,
+            run_parent=directory.path,
             skip_unreadable=False,
             on_progress=lambda done: None,
         )
@@ -105,7 +105,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=HERE / "readouts")
     arguments = parser.parse_args()
-    data = benchmark(arguments.benchmark, arguments.root, False)
+    data = load_benchmark(arguments.benchmark, arguments.root, False)
     problem = Problem.of(data.train, data.labels(), [*data.truth()])
     arguments.output.mkdir(exist_ok=True)
     for run in arguments.runs:

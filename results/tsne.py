@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from promptcal.data.benchmarks import benchmark
+from promptcal.data.benchmarks import load_benchmark
 from promptcal.data.images import ImageSet
 from promptcal.models import PromptedViT
 from promptcal.report.map import plane
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--root", help="folder with the data sets")
     arguments = parser.parse_args()
-    found = features(benchmark(arguments.benchmark, arguments.root, False).train, RunDirectory(arguments.run))
+    found = features(load_benchmark(arguments.benchmark, arguments.root, False).train, RunDirectory(arguments.run))
     map_of = {when: plane(found[when].astype(np.float32), seed=0) for when in ("before", "after")}
     kept = {
         "classes": found["classes"].tolist(),

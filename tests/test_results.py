@@ -13,7 +13,7 @@ import yaml
 from promptcal.api import fit
 from promptcal.config.schema import load_config, variant_preset
 from promptcal.data import ImageSet
-from promptcal.data.benchmarks import setup
+from promptcal.data.benchmarks import get_benchmark
 from promptcal.pipeline.problem import Problem
 from promptcal.run.inference import Run
 
@@ -104,7 +104,7 @@ def test_runs_called_recommended_have_the_variants_values():
     assert len(names) == 10
     for name in names:
         kept = json.loads((ROOT / "results" / "runs" / f"{name}.json").read_text(encoding="utf-8"))
-        preset = load_config(preset=setup(kept["benchmark"]).preset, values={"n_classes": 10}).model_dump()
+        preset = load_config(preset=get_benchmark(kept["benchmark"]).preset, values={"n_classes": 10}).model_dump()
         for section, values in variant_preset("recommended").items():
             for key, value in values.items():
                 assert kept["settings"].get(f"{section}.{key}", preset[section][key]) == value, (name, section, key)

@@ -40,7 +40,9 @@ class FixMatchStage(PlainStage):
         confidence, target = probabilities.detach().roll(len(logits) // 2, dims=0).max(dim=1)  # of the other view
         pseudo = (F.cross_entropy(logits, target, reduction="none") * (confidence >= self.settings.threshold)).mean()
         loss = labelled_cross_entropy(logits, batch.labels) + pseudo
-        return StepResult(loss - self.settings.entropy_weight * mean_entropy(probabilities), {"pseudo": pseudo.detach()})
+        return StepResult(
+            loss - self.settings.entropy_weight * mean_entropy(probabilities), {"pseudo": pseudo.detach()}
+        )
 
 
 class FixMatch(OneStageMethod):

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from promptcal.data import ImageSet
-from promptcal.data.images import UnreadableImage
+from promptcal.data.decoding import UnreadableImage
 from promptcal.data.store import decode
 from promptcal.errors import DataError
 
@@ -147,7 +147,7 @@ def test_missing_and_empty_folders_are_named(tmp_path):
     with pytest.raises(DataError, match="absent does not exist; check the path"):
         ImageSet.of(tmp_path / "absent")
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(DataError, match=f"{tmp_path.name} holds no images"):
+    with pytest.raises(DataError, match=f"{tmp_path.name} contains no images"):
         ImageSet.of(tmp_path)
 
 
@@ -354,11 +354,12 @@ def test_an_image_too_large_to_trust_is_unreadable(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("failure", [struct.error("short"), KeyError(3), TypeError(), IndexError("i"), MemoryError()])
 def test_any_failure_of_a_decoder_makes_the_image_unreadable(failure):
-    def fail(index):
-        raise failure
+    class FailingSource:
+        def open(self, index):
+            raise failure
 
     with pytest.raises(UnreadableImage, match=r".+"):
-        ImageSet(["a.png"], fail).image(0)
+        ImageSet(["a.png"], FailingSource()).image(0)
 
 
 @pytest.mark.filterwarnings("ignore")

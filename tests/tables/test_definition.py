@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from promptcal.config.schema import load_config
-from promptcal.data.benchmarks import setup
+from promptcal.data.benchmarks import get_benchmark
 from promptcal.errors import ConfigError
 from promptcal.experiments.definition import NAMES, PARTS, chosen_rows, load_table
 
@@ -109,13 +109,14 @@ def test_every_part_has_a_heading_and_every_benchmark_exists_at_both_scales(name
     assert set(table.parts) <= set(PARTS)
     if table.kind == "accuracy":
         for column in table.columns:
-            assert setup(column.benchmark_at("full")).inductive == setup(column.benchmark_at("mini")).inductive
+            names = column.benchmark_at("full"), column.benchmark_at("mini")
+            assert get_benchmark(names[0]).inductive == get_benchmark(names[1]).inductive
             assert column.benchmark_at("mini").startswith("mini")
 
 
 def test_few_annotations_stay_fewer_at_mini_scale():
-    shares = [setup(c.benchmark_at("mini")) for c in load_table("few-annotation").columns]
-    assert [(len(s.known), s.share) for s in shares] == [(5, 0.1), (3, 0.5), (2, 0.5)]
+    shares = [get_benchmark(c.benchmark_at("mini")) for c in load_table("few-annotation").columns]
+    assert [(len(s.known), s.labelled_share) for s in shares] == [(5, 0.1), (3, 0.5), (2, 0.5)]
 
 
 def test_rows_are_found_by_label_or_part_of_it():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from promptcal.config import Config
-from promptcal.data.benchmarks import default_root, setup
+from promptcal.data.benchmarks import default_root, get_benchmark
 from promptcal.errors import RunError
 from promptcal.experiments.definition import Stage, keys_of_rows
 from promptcal.methods import load_config
@@ -137,9 +137,9 @@ class FitJob:
         directory = self._directory(where)
         if directory.path.is_dir() and any(directory.path.iterdir()) and not directory.is_unbegun():
             return State("damaged", f"{directory.path} has no run.json; delete the folder and run the table again")
-        entry = setup(self.benchmark)
-        if entry.source(where.data_root) is None and not (where.download and entry.dataset.download):
-            return State("data absent", f"{entry.dataset.title} is not in {where.data_root}; {entry.dataset.remedy}")
+        entry = get_benchmark(self.benchmark)
+        if entry.find(where.data_root) is None and not (where.download and entry.download):
+            return State("data absent", f"{entry.title} is not in {where.data_root}; {entry.remedy}")
         if self.weights is not None and not (where.data_root / self.weights).is_file():
             return State("data absent", f"the weights {self.weights} are not in {where.data_root}; put them there")
         return State("missing")
@@ -171,8 +171,8 @@ class FitJob:
 
 def benchmark_config(benchmark: str, method: str, overrides: Sequence[str]) -> Config:
     """The settings that `promptcal benchmark` takes."""
-    entry = setup(benchmark)
-    values = {"n_classes": entry.dataset.n_classes, "method": method}
+    entry = get_benchmark(benchmark)
+    values = {"n_classes": entry.n_classes, "method": method}
     return load_config(preset=entry.preset, values=values, overrides=overrides)
 
 
