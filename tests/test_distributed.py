@@ -12,7 +12,7 @@ import several_processes as scene
 from promptcal.data import ImageSet
 from promptcal.data.store import decode
 from promptcal.errors import ConfigError
-from promptcal.models import PromptedViT, TrainedNetwork
+from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.runtime import distributed
 from promptcal.runtime.distributed import ALONE, Group, RankInfo
 from promptcal.runtime.interrupts import StopRequest
@@ -138,10 +138,10 @@ def test_a_device_processes_cannot_share_is_refused(monkeypatch, device, reason)
 
 @pytest.mark.parametrize("kind", ["proj_drop_rate", "drop_path_rate", "patch_drop_rate"])
 def test_a_backbone_that_drops_out_is_refused_by_several(kind):
-    network = TrainedNetwork(PromptedViT(scene.tiny_vit(**{kind: 0.1})))
+    network = DiscoveryNetwork(PromptedViT(scene.tiny_vit(**{kind: 0.1})))
     with pytest.raises(ConfigError, match="drops out"):
-        network.join(Group(RankInfo(0, 2)))
-    TrainedNetwork(PromptedViT(scene.tiny_vit())).join(Group(RankInfo(0, 2)))
+        network.join_process_group(Group(RankInfo(0, 2)))
+    DiscoveryNetwork(PromptedViT(scene.tiny_vit())).join_process_group(Group(RankInfo(0, 2)))
 
 
 @pytest.mark.parametrize(("of_another", "exit_code"), [(0, None), (15, 143), (2, 130), ("clock", 75)])

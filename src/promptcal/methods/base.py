@@ -8,7 +8,7 @@ from torch import Tensor
 
 from promptcal.config.schema import Config
 from promptcal.methods.promptcal.warmup import Distillation
-from promptcal.models import Network, PromptedViT, TrainedNetwork
+from promptcal.models import DiscoveryNetwork, ProjectionNetwork, PromptedViT
 from promptcal.training.stage import Stage
 
 
@@ -37,9 +37,9 @@ class Method(ABC):
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    def network(self, vit: PromptedViT, n_known: int) -> TrainedNetwork:
+    def network(self, vit: PromptedViT, n_known: int) -> DiscoveryNetwork:
         """What is trained; by default the ViT with a projection head for each token."""
-        return Network(vit, **self.head_sizes())
+        return ProjectionNetwork(vit, **self.head_sizes())
 
     def head_sizes(self) -> dict[str, int]:
         model = self.config.model

@@ -12,7 +12,7 @@ warm-up loss on the class token alone. Images are assigned by semi-supervised k-
 
 from promptcal.methods.base import OneStage, StageContext
 from promptcal.methods.promptcal.warmup import WarmupStage
-from promptcal.models import Network
+from promptcal.models import ProjectionNetwork
 from promptcal.training.stage import Stage
 
 
@@ -24,5 +24,5 @@ class GCD(OneStage):
     name = "gcd"
     title = "GCD"
 
-    def stage(self, name: str, network: Network, surroundings: StageContext) -> Stage:
+    def stage(self, name: str, network: ProjectionNetwork, surroundings: StageContext) -> Stage:
         return GCDStage(network, self.config.loss)

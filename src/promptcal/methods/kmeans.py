@@ -7,7 +7,7 @@ labelled images as possible lie in the cluster of their name.
 from typing import Any
 
 from promptcal.methods.base import Method, StageContext
-from promptcal.models import PromptedViT, TrainedNetwork
+from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.training.stage import Stage
 
 
@@ -15,8 +15,8 @@ class KMeans(Method):
     title = "k-means, frozen backbone"
     uses_labels_to_cluster = False
 
-    def network(self, vit: PromptedViT, n_known: int) -> TrainedNetwork:
-        return TrainedNetwork(vit)
+    def network(self, vit: PromptedViT, n_known: int) -> DiscoveryNetwork:
+        return DiscoveryNetwork(vit)
 
     def epochs(self) -> dict[str, int]:
         return {}

@@ -54,7 +54,7 @@ def pairwise_loss(p: Tensor, partners: Tensor) -> Tensor:
 
 
 class ORCANetwork(ClassifierNetwork):
-    by_category = ("classifier.prototypes",)
+    category_parameters = ("classifier.prototypes",)
 
     def __init__(self, vit: PromptedViT, config: Config) -> None:
         super().__init__(vit)

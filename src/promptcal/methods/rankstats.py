@@ -52,7 +52,7 @@ def ramp_up(weight: float, epochs_done: float, length: float) -> float:
 
 
 class RankStatsNetwork(ClassifierNetwork):
-    by_category = ("classifier.weight", "classifier.bias")
+    category_parameters = ("classifier.weight", "classifier.bias")
 
     def __init__(self, vit: PromptedViT, config: Config) -> None:
         super().__init__(vit)

@@ -25,7 +25,7 @@ from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
 
 class SimGCDNetwork(ClassifierNetwork):
-    by_category = ("classifier.prototypes",)
+    category_parameters = ("classifier.prototypes",)
 
     def __init__(self, vit: PromptedViT, config: Config) -> None:
         super().__init__(vit)

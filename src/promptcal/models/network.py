@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from promptcal.errors import ConfigError
 from promptcal.models.head import DINOHead, Projection
-from promptcal.models.prompted_vit import PromptedViT, Tokens
+from promptcal.models.prompted_vit import PromptedViT, TokenEmbeddings
 from promptcal.runtime.distributed import ALONE, Group
 
 
@@ -18,7 +18,7 @@ class TokenOutput(NamedTuple):
     z: Projection
 
 
-class TrainedNetwork(nn.Module):
+class DiscoveryNetwork(nn.Module):
     """What every method trains: a ViT, and whatever the method puts on top of it."""
 
     def __init__(self, vit: PromptedViT) -> None:
@@ -26,18 +26,18 @@ class TrainedNetwork(nn.Module):
         self.vit = vit
         self.group: Group = ALONE
 
-    def join(self, group: Group) -> None:
+    def join_process_group(self, group: Group) -> None:
         """Train with other processes: from the first one's values, each on its part of the batches."""
         if group.world > 1 and any(map(_drops_out, self.modules())):
             raise ConfigError("a backbone that drops out would do so otherwise in several processes; train it in one")
         self.group = group
         group.broadcast_parameters([*self.parameters(), *self.buffers()])
 
-    def embeddings(self, images: Tensor) -> Tokens:
+    def embeddings(self, images: Tensor) -> TokenEmbeddings:
         """Of two views of the whole batch, though each process of a group is given only its part of the images."""
         cls, prompt = self.vit(images)
         gathered = self.group.all_gather
-        return Tokens(gathered(cls, views=2), None if prompt is None else gathered(prompt, views=2))
+        return TokenEmbeddings(gathered(cls, views=2), None if prompt is None else gathered(prompt, views=2))
 
     def all_reduce_gradients(self) -> None:
         """Those of the ViT, which each process has only of its own part; what is on top of it saw the whole batch."""
@@ -53,7 +53,7 @@ def _drops_out(module: nn.Module) -> bool:
     return "Drop" in type(module).__name__ and any(getattr(module, name, 0) for name in ("p", "drop_prob", "prob"))
 
 
-class Network(TrainedNetwork):
+class ProjectionNetwork(DiscoveryNetwork):
     """``forward`` gives the outputs by token: always "cls", and "prompt" if prompts are supervised."""
 
     def __init__(self, vit: PromptedViT, *, hidden: int = 2048, bottleneck: int = 256, prototypes: int = 65536) -> None:
@@ -67,7 +67,7 @@ class Network(TrainedNetwork):
     def tokens(self) -> tuple[str, ...]:
         return tuple(self.heads)
 
-    def renew_prompt_head(self) -> None:
+    def reset_prompt_head(self) -> None:
         """Start the [P] head anew, as the official second stage does."""
         if "prompt" in self.heads:
             device = next(self.heads["prompt"].parameters()).device

@@ -36,7 +36,7 @@ from promptcal.methods import StageContext, method_of
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.warmup import Distillation
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
-from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork
+from promptcal.models import ClassifierNetwork, DiscoveryNetwork, PromptedViT
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Inductive, Problem
 from promptcal.pipeline.shared_warmup import WARMUP, SharedWarmup
@@ -163,7 +163,7 @@ class Fit:
             self.earlier.load_into(network, self.problem, self.config.n_classes)
         self.network = network.to(self.device)
         self.network.vit.set_compute_dtype(choose_dtype(self.config.precision, self.device))
-        self.network.join(self.group)
+        self.network.join_process_group(self.group)
 
     @property
     def _goes_on(self) -> bool:
@@ -515,11 +515,11 @@ class Fit:
             _warn("no label can be spared to calibrate by, so confidences are as they are")
         return found
 
-    def _embed(self, network: TrainedNetwork | PromptedViT, what: str) -> Tensor:
+    def _embed(self, network: DiscoveryNetwork | PromptedViT, what: str) -> Tensor:
         return self._embed_with(network, self.view, self.all_images, what)
 
     def _embed_with(
-        self, network: TrainedNetwork | PromptedViT, view: View | StreamedView, images: Tensor, what: str
+        self, network: DiscoveryNetwork | PromptedViT, view: View | StreamedView, images: Tensor, what: str
     ) -> Tensor:
         with progress_bar(self.console) as bar:
             task = bar.add_task(what, total=len(images), note="")
@@ -583,7 +583,7 @@ class Fit:
             return self._score_test(self.network, what)
         return self.problem.score(self._assign(self._embed(self.network, what)).clusters)
 
-    def _score_test(self, network: TrainedNetwork | PromptedViT, what: str) -> DiscoveryAccuracy:
+    def _score_test(self, network: DiscoveryNetwork | PromptedViT, what: str) -> DiscoveryAccuracy:
         """Inductive: the test images by the network's classifier if it has one, else by k-means without labels."""
         images = torch.arange(len(self.test.truth))
         features = self._embed_with(network, self.test.view, images, what)

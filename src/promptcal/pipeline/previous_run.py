@@ -22,7 +22,7 @@ from promptcal.config.schema import Config, ModelConfig
 from promptcal.data.labels import class_numbers
 from promptcal.discovery.partition import Partition
 from promptcal.errors import ConfigError, LabelError, RunError
-from promptcal.models import ClassifierNetwork, ParametricNetwork, TrainedNetwork
+from promptcal.models import ClassifierNetwork, DiscoveryNetwork, ParametricNetwork
 from promptcal.pipeline.problem import Problem
 from promptcal.run.inference import Assignments, Run
 from promptcal.runtime import files
@@ -84,15 +84,15 @@ class PreviousRun:
                     "leave the setting as it is, or fit anew without --from"
                 )
 
-    def load_into(self, network: TrainedNetwork, problem: Problem, n_classes: int) -> None:
+    def load_into(self, network: DiscoveryNetwork, problem: Problem, n_classes: int) -> None:
         """Its weights; of a classifier, the outputs in the order of the categories they now stand for."""
         state = self.run.network.state_dict()
         if not isinstance(network, ClassifierNetwork):  # one beside the graph starts anew at the clusters
             beside = network.state_dict() if isinstance(network, ParametricNetwork) else {}
             kept = {name: values for name, values in state.items() if not name.startswith("classifier.")}
             network.load_state_dict({**beside, **kept})
-        elif network.by_category:
-            network.take_over(state, self._outputs(problem, n_classes))
+        elif network.category_parameters:
+            network.load_reordered(state, self._outputs(problem, n_classes))
         else:
             raise ConfigError(
                 f"{self.path} is of the method {self.run.config.method}, whose new categories have a network of their "

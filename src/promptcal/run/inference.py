@@ -28,7 +28,7 @@ from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import centre_cosines, choices, classifier_logits, nearest_centres
 from promptcal.errors import ConfigError, DataError, PromptCALError, PromptCALWarning, RunError, WeightsError
 from promptcal.methods import method_of
-from promptcal.models import ClassifierNetwork, PromptedViT, TrainedNetwork, load_weights
+from promptcal.models import ClassifierNetwork, DiscoveryNetwork, PromptedViT, load_weights
 from promptcal.run.info import FORMAT, check_complete, read_info
 from promptcal.runtime import files, locking
 from promptcal.runtime.device import choose_device, choose_dtype, device_context
@@ -255,7 +255,7 @@ class RunDirectory:
             raise RunError(f"{path} is not as the fit wrote it (its checksum is another); fit again, or put it back")
 
 
-def build_network(config: Config, n_known: int, *, pretrained: bool) -> TrainedNetwork:
+def build_network(config: Config, n_known: int, *, pretrained: bool) -> DiscoveryNetwork:
     """The network a config describes, for so many known classes; its random parts depend only on the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(config.seed, "network"))
@@ -316,7 +316,7 @@ def embed_in_parts(
     return positions, torch.cat(features)
 
 
-def training_temperature(config: Config, network: TrainedNetwork) -> float:
+def training_temperature(config: Config, network: DiscoveryNetwork) -> float:
     """At which a run's scores become shares before anything is calibrated; a classifier's outputs have their own."""
     return 1.0 if isinstance(network, ClassifierNetwork) else config.loss.affinity_temperature
 
@@ -363,7 +363,7 @@ class Run:
         return found
 
     @cached_property
-    def network(self) -> TrainedNetwork:
+    def network(self) -> DiscoveryNetwork:
         network = build_network(self.config, self.n_known, pretrained=False)
         try:
             network.load_state_dict(self.stored_weights())

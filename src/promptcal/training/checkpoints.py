@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from promptcal.errors import RunError
-from promptcal.models import TrainedNetwork
+from promptcal.models import DiscoveryNetwork
 from promptcal.run.info import check_format
 from promptcal.runtime.files import read_safetensors, read_torch, save_torch, write_safetensors, write_with
 
@@ -54,7 +54,7 @@ class Checkpoints:
         restore_random_states(state.pop("random"))
         return state
 
-    def load_last_weights(self, network: TrainedNetwork) -> None:
+    def load_last_weights(self, network: DiscoveryNetwork) -> None:
         """Put the weights training ended with into the network: those its stage would have kept."""
         state = self._read_last()
         load_trained(network, state.get("kept") or state["network"])
@@ -96,11 +96,11 @@ class Checkpoints:
     def best(self, stage: str) -> Path:
         return self.folder / f"{stage}-best.safetensors"
 
-    def save_best(self, stage: str, network: TrainedNetwork) -> None:
+    def save_best(self, stage: str, network: DiscoveryNetwork) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_safetensors(self.best(stage), {n: p.detach() for n, p in network.trained_parameters().items()})
 
-    def load_best(self, stage: str, network: TrainedNetwork) -> None:
+    def load_best(self, stage: str, network: DiscoveryNetwork) -> None:
         """Put a stage's best weights into the network."""
         try:
             load_trained(network, read_safetensors(self.best(stage)))
@@ -129,7 +129,7 @@ def load_trained(network: nn.Module, weights: dict[str, torch.Tensor]) -> None:
 
 
 @contextmanager
-def temporary_weights(network: TrainedNetwork, weights: dict[str, torch.Tensor] | None) -> Iterator[None]:
+def temporary_weights(network: DiscoveryNetwork, weights: dict[str, torch.Tensor] | None) -> Iterator[None]:
     """With other weights in the network for a while; None: with its own."""
     own = {} if weights is None else {name: p.detach().clone() for name, p in network.trained_parameters().items()}
     load_trained(network, weights or {})

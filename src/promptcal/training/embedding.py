@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from promptcal.data import StreamedView, View
-from promptcal.models import PromptedViT, TrainedNetwork
+from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.runtime.distributed import ALONE, Group
 
 
 @torch.no_grad()
 def embed(
-    network: TrainedNetwork | PromptedViT,
+    network: DiscoveryNetwork | PromptedViT,
     view: View | StreamedView,
     images: Tensor,
     *,

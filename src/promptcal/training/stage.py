@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from promptcal.models import TrainedNetwork
+from promptcal.models import DiscoveryNetwork
 
 
 class Batch(NamedTuple):
@@ -28,7 +28,7 @@ class Stage(Protocol):
     name: str
 
     @property
-    def network(self) -> TrainedNetwork:
+    def network(self) -> DiscoveryNetwork:
         """What the optimiser moves."""
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult: ...

@@ -10,7 +10,7 @@ from promptcal.config.schema import Config
 from promptcal.data import StreamedView, View
 from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.metrics import discovery_accuracy, silhouette
-from promptcal.models import ClassifierNetwork, TrainedNetwork
+from promptcal.models import ClassifierNetwork, DiscoveryNetwork
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.embedding import embed
 
@@ -71,11 +71,11 @@ class Selector:
         first_mention = np.sort(np.unique(by_need, return_index=True)[1])
         return np.sort(by_need[first_mention][:allowed])
 
-    def look(self, network: TrainedNetwork, stage: str) -> ValidationResult:
+    def look(self, network: DiscoveryNetwork, stage: str) -> ValidationResult:
         features = embed(network, self.view, self.images, group=network.group)
         return network.group.on_first(lambda: self._judge(features, network, stage))
 
-    def _judge(self, features: Tensor, network: TrainedNetwork, stage: str) -> ValidationResult:
+    def _judge(self, features: Tensor, network: DiscoveryNetwork, stage: str) -> ValidationResult:
         if isinstance(network, ClassifierNetwork):
             clusters = network.classify(features).argmax(dim=1).cpu().numpy()
         else:

@@ -18,7 +18,7 @@ from promptcal.methods.promptcal.graph import (
     sample_negatives,
 )
 from promptcal.methods.promptcal.graph.affinity_graph import SAMPLED_ROWS, GraphSettings, select_backend
-from promptcal.models import Network, ParametricNetwork, Teacher, TokenOutput, projected_cosine
+from promptcal.models import ParametricNetwork, ProjectionNetwork, Teacher, TokenOutput, projected_cosine
 from promptcal.training.stage import Batch, StepResult
 
 
@@ -35,7 +35,9 @@ class AffinityStage:
 
     name = "affinity"
 
-    def __init__(self, network: Network, config: Config, truth: Tensor | None = None, n_known: int = 0) -> None:
+    def __init__(
+        self, network: ProjectionNetwork, config: Config, truth: Tensor | None = None, n_known: int = 0
+    ) -> None:
         self.network = network
         self.config = config
         self.truth = truth

@@ -11,7 +11,7 @@ import torch
 from promptcal.methods.base import Method, StageContext
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.warmup import WarmupStage
-from promptcal.models import Network, ParametricNetwork, PromptedViT
+from promptcal.models import ParametricNetwork, ProjectionNetwork, PromptedViT
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.stage import Stage
 
@@ -26,21 +26,21 @@ class TwoStages(Method):
     def epochs(self) -> dict[str, int]:
         return {"warmup": self.config.warmup.epochs, "affinity": self.config.affinity.epochs}
 
-    def network(self, vit: PromptedViT, n_known: int) -> Network:
+    def network(self, vit: PromptedViT, n_known: int) -> ProjectionNetwork:
         if not self.config.affinity.classifier:
-            return Network(vit, **self.head_sizes())
+            return ProjectionNetwork(vit, **self.head_sizes())
         return ParametricNetwork(vit, self.config.n_classes, **self.head_sizes())
 
-    def stage(self, name: str, network: Network, surroundings: StageContext) -> Stage:
+    def stage(self, name: str, network: ProjectionNetwork, surroundings: StageContext) -> Stage:
         if name == "warmup":
             distillation, semicl = surroundings.distillation(), self.config.warmup.semicl
             return WarmupStage(network, self.config.loss, distillation, semicl=semicl)
         if self.config.switches.prompt_head == "new":
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derive_seed(self.config.seed, "affinity", "head"))
-                network.renew_prompt_head()
+                network.reset_prompt_head()
         if isinstance(network, ParametricNetwork) and surroundings.centres is not None:
-            network.classifier.start_at(surroundings.centres())
+            network.classifier.initialize_from(surroundings.centres())
         return AffinityStage(network, self.config, surroundings.truth, surroundings.n_known)
 
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from promptcal.config.schema import LossConfig, Tokens, has_term
 from promptcal.data import View
 from promptcal.methods.losses import semi_supervised_terms
-from promptcal.models import Network, PromptedViT, projected_cosine
+from promptcal.models import ProjectionNetwork, PromptedViT, projected_cosine
 from promptcal.training.stage import Batch, PlainStage, StepResult
 
 
@@ -24,7 +24,7 @@ class Distillation:
     def weight(self, epoch: int) -> float:
         return max(0.0, self.start_weight * (1 - epoch / self.epochs))
 
-    def loss(self, network: Network, seed: int) -> Tensor:
+    def loss(self, network: ProjectionNetwork, seed: int) -> Tensor:
         """Mean squared difference of the L2-normalised class tokens on images drawn by ``seed``."""
         generator = torch.Generator().manual_seed(seed)
         images = torch.randint(len(self.view.store), (self.batch_size,), generator=generator)
@@ -44,7 +44,7 @@ class WarmupStage(PlainStage):
 
     def __init__(
         self,
-        network: Network,
+        network: ProjectionNetwork,
         loss: LossConfig,
         distillation: Distillation | None = None,
         *,
