@@ -59,8 +59,8 @@ class AffinityStage:
             return ""
         nodes = 2 * self.config.data.batch_size + settings.memory
         way = select_backend(nodes, self._graph_settings(), next(self.network.parameters()).device)
-        whence = {"sampled": f"{SAMPLED_ROWS:,} sampled rows", "rows": "the queries' rows"}
-        return f"Affinity graph of {nodes:,} nodes, its threshold from {whence.get(way, 'all rows (exact)')}"
+        rows = f"{SAMPLED_ROWS:,} sampled rows" if way == "sampled" else "all rows (exact)"
+        return f"Affinity graph of {nodes:,} nodes, its threshold from {rows}"
 
     def _graph_settings(self) -> GraphSettings:
         settings = self.config.affinity
@@ -70,8 +70,6 @@ class AffinityStage:
             settings.diffusion_steps,
             self.config.switches.threshold_diagonal,
             settings.consensus,
-            settings.threshold,
-            settings.class_share / self.config.n_classes,
         )
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
