@@ -315,7 +315,6 @@ def estimate_classes(
     labels: Any = None,
     run: str | PathLike[str] | Run | None = None,
     max_classes: int | None = None,
-    search: str | None = None,
     output: str | PathLike[str] | None = None,
     config: Config | str | PathLike[str] | None = None,
     preset: str | None = None,
@@ -336,7 +335,6 @@ def estimate_classes(
         labels: As `fit` takes them; at least two classes.
         run: A finished run whose network embeds the images; by default the backbone as it came does.
         max_classes: The most there may be; by default a tenth as many as images, at most 1,000.
-        search: brent (the default) or bisection.
         output: Folder to write class-count.json, .csv and .png to.
         config: As `fit` takes it.
         preset: Name of a preset to start from.
@@ -350,8 +348,7 @@ def estimate_classes(
     """
     if output is not None and Path(output).exists() and not Path(output).is_dir():
         raise DataError(f"the output {output} is a file; give a folder")
-    given = {"max_classes": max_classes, "search": search}
-    settings = [f"estimation.{key}={value}" for key, value in given.items() if value is not None]
+    settings = [] if max_classes is None else [f"estimation.max_classes={max_classes}"]
     image_set = ImageSet.of(images)
     problem = Problem.of(image_set, read_labels(labels, image_set))
     console = Console(stderr=True, quiet=not progress)

@@ -306,7 +306,6 @@ def estimate_classes(
     max_classes: Annotated[
         int | None, typer.Option(help="The most there may be; default: a tenth as many as images, at most 1,000.")
     ] = None,
-    search: Annotated[str | None, typer.Option(help="brent or bisection.", show_default="brent")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder to write the curves to (PNG, CSV, JSON).")] = None,
     backbone: Annotated[str | None, typer.Option(help="timm name of a ViT, as in fit.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Local weight file for the backbone.")] = None,
@@ -330,7 +329,6 @@ def estimate_classes(
         labels=labels,
         run=run,
         max_classes=max_classes,
-        search=search,
         output=output,
         backbone=backbone,
         weights=weights,

@@ -241,7 +241,6 @@ class RankStatsConfig(_OneStageConfig):
 class EstimationConfig(_Section):
     """The number of classes, where it is to be estimated (`n_classes: auto`)."""
 
-    search: Literal["brent", "bisection"] = "brent"
     max_classes: int | None = Field(None, ge=2, description="none: a tenth as many as images, at most 1,000")
     n_init: int = Field(10, ge=1, description="k-means starts for each number tried")
 

@@ -40,7 +40,6 @@ def _count(
             features,
             problem.labels[kept],
             max_classes=settings.max_classes,
-            search=settings.search,
             n_init=settings.n_init,
             max_iter=config.clustering.max_iter,
             tol=config.clustering.tol,
