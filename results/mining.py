@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.methods.promptcal.graph.affinity_graph import consensus_graph, diffuse, neighbour_graph
+from promptcal.methods.promptcal.graph.consensus import consensus_graph, neighbour_graph
+from promptcal.methods.promptcal.graph.diffusion import diffuse
 from promptcal.run.inference import Run
 
 HERE = Path(__file__).parent

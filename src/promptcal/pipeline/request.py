@@ -79,8 +79,8 @@ class FitRequest(RunRequest):
 
     ``images`` is a folder, a glob pattern, a list of image files, a uint8 array N x H x W x 3, or a Hugging Face
     `datasets.Dataset`. ``labels`` and ``truth`` are a file, a mapping path -> label, or one label per image; empty,
-    missing or -1 is unlabelled. ``preset`` may be a mapping of settings. ``config`` may be a `Config`, which is then the
-    whole configuration.
+    missing or -1 is unlabelled. ``preset`` may be a mapping of settings, ``config`` a `Config`, which is then the whole
+    configuration.
     """
 
     images: Any = field(
