@@ -229,7 +229,7 @@ def test_patterns_that_fit_nothing_are_named(photos):
 # -- tables of labels -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("suffix", ["csv", "tsv", "txt"])
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
 @pytest.mark.parametrize(
     "text",
     [

@@ -140,11 +140,6 @@ def test_reused_memory_is_overwritten_and_only_then():
         assert (first.data_ptr() == second.data_ptr()) == reuse
 
 
-def test_a_store_is_placed_where_the_work_is():
-    store = ImageStore.of(pictures(SIZES[:2]))
-    assert store.placed(torch.device("cpu")) is store
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")
 def test_threads_and_processes_decode_alike(tmp_path):
     for i, array in enumerate(pictures(SIZES)):
