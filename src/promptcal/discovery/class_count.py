@@ -133,9 +133,7 @@ def count_classes(
     """Estimate the number of classes of embeddings with some labels (-1 = unlabelled), at most ``max_classes``."""
     known = len(np.unique(labels[labels >= 0]))
     if known < 2:
-        raise LabelError(
-            "estimating the number of classes needs labelled images of at least 2 classes; label more"
-        )
+        raise LabelError("estimating the number of classes needs labelled images of at least 2 classes; label more")
     low, high = known, default_max_classes(known, len(features)) if max_classes is None else max_classes
     if not low < high <= len(features):
         raise ConfigError(
