@@ -1,25 +1,19 @@
-"""Settings: the paper's defaults, the variants, where values come from, and what is refused."""
+"""Settings: the paper's defaults, the variants, which source wins, and what is rejected."""
 
 import copy
-from importlib import resources
 from types import MappingProxyType
 
 import pytest
 import yaml
 
-from promptcal.config.schema import Config, OptimConfig, load_config, presets, validate
+from promptcal.config.names import preset_names
 from promptcal.errors import ConfigError
+from promptcal.methods import METHODS, load_config, read_config
+from promptcal.methods.promptcal.settings import PAPER, RECOMMENDED, RELEASE
 
 
 def config(*overrides, **values):
     return load_config(values={"n_classes": 10, **values}, overrides=overrides)
-
-
-def plain(settings, *keys):
-    values = settings.model_dump()
-    for key in keys:
-        values = values[key]
-    return values
 
 
 def test_defaults_are_the_published_hyper_parameters():
@@ -55,143 +49,109 @@ def test_defaults_are_the_published_hyper_parameters():
             "teacher_momentum": 0.999,
         },
         "clustering": {"n_init": 100, "max_iter": 200, "tol": 1e-4},
-        "switches": {
-            "prompt_pooling": "mean",
-            "prompt_head": "new",
-            "own_positive": "same-view",
-            "keys": "memory",
-            "negatives": "budget-minus-positives",
-            "threshold_diagonal": True,
-            "beta_ramp_epochs": 2.0,
-        },
+        "selection": {"by": "validation"},  # which needs no truth
     }
-    found = plain(config())
+    found = config().model_dump()
     for key, value in expected.items():
-        if isinstance(value, dict):
-            assert {k: found[key][k] for k in value} == value
-        else:
-            assert found[key] == value
+        assert (value if not isinstance(value, dict) else found[key] | value) == found[key]
 
 
-def test_selection_is_honest_by_default():
-    assert config().selection.by == "validation"
+def test_the_variants_select_a_recipe():
+    assert config().recipe == config("variant=recommended").recipe == RELEASE
+    assert config("variant=paper").recipe == PAPER
+    assert all(getattr(PAPER, name) != value for name, value in vars(RELEASE).items())
+    assert vars(RELEASE) == {
+        "prompt_pooling": "mean",
+        "reset_prompt_head": True,
+        "own_view_positive": True,
+        "batch_keys": False,
+        "subtract_positives": True,
+        "threshold_diagonal": True,
+        "beta_ramp_epochs": 2.0,
+    }
 
 
-PAPER = {
-    "prompt_pooling": "mean-of-normalised",
-    "prompt_head": "from-warmup",
-    "own_positive": "other-view",
-    "keys": "memory-and-batch",
-    "negatives": "whole-budget",
-    "threshold_diagonal": False,
-    "beta_ramp_epochs": 0.0,
-}
+def test_the_paper_variant_changes_no_setting_and_the_recommended_one_only_those_it_lists():
+    official = config().model_dump()
+    assert config("variant=paper").model_dump() == {**official, "variant": "paper"}
+    for section, values in RECOMMENDED.items():
+        assert official[section] != official[section] | values
+        official[section] |= values
+    assert config("variant=recommended").model_dump() == {**official, "variant": "recommended"}
 
 
-def test_the_paper_variant_turns_every_switch_and_nothing_else():
-    official, paper = plain(config()), plain(config("variant=paper"))
-    assert paper.pop("switches") == PAPER
-    assert official.pop("switches").keys() == PAPER.keys()
-    assert {**paper, "variant": "official"} == official
-
-
-@pytest.mark.parametrize("switch", PAPER)
-def test_an_explicit_switch_wins_over_the_variant(switch):
-    official = plain(config(), "switches", switch)
-    values = {"variant": "paper", "switches": {switch: official}}
-    expected = {**PAPER, switch: official}
-    assert plain(config(**values), "switches") == expected
-    assert plain(config("variant=paper", f"switches.{switch}={official}"), "switches") == expected
-
-
-RECOMMENDED = yaml.safe_load((resources.files("promptcal") / "presets/variants/recommended.yaml").read_text("utf-8"))
-
-
-def recommended_settings(found):
-    return {section: {key: plain(found, section, key) for key in keys} for section, keys in RECOMMENDED.items()}
-
-
-def test_the_recommended_variant_sets_what_its_file_says_and_nothing_else():
-    official, recommended = plain(config()), plain(config("variant=recommended"))
-    for section, keys in RECOMMENDED.items():
-        assert official[section] != recommended[section]
-        official[section] |= keys
-    assert recommended == {**official, "variant": "recommended"}
-
-
-@pytest.mark.parametrize("preset", [name for name in presets() if name != "quick"])
-def test_the_recommended_variant_stands_above_a_benchmarks_preset_and_below_what_is_asked_for(preset):
+@pytest.mark.parametrize("preset", [name for name in preset_names() if name != "quick"])
+def test_the_recommended_variant_wins_over_a_preset_and_loses_against_given_settings(preset):
     values = {"n_classes": 100, "variant": "recommended"}
-    assert recommended_settings(load_config(preset=preset, values=values)) == RECOMMENDED
-    asked = load_config(preset=preset, overrides=["affinity.quantile=0.3", "variant=recommended"], values=values)
-    assert asked.affinity.quantile == 0.3
-    assert asked.optim.lr == RECOMMENDED["optim"]["lr"]
+    found = load_config(preset=preset, values=values).model_dump()
+    assert all(found[section] == found[section] | keys for section, keys in RECOMMENDED.items())
+    given = load_config(preset=preset, overrides=["affinity.quantile=0.3", "variant=recommended"], values=values)
+    assert (given.affinity.quantile, given.optim.lr) == (0.3, RECOMMENDED["optim"]["lr"])
 
 
-def test_another_variant_than_a_files_takes_its_settings_back(written):
-    saved = load_config(preset="cifar100", values={"variant": "recommended"})
-    official = load_config(preset="cifar100")
-    assert load_config(preset="cifar100", file=written(saved.to_yaml()), overrides=["variant=official"]) == official
-    assert load_config(preset="cifar100", file=written(official.to_yaml()), overrides=["variant=recommended"]) == saved
-    assert load_config(file=written(saved.to_yaml())) == saved
-
-
-@pytest.mark.parametrize("before", ["official", "paper", "recommended"])
-@pytest.mark.parametrize("after", ["official", "paper", "recommended"])
-def test_another_variant_leaves_what_was_asked_for(written, before, after):
-    """Of a saved configuration, a file by hand or a `Config`, whatever order the overrides are in."""
-    asked = ["optim.lr=0.007", "switches.keys=memory-and-batch", "affinity.k=7", "loss.beta=0.3"]
-    saved = load_config(preset="cub", overrides=[f"variant={before}", *asked])
-    expected = load_config(preset="cub", overrides=[f"variant={after}", *asked])
-    for source in ({"file": written(saved.to_yaml())}, {"values": saved.model_dump()}):
-        found = load_config(preset="cub", **source, overrides=[f"variant={after}"])
-        if before == "paper":  # whose own value of keys this is, so it cannot be told from one asked for
-            found = load_config(
-                preset="cub", **source, overrides=[f"variant={after}", "switches.keys=memory-and-batch"]
-            )
-        assert found == expected
-    for order in (["optim.lr=0.05", f"variant={after}"], [f"variant={after}", "optim.lr=0.05"]):
-        assert load_config(preset="cub", values=saved.model_dump(), overrides=order).optim.lr == 0.05
-    by_hand = written(f"variant: {before}\noptim: {{lr: 0.02}}\naffinity: {{k: 9}}\n")
-    found = load_config(preset="cub", file=by_hand, overrides=[f"variant={after}"])
-    assert (found.optim.lr, found.affinity.k) == (0.02, 9)
-
-
-def test_a_section_given_whole_is_laid_over_the_variants():
-    found = Config(n_classes=3, variant="recommended", optim=OptimConfig(momentum=0.8))
-    assert (found.optim.lr, found.optim.momentum) == (RECOMMENDED["optim"]["lr"], 0.8)
-
-
-def test_the_recommended_variant_is_of_promptcal_only():
+def test_variants_belong_to_methods():
     assert config("variant=recommended", "method=promptcal-warmup").optim.lr == RECOMMENDED["optim"]["lr"]
-    with pytest.raises(
-        ConfigError, match="^variant=recommended is of the method promptcal; set variant=official for gcd$"
-    ):
-        config("variant=recommended", "method=gcd")
+    for method, variant in (("gcd", "recommended"), ("gcd", "paper"), ("promptcal", "Paper"), ("promptcal", [])):
+        with pytest.raises(ConfigError, match=f"^the method {method} has no variant .*; choose one of official"):
+            config(method=method, variant=variant)
 
 
 @pytest.mark.parametrize(("memory", "n_classes", "k"), [(4096, 100, 10), (4096, 200, 5), (20000, 683, 7), (8, 100, 1)])
-def test_k_is_a_quarter_of_the_memory_per_class_where_it_is_not_set(memory, n_classes, k):
+def test_k_is_a_quarter_of_the_memory_per_class_if_it_is_not_set(memory, n_classes, k):
     assert config(f"affinity.memory={memory}", n_classes=n_classes).neighbours == k
     assert config(f"affinity.memory={memory}", "affinity.k=3", n_classes=n_classes).neighbours == 3
 
 
 @pytest.mark.parametrize(
-    ("key", "meant"),
+    ("method", "key", "meant"),
     [
-        ("afinity", "affinity"),
-        ("affinity.memroy", "affinity.memory"),
-        ("optim.learning_rate", None),
-        ("switches.key", "switches.keys"),
-        ("nclasses", "n_classes"),
-        ("model.prompt", "model.prompts"),
+        ("promptcal", "afinity", "affinity"),
+        ("promptcal", "affinity.memroy", "affinity.memory"),
+        ("promptcal", "optim.learning_rate", None),
+        ("promptcal", "nclasses", "n_classes"),
+        ("promptcal", "model.prompt", "model.prompts"),
+        ("promptcal", ".k", None),
+        ("promptcal", "affinity..k", None),
+        ("gcd", "warmup", None),
+        ("gcd", "affinity", None),
     ],
 )
-def test_an_unknown_setting_is_refused_with_the_nearest_one(key, meant):
-    with pytest.raises(
-        ConfigError, match=f"there is no setting '{key}'" + (f"; did you mean '{meant}'" if meant else "")
+def test_an_unknown_setting_is_rejected_and_the_most_similar_one_named(method, key, meant):
+    name = key.partition("..")[0] + "." if ".." in key else key.partition(".")[0] if key[0] == "." else key
+    hint = f"; did you mean '{meant}'" if meant else ""
+    with pytest.raises(ConfigError, match=f"the method {method} has no setting '{name}'{hint}"):
+        config(f"{key}=1", method=method)
+
+
+# Settings of version 0.1, the method they were used with, and what the error must name.
+RENAMED = {
+    "selection.every=2": ("promptcal", "'selection.validate_every'"),
+    "switches.keys=memory": ("promptcal", "variant=paper"),
+    "data.zoom=0.5": ("promptcal", "removed"),
+    "affinity.threshold=row": ("promptcal", "removed"),
+    "affinity.class_share=0.5": ("promptcal", "removed"),
+    "affinity.keep=teacher": ("promptcal", "removed"),
+    "estimation.search=brent": ("promptcal", "removed"),
+    "gcd.epochs=3": ("gcd", "'optim.epochs'"),
+    "simgcd.epochs=3": ("simgcd", "'optim.epochs'"),
+    "orca.epochs=3": ("orca", "'optim.epochs'"),
+    "uno.epochs=3": ("uno", "'optim.epochs'"),
+    "rankstats.epochs=3": ("rankstats", "'optim.epochs'"),
+}
+
+
+@pytest.mark.parametrize("setting", RENAMED)
+def test_a_setting_of_version_0_1_is_rejected_with_its_new_name(setting, tmp_path):
+    method, named = RENAMED[setting]
+    section, _, rest = setting.partition(".")
+    key, _, value = rest.partition("=")
+    (tmp_path / "old.yaml").write_text(f"n_classes: 10\nmethod: {method}\n{section}:\n  {key}: {value}\n")
+    for load in (
+        lambda: config(setting, method=method),
+        lambda: load_config(file=tmp_path / "old.yaml"),
     ):
-        config(f"{key}=1")
+        with pytest.raises(ConfigError, match=rf"^the setting '{section}(\.{key})?' is of version 0\.1: .*{named}"):
+            load()
 
 
 @pytest.mark.parametrize(
@@ -204,6 +164,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one(key, meant):
         "n_classes=many",
         "n_classes=true",
         "n_classes=",
+        "method=3",
         "model=5",
         "model=",
         "model.backbone=7",
@@ -227,54 +188,53 @@ def test_an_unknown_setting_is_refused_with_the_nearest_one(key, meant):
         "affinity.k=0",
         "affinity.quantile=1.01",
         "affinity.teacher_momentum=-0.1",
+        "affinity.consensus=maybe",
         "selection.by=test",
-        "switches.keys=batch",
-        "switches.threshold_diagonal=maybe",
-        "variant=Paper",
         "tensorboard=3",
     ],
 )
-def test_a_wrong_value_is_refused_by_the_name_of_its_setting(override):
+def test_a_wrong_value_is_rejected_with_the_name_of_its_setting(override):
     key = override.split("=")[0]
     named = {"model.supervised_prompts": "model", "optim.lr.start": "optim.lr"}.get(key, key)
     with pytest.raises(ConfigError, match=f"the setting '{named}' is wrong: "):
         config(override)
 
 
-def test_all_wrong_settings_are_told_at_once():
-    with pytest.raises(ConfigError, match=r"'warmup.epochs' is wrong.*'affinity.k' is wrong"):
-        config("warmup.epochs=-1", "affinity.k=0")
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["warmup.epochs=-1", "affinity.k=0"], r"'warmup.epochs' is wrong.*'affinity.k' is wrong"),  # all at once
+        (["model.weights=some.pth", "model.pretrained=false"], "weights are given, so pretrained cannot be no"),
+        (["affinity.k"], r"--set takes key=value, such as affinity\.k=10"),
+        (["=5"], "--set takes key=value"),
+        ([" = 5"], "--set takes key=value"),
+        ([""], "--set takes key=value"),
+        *(
+            ([text], "is not valid YAML")
+            for text in ("affinity.k=[1", "affinity.k={", "model.weights=@x", "seed=2024-99-99", "seed=a: b")
+        ),
+        (["n_classes=auto"], "n_classes=auto needs images to estimate it"),
+        (["method=os:system"], r"^there is no method 'os:system'; choose one of promptcal, promptcal-warmup, gcd"),
+    ],
+)
+def test_wrong_settings_are_rejected_with_a_reason(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        config(*overrides)
 
 
-def test_numbers_may_be_written_as_yaml_reads_them():
+def test_numbers_may_be_written_in_any_way_of_yaml():
     found = config("optim.lr=1e-3", "optim.weight_decay=0", "tensorboard=no", "model.weights=a=b.pth", "affinity.k=")
     assert (found.optim.lr, found.optim.weight_decay, found.tensorboard) == (0.001, 0.0, False)
     assert (found.model.weights, found.affinity.k) == ("a=b.pth", None)
 
 
-@pytest.mark.parametrize("override", ["affinity.k", "=5", " = 5", ""])
-def test_an_override_without_key_or_value_is_refused(override):
-    with pytest.raises(ConfigError, match=r"--set takes key=value, such as affinity\.k=10"):
-        config(override)
-
-
-@pytest.mark.parametrize(
-    "override", ["affinity.k=[1", "affinity.k={", "model.weights=@x", "seed=2024-99-99", "seed=a: b"]
-)
-def test_an_override_that_is_no_yaml_is_refused(override):
-    with pytest.raises(ConfigError, match="is not valid YAML"):
-        config(override)
-
-
-@pytest.mark.parametrize("override", ["affinity..k=1", ".k=1", "affinity.=1"])
-def test_an_override_with_an_empty_key_is_refused(override):
-    with pytest.raises(ConfigError, match="there is no setting"):
-        config(override)
-
-
-def test_the_number_of_classes_must_be_given():
+def test_what_is_missing_is_named(tmp_path):
     with pytest.raises(ConfigError, match="the setting 'n_classes' is missing; give --n-classes"):
         load_config()
+    with pytest.raises(ConfigError, match=r"absent\.yaml does not exist; check the path"):
+        load_config(file=tmp_path / "absent.yaml")
+    with pytest.raises(ConfigError, match=r"there is no preset 'quik'; choose one of .*quick"):
+        load_config(preset="quik")
 
 
 @pytest.fixture
@@ -296,11 +256,11 @@ def written(tmp_path):
         ("a: b: c\n", "is not valid YAML"),
         ("seed: 2024-99-99\n", "is not valid YAML"),
         ("1: 2\n", "'1' is wrong"),
-        ("seed: &a {b: *a}\n", "an alias in it stands for itself"),
+        ("seed: &a {b: *a}\n", "an alias .* itself"),
         (b"\xff\xfe\x00\x01", "is not text; give a YAML file"),
     ],
 )
-def test_a_file_that_holds_no_settings_is_refused(written, content, message):
+def test_a_file_without_settings_is_rejected(written, content, message):
     with pytest.raises(ConfigError, match=message):
         load_config(file=written(content), values={"n_classes": 3})
 
@@ -313,13 +273,6 @@ def test_python_tags_in_yaml_are_not_executed(written, tmp_path):
         with pytest.raises(ConfigError, match="is not valid YAML"):
             config(f"seed={tag}")
     assert not trace.exists()
-
-
-def test_a_missing_file_and_an_unknown_preset_are_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"absent\.yaml does not exist; check the path"):
-        load_config(file=tmp_path / "absent.yaml")
-    with pytest.raises(ConfigError, match=r"there is no preset 'quik'; choose one of .*quick"):
-        load_config(preset="quik")
 
 
 def test_an_empty_file_and_a_byte_order_mark_are_no_error(written):
@@ -344,51 +297,63 @@ def test_the_later_source_wins_and_the_rest_of_a_section_stays(written):
     assert found.loss.alpha == config().loss.alpha
 
 
-def test_the_callers_values_are_left_alone():
+def test_a_given_number_of_classes_is_not_an_estimate(written):
+    file = written("n_classes: 23\nn_classes_estimated: true\n")
+    assert load_config(file=file).n_classes_estimated
+    assert not load_config(file=file, values={"n_classes": 30}).n_classes_estimated
+    assert not load_config(file=file, overrides=["n_classes=30"]).n_classes_estimated
+
+
+def test_the_callers_values_are_not_changed():
     values = {"n_classes": 3, "affinity": {"k": 5}}
     before = copy.deepcopy(values)
     assert load_config(values=MappingProxyType(values), overrides=["affinity.k=7"]).affinity.k == 7
     assert values == before
 
 
-def test_sections_that_share_a_yaml_anchor_can_be_overridden_apart(written):
+def test_sections_that_share_a_yaml_anchor_are_overridden_separately(written):
     file = written("n_classes: 3\nwarmup: &stage {epochs: 5}\naffinity: *stage\n")
     found = load_config(file=file, overrides=["warmup.epochs=9"])
     assert (found.warmup.epochs, found.affinity.epochs) == (9, 5)
 
 
-@pytest.mark.parametrize("overrides", [[], ["variant=paper"], ["affinity.k=3", "model.weights='é: #1.pth'"]])
-def test_yaml_written_reads_back_the_same(written, overrides):
+@pytest.mark.parametrize("method", METHODS.names())
+@pytest.mark.parametrize("preset", preset_names())
+def test_every_preset_with_every_method_reads_back_the_same(preset, method, written):
+    found = load_config(preset=preset, values={"n_classes": 12, "method": method})
+    assert (found.n_classes, found.method) == (12, method)
+    assert load_config(file=written(found.to_yaml())) == read_config(found.to_yaml()) == found
+
+
+@pytest.mark.parametrize("overrides", [["variant=paper"], ["affinity.k=3", "model.weights='é: #1.pth'"]])
+def test_written_yaml_reads_back_the_same(overrides):
     original = config(*overrides)
-    assert load_config(file=written(original.to_yaml())) == original
-    assert validate(yaml.safe_load(original.to_yaml())) == original
+    assert read_config(original.to_yaml()) == original
+    assert yaml.safe_load(original.to_yaml()) == original.model_dump()
 
 
-@pytest.mark.parametrize("preset", presets())
-def test_every_preset_loads_and_reads_back(preset, written):
-    found = load_config(preset=preset, values={"n_classes": 12})
-    assert found.n_classes == 12
-    assert load_config(file=written(found.to_yaml())) == found
+@pytest.mark.parametrize("method", ["promptcal", "kmeans"])
+def test_yaml_truncated_anywhere_is_rejected(method):
+    text = config(method=method).to_yaml().rstrip()
+    for length in range(len(text)):
+        with pytest.raises(ValueError, match="^it was truncated: its end marker is missing$"):
+            read_config(text[:length])
 
 
-def test_the_demos_preset_is_listed():
-    assert "quick" in presets()
+def test_a_saved_config_with_an_unknown_variant_is_rejected():
+    with pytest.raises(ConfigError, match="has no variant 'mine'"):
+        read_config(config().to_yaml().replace("variant: official", "variant: mine"))
 
 
-def test_a_config_cannot_be_changed():
+def test_a_config_is_frozen():
     with pytest.raises(Exception, match="frozen"):
         config().seed = 3
 
 
-def test_another_variant_replaces_the_switches_of_an_earlier_source(written):
-    official, paper = config(), config("variant=paper")
-    assert load_config(file=written(official.to_yaml()), overrides=["variant=paper"]) == paper
-    assert load_config(file=written(paper.to_yaml()), overrides=["variant=official"]) == official
-    kept = load_config(file=written(paper.to_yaml()), overrides=["switches.keys=memory"])
-    assert (kept.switches.keys, kept.switches.negatives) == ("memory", "whole-budget")
-
-
-def test_weights_and_no_pretraining_contradict_each_other():
-    with pytest.raises(ConfigError, match="weights are given, so pretrained cannot be no"):
-        load_config(values={"n_classes": 2}, overrides=["model.weights=some.pth", "model.pretrained=false"])
-    assert load_config(values={"n_classes": 2}).model.pretrained
+def test_the_variant_of_a_saved_configuration_cannot_be_changed(written):
+    saved = config("variant=recommended")
+    for overrides in (["variant=official"], ["optim.lr=0.1", "variant=paper"]):
+        for source in ({"file": written(saved.to_yaml())}, {"values": saved.model_dump()}):
+            with pytest.raises(ConfigError, match="with variant=recommended cannot be changed to variant="):
+                load_config(**source, overrides=overrides)
+    assert load_config(file=written(saved.to_yaml()), overrides=["variant=recommended", "seed=3"]).optim == saved.optim
