@@ -75,15 +75,13 @@ class Layers:
     def merged(self, method: MethodSettings) -> dict[str, Any]:
         """All settings for a method in one mapping; ``n_classes`` may be "auto"."""
         variant = self._chosen("variant", Config.model_fields["variant"].default)
-        if variant not in method.variants:
-            choices = ", ".join(method.variants)
-            raise ConfigError(f"the method {method.name} has no variant {variant!r}; choose one of {choices}")
+        from_variant = _variant_settings(variant, method)
         self._check_variant_of_saved(variant)
         sections = method.config_class.model_fields
         merged: dict[str, Any] = {}
         shipped = (
             {key: value for key, value in preset_settings(self.preset).items() if key in sections},
-            method.variants[variant],
+            from_variant,
             method.presets.get("", {}),
             method.presets.get(self.preset if isinstance(self.preset, str) else "", {}),
         )
@@ -119,9 +117,11 @@ def validate(values: Mapping[str, Any], method: MethodSettings) -> Config:
     if values.get("n_classes") == AUTO:
         raise ConfigError("n_classes=auto needs images to estimate it; use it with fit, or give a number")
     try:
-        return method.config_class.model_validate(dict(values))
+        config = method.config_class.model_validate(dict(values))
     except ValidationError as error:
         raise ConfigError("; ".join(_explain(e, method) for e in error.errors())) from error
+    _variant_settings(config.variant, method)
+    return config
 
 
 def parse_yaml(text: str, source: str) -> dict[str, Any]:
@@ -150,6 +150,13 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat
+
+
+def _variant_settings(variant: Any, method: MethodSettings) -> Mapping[str, Any]:
+    if not isinstance(variant, str) or variant not in method.variants:
+        choices = ", ".join(method.variants)
+        raise ConfigError(f"the method {method.name} has no variant {reprlib.repr(variant)}; choose one of {choices}")
+    return method.variants[variant]
 
 
 def _read_file(path: Path) -> dict[str, Any]:
