@@ -26,9 +26,10 @@ from promptcal.pipeline.fit import Fit
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Inductive, Problem
 from promptcal.pipeline.shared_warmup import SharedWarmup
-from promptcal.report.build import Report, ReportInputs, make_report
+from promptcal.report.build import Report, make_report
 from promptcal.report.class_count_curves import write_class_count
 from promptcal.report.figures import write_figure
+from promptcal.report.inputs import ReportInputs
 from promptcal.run.inference import Assignments, Run, RunDirectory
 from promptcal.runtime import distributed, files
 from promptcal.runtime.progress import progress_bar
@@ -404,8 +405,8 @@ def figure(
         progress: Show progress.
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
-    material = ReportInputs.of(loaded, Console(stderr=True, quiet=not progress))
-    return write_figure(name, material, None if output is None else Path(output))
+    inputs = ReportInputs.load(loaded, Console(stderr=True, quiet=not progress))
+    return write_figure(name, inputs, None if output is None else Path(output))
 
 
 def check(

@@ -1,4 +1,4 @@
-"""A finished run over files whose names and categories are as awkward as they come."""
+"""Finished runs for the exports: images and categories with awkward names, and images from an array."""
 
 from types import SimpleNamespace
 
@@ -29,7 +29,7 @@ def awkward(tmp_path_factory, small_set, quick_settings):
 
 @pytest.fixture(scope="session")
 def from_array(tmp_path_factory, small_set, quick_settings):
-    """A finished run over an array, which leaves no files to link to."""
+    """A finished run over an array: there are no files to link to."""
     images, _, labels = small_set
     return fit(
         images=images, labels=labels, n_classes=4, method="kmeans", output=tmp_path_factory.mktemp("array") / "run",

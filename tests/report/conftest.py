@@ -37,7 +37,7 @@ def hostile_report(hostile_run):
 
 @pytest.fixture(scope="session")
 def continued_run(hostile_run):
-    """The same images gone on with: half of new-2 named, two images of new-1 labelled as a known class."""
+    """A run that continues from it: half of new-2 is named, two images of new-1 are labelled as a known class."""
     found, root = hostile_run.assignments(), hostile_run.path.parent
     members = [[p for p, c in zip(found.paths, found.clusters, strict=True) if c == cluster] for cluster in range(4)]
     labels = dict.fromkeys(members[3][: len(members[3]) // 2 + 1], NAMED) | dict.fromkeys(members[2][:2], CLASSES[0])

@@ -1,4 +1,4 @@
-"""What a report says of clusters and images, against loops that do nothing clever."""
+"""Measures of clusters and images, compared with plain loops."""
 
 import math
 
@@ -40,24 +40,19 @@ def test_typical_order_is_by_confidence_then_by_the_centre(clustered):
 def test_second_best_cluster_and_its_margin(clustered):
     points, clusters, _ = clustered
     centres = measures.unit_centres(points, clusters, 5)
-    found = measures.alternatives(points @ centres.T, clusters, centres)
+    found = measures.second_best(points @ centres.T, clusters, centres)
     for i, point in enumerate(points):
         to = {c: cosine(point, centre(points, clusters, c)) for c in range(4)}
         second = max((c for c in to if c != clusters[i]), key=to.__getitem__)
         assert found.clusters[i] == second
         assert found.margins[i] == pytest.approx(to[clusters[i]] - to[second], abs=1e-5)
-
-
-def test_a_single_cluster_has_no_second_best(clustered):
-    points, _, _ = clustered
     alone = np.zeros(60, dtype=int)
     centres = measures.unit_centres(points, alone, 2)
-    found = measures.alternatives(points @ centres.T, alone, centres)
-    assert np.isposinf(found.margins).all()
+    assert np.isposinf(measures.second_best(points @ centres.T, alone, centres).margins).all()
 
 
-def test_the_doubt_margin_is_where_the_second_share_is_half_of_the_first():
-    margin = measures.doubt_margin(0.07)
+def test_at_the_doubtful_margin_the_second_probability_is_half_of_the_first():
+    margin = measures.doubtful_margin(0.07)
     own, second = math.exp(0.8 / 0.07), math.exp((0.8 - margin) / 0.07)
     assert second / own == pytest.approx(0.5)
 
@@ -99,7 +94,7 @@ def test_confusion_counts_unlabelled_images_and_puts_matches_on_the_diagonal():
             expected[found.classes.index(t), found.clusters.index(c)] += 1
     assert np.array_equal(found.counts, expected)
     assert found.counts.sum() == 8
-    assert found.stands_for == [0, 1, 2, 3]
+    assert found.matched_rows == [0, 1, 2, 3]
     fewer = measures.confusion(truth, np.minimum(clusters, 2), labelled, ["cat", "dog"], 3)
-    assert fewer.stands_for == [0, 1, 2]  # no cluster stands for yak: all of it is confused with emu, the more frequent
+    assert fewer.matched_rows == [0, 1, 2]  # no cluster matches yak, the less frequent class
     assert measures.confusion([None], np.array([0]), np.array([False]), ["cat"], 2) is None

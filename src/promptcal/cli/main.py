@@ -26,9 +26,9 @@ from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCAL
 from promptcal.experiments.jobs import Job, State
 from promptcal.experiments.table_report import show as show_summary
 from promptcal.experiments.tables import TableListing, TableReport
-from promptcal.exporters import FORMS
+from promptcal.exporters import FORMATS
+from promptcal.report import FIGURE_NAMES
 from promptcal.report.class_count_curves import class_count_table
-from promptcal.report.figures import FIGURES
 from promptcal.run.inference import Assignments, Run
 from promptcal.runtime import distributed
 from promptcal.runtime.interrupts import StopRequest
@@ -282,7 +282,7 @@ def evaluate(
 def export(
     run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
     to: Annotated[
-        str, typer.Option(help=f"Form: {'; '.join(f'{name}, {form.what}' for name, form in FORMS.items())}.")
+        str, typer.Option(help=f"Form: {'; '.join(f'{name}, {format}' for name, format in FORMATS.items())}.")
     ],
     output: Annotated[Path, typer.Option(help="File or folder to write; must not exist yet.")],
     copy: Annotated[bool, typer.Option("--copy", help="Copy images instead of linking to them.")] = False,
@@ -373,7 +373,7 @@ def report(
 
 @app.command()
 def figure(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(FIGURES)}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(FIGURE_NAMES)}.")],
     run: Annotated[Path, typer.Argument(help="Run directory of a finished fit.")],
     output: Annotated[
         Path | None,

@@ -31,7 +31,7 @@ from promptcal.discovery.partition import (
     classifier_probabilities,
 )
 from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunError
-from promptcal.exporters.tables import write_parquet_if_possible
+from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods import StageContext, method_of
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.warmup import Distillation
@@ -42,8 +42,8 @@ from promptcal.pipeline.problem import Inductive, Problem
 from promptcal.pipeline.shared_warmup import WARMUP, SharedWarmup
 from promptcal.report.attention_panels import Examples, choose_examples
 from promptcal.report.class_count_curves import write_class_count
-from promptcal.report.sheets import write_sheets
-from promptcal.report.thumbnails import chosen_images, make_thumbnails
+from promptcal.report.contact_sheets import write_contact_sheets
+from promptcal.report.thumbnails import make_thumbnails, select_images
 from promptcal.run.inference import (
     Assignments,
     RunDirectory,
@@ -608,7 +608,7 @@ class Fit:
         files.write_safetensors(directory.centres_file, {"centres": partition.centres, **columns})
         files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features.cpu().numpy()))
         files.write_text(directory.assignments_file, assignments.to_csv())
-        write_parquet_if_possible(directory.assignments_parquet_file, assignments.table())
+        write_parquet_if_installed(directory.assignments_parquet_file, assignments.table())
         self.calibration.write(directory.calibration_file)
         held_out = [name for name, label in zip(assignments.paths, self.held_out, strict=True) if label >= 0]
         files.write_json(directory.held_out_file, held_out)
@@ -616,7 +616,7 @@ class Fit:
             changes = self.earlier.changes(assignments)
             changes.write(directory.changes_file, directory.changes_summary_file)
             self.results["changes"] = changes.summary()
-        write_sheets(directory.sheets_folder, store, assignments)
+        write_contact_sheets(directory.sheets_folder, store, assignments)
         self._keep_for_reports(store, assignments)
         protocol = "transductive" if self.problem.inductive is None else "inductive"
         self.results |= {"method": self.config.method, "protocol": protocol}
@@ -639,7 +639,7 @@ class Fit:
 
     def _keep_for_reports(self, store: ImageStore | StreamedImages, assignments: Assignments) -> None:
         """Small pictures, a few examples as the network sees them, and the truth: a report needs no image folder."""
-        shown = chosen_images(assignments)
+        shown = select_images(assignments)
         with progress_bar(self.console) as bar:
             task = bar.add_task("thumbnails", total=len(shown), note="")
             thumbnails = make_thumbnails(store, shown, on_progress=lambda done: bar.update(task, completed=done))
@@ -647,7 +647,7 @@ class Fit:
         chosen = choose_examples(assignments)
         if len(chosen):
             views = next(iter(self.view.centres(torch.from_numpy(chosen), len(chosen))))
-            Examples.seen(views, chosen, self.view.normalise).write(self.directory.examples_file)
+            Examples.from_views(views, chosen, self.view.normalise).write(self.directory.examples_file)
         if self.problem.truth is not None:
             self.directory.write_truth(self.problem.images.names, self.problem.truth)
 

@@ -1,1 +1,3 @@
-"""Pictures of what was found."""
+"""The HTML report of a run, and its figures. Importing this package loads no numerical library."""
+
+FIGURE_NAMES = ("tsne", "confusion", "attention", "neighbours", "curves")

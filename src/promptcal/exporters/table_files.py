@@ -1,4 +1,4 @@
-"""Assignments and embeddings as tables: CSV, and parquet where pyarrow is installed."""
+"""Assignments and embeddings as tables: CSV, or parquet if pyarrow is installed."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from promptcal.runtime.arrays import read_array
 
 
 def write_table(run: Run, output: Path) -> None:
-    """The assignments; parquet if the output is named so, else CSV."""
+    """Write the assignments: parquet if the output ends in .parquet, else CSV."""
     if output.suffix.lower() == ".parquet":
         _require_pyarrow()
         write_parquet(output, run.assignments().table())
@@ -21,7 +21,7 @@ def write_table(run: Run, output: Path) -> None:
 
 
 def write_embeddings(run: Run, output: Path) -> None:
-    """Parquet: path, cluster, name and the embedding of each image."""
+    """Write path, cluster, name and embedding of each image as parquet."""
     pyarrow = _require_pyarrow()
     try:
         run.directory.verify_checksum(run.directory.embeddings_file)
@@ -30,14 +30,14 @@ def write_embeddings(run: Run, output: Path) -> None:
         raise RunError(f"{run.directory.embeddings_file} cannot be read ({error}); fit again") from error
     table = run.assignments().table()
     if embeddings.ndim != 2 or len(embeddings) != len(table["path"]) or embeddings.dtype.kind != "f":
-        raise RunError(f"{run.directory.embeddings_file} does not fit its run; fit again")
+        raise RunError(f"{run.directory.embeddings_file} does not belong to its run; fit again")
     flat = pyarrow.array(embeddings.astype(np.float32).reshape(-1))
     rows = pyarrow.FixedSizeListArray.from_arrays(flat, embeddings.shape[1])
     write_parquet(output, {**{name: table[name] for name in ("path", "cluster", "name")}, "embedding": rows})
 
 
-def write_parquet_if_possible(path: Path, columns: dict[str, Any]) -> None:
-    """Beside a CSV that has the same: nothing where pyarrow is absent."""
+def write_parquet_if_installed(path: Path, columns: dict[str, Any]) -> None:
+    """Write nothing if pyarrow is not installed."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
