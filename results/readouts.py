@@ -22,7 +22,7 @@ from promptcal.data import StreamedView, View
 from promptcal.data.benchmarks import benchmark
 from promptcal.data.loading import read, view_of
 from promptcal.discovery import SemiSupervisedKMeans
-from promptcal.models import Network, ParametricNetwork
+from promptcal.models import ParametricNetwork, ProjectionNetwork
 from promptcal.pipeline.problem import Problem
 from promptcal.run.inference import RunDirectory, build_network, stored_side
 from promptcal.runtime.device import choose_device, choose_dtype, device_context
@@ -34,7 +34,7 @@ HERE = Path(__file__).parent
 
 
 @torch.no_grad()
-def tokens_of(network: Network, view: View | StreamedView, n: int) -> dict[str, Tensor]:
+def tokens_of(network: ProjectionNetwork, view: View | StreamedView, n: int) -> dict[str, Tensor]:
     """The embeddings of every image: the class token, its mean with the mirror image's, both tokens."""
     parts, mirrored = [], []
     for views in view.centres(torch.arange(n), 512):
@@ -57,7 +57,7 @@ def readouts(
     found: dict[str, list[dict[str, float]]] = {}
     with device_context(device, choose_dtype(config.precision, device)):
         network = build_network(config, len(problem.classes), pretrained=True).to(device)
-        assert isinstance(network, Network)
+        assert isinstance(network, ProjectionNetwork)
         network.vit.set_compute_dtype(choose_dtype(config.precision, device))
         resize = stored_side(config, network.vit)
         store, _, _ = read(

@@ -25,8 +25,8 @@ from promptcal.methods.rankstats import RankStatsNetwork
 from promptcal.models import PromptedViT
 from promptcal.pipeline.previous_run import Changes, PreviousRun, numbering
 from promptcal.report.attention_panels import Examples, attention_maps
-from promptcal.report.inputs import ReportInputs
 from promptcal.report.page_data import cluster_records
+from promptcal.report.report_inputs import ReportInputs
 from promptcal.run.inference import Assignments, Run
 from promptcal.training.loop import Loop
 
@@ -209,16 +209,16 @@ def test_the_report_knows_which_categories_are_known(first, second):
 
 def test_attention_is_that_of_the_run_before_and_of_the_stage_trained_now(first, second, tmp_path):
     examples = Examples.read(second.directory.examples_file)
-    maps = attention_maps(Run(second.path, "cpu"), examples)
+    maps = attention_maps(Run(second.path, "cpu"), second.directory.results(), examples)
     assert (maps.steps, maps.missing) == (["pretrained", "previous run", "after stage 2"], "")
-    before = attention_maps(Run(first.run.path, "cpu"), examples)
+    before = attention_maps(Run(first.run.path, "cpu"), first.run.directory.results(), examples)
     assert before.steps == ["pretrained", "after stage 1", "after stage 2"]
     assert np.allclose(maps.maps[:, :2], before.maps[:, ::2], atol=1e-6)
     assert np.abs(maps.maps[:, 2] - maps.maps[:, 1]).max() > 1e-6
     alone = shutil.copytree(second.path, tmp_path / "run")
     info = json.loads((alone / "run.json").read_text())
     (alone / "run.json").write_text(json.dumps(info | {"started_from": str(tmp_path / "gone")}))
-    maps = attention_maps(Run(alone, "cpu"), examples)
+    maps = attention_maps(Run(alone, "cpu"), second.directory.results(), examples)
     assert maps.steps == ["pretrained", "after stage 2"]
     assert "The maps of the previous run are missing" in maps.missing
 
@@ -432,7 +432,7 @@ def test_a_classifier_takes_rows_over_one_by_one():
     network = RankStatsNetwork(vit, config)
     fresh = {k: v.clone() for k, v in network.state_dict().items()}
     state = {k: torch.randn(4 if "classifier" in k else v.shape[0], *v.shape[1:]) for k, v in fresh.items()}
-    network.take_over(state, [3, -1, 0, 2, -1])
+    network.load_reordered(state, [3, -1, 0, 2, -1])
     for name, value in network.state_dict().items():
         if "classifier" in name:
             expected = torch.stack([state[name][3], fresh[name][1], state[name][0], state[name][2], fresh[name][4]])

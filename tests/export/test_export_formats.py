@@ -17,7 +17,6 @@ from promptcal import exporters
 from promptcal.api import export, fit
 from promptcal.data import ImageSet
 from promptcal.errors import DataError, RunError
-from promptcal.run.inference import Run
 
 
 def digests(folder):
@@ -34,8 +33,8 @@ def test_assignments_have_the_second_choice_in_the_last_columns(awkward):
     assert list(rows[0]) == [
         "path", "cluster", "name", "kind", "confidence", "labelled", "second", "second_confidence",
     ]  # fmt: skip
-    centres = awkward.run.centres.numpy()
-    cosines = features @ (centres / np.linalg.norm(centres, axis=1, keepdims=True)).T
+    centroids = awkward.run.centroids.numpy()
+    cosines = features @ (centroids / np.linalg.norm(centroids, axis=1, keepdims=True)).T
     temperature = awkward.run.calibration.temperature
     for row, own in zip(rows, cosines, strict=True):
         shares = np.exp(own / temperature) / np.exp(own / temperature).sum()
@@ -67,28 +66,6 @@ def test_parquet_is_the_same_table(awkward):
     assert table["path"] == [r["path"] for r in rows]
     assert table["labelled"] == [r["labelled"] == "yes" for r in rows]
     assert np.allclose(table["second_confidence"], [float(r["second_confidence"]) for r in rows], atol=1e-4)
-
-
-def test_an_older_run_without_the_new_columns_is_read(awkward, tmp_path):
-    rows = rows_of(awkward.run)
-    older = tmp_path / "older"
-    older.mkdir()
-    info = json.loads((awkward.run.path / "run.json").read_text())
-    for key in ("folder", "sha256"):
-        info.pop(key)
-    (older / "run.json").write_text(json.dumps(info))
-    (older / "config.yaml").write_text((awkward.run.path / "config.yaml").read_text())
-    columns = ["path", "cluster", "name", "kind", "confidence", "labelled"]
-    with (older / "assignments.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([columns, *([row[c] for c in columns] for row in rows)])
-    found = Run(older).assignments()
-    assert found.clusters.tolist() == [int(r["cluster"]) for r in rows]
-    assert set(found.second.tolist()) == {-1}
-    export(run=older, to="folders", output=tmp_path / "sorted", progress=False)
-    assert len(list((tmp_path / "sorted").rglob("*.png"))) == 48
-    export(run=older, to="csv", output=tmp_path / "table.csv")
-    with (tmp_path / "table.csv").open(newline="", encoding="utf-8") as file:
-        assert {r["second"] for r in csv.DictReader(file)} == {""}
 
 
 @pytest.mark.parametrize("copy", [False, True])
@@ -164,16 +141,16 @@ def test_embeddings_and_table_as_parquet(from_array, tmp_path):
 
 @pytest.mark.parametrize("to", ["folders", "huggingface", "fiftyone-json", "coco"])
 def test_images_from_an_array_have_no_files_to_export(to, from_array, tmp_path):
-    with pytest.raises(DataError, match="did not come from files"):
+    with pytest.raises(DataError, match="are not files"):
         export(run=from_array, to=to, output=tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_files_listed_relative_to_where_the_fit_ran_are_found(awkward, quick_settings, tmp_path, monkeypatch):
+def test_files_listed_relative_to_where_the_fit_ran_are_found(awkward, common_settings, tmp_path, monkeypatch):
     monkeypatch.chdir(awkward.images)
     run = fit(
         images=awkward.names, labels=awkward.labels, n_classes=4, method="kmeans", output=tmp_path / "run",
-        overrides=quick_settings, progress=False,
+        overrides=common_settings, progress=False,
     )  # fmt: skip
     monkeypatch.chdir("/")
     assert run.image_files() == [awkward.images / n for n in awkward.names]
@@ -206,7 +183,7 @@ def test_an_image_that_is_gone_leaves_no_half_export(awkward, tmp_path):
     content = gone.read_bytes()
     gone.unlink()
     try:
-        with pytest.raises(DataError, match=f"{gone.name} is no longer there"):
+        with pytest.raises(DataError, match=f"{gone.name} does not exist any more"):
             export(run=awkward.run, to="folders", output=tmp_path / "sorted", progress=False)
     finally:
         gone.write_bytes(content)

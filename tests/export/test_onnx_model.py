@@ -15,14 +15,17 @@ from promptcal.exporters.onnx_model import preprocess
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
-@pytest.fixture(scope="module", params=["promptcal", "uno"])
-def exported(request, small_set, quick_settings, tmp_path_factory):
+@pytest.fixture(
+    scope="module", params=[("promptcal", "warmup.epochs=1", "affinity.epochs=0"), ("uno", "optim.epochs=1")]
+)
+def exported(request, small_set, common_settings, tmp_path_factory):
     """A network with prompts that is clustered, and one with a classifier; both are trained a little."""
-    folder = tmp_path_factory.mktemp(request.param)
+    method, *epochs = request.param
+    folder = tmp_path_factory.mktemp(method)
     images, _, labels = small_set
     run = fit(
-        images=images, labels=labels, n_classes=4, method=request.param, output=folder / "run", progress=False,
-        overrides=[*quick_settings, "warmup.epochs=1", "affinity.epochs=0", "tensorboard=false"],
+        images=images, labels=labels, n_classes=4, method=method, output=folder / "run", progress=False,
+        overrides=[*common_settings, *epochs, "tensorboard=false"],
     )  # fmt: skip
     path = export(run=run, to="onnx", output=folder / "net.onnx", progress=False)
     return run, path, onnxruntime.InferenceSession(path)
@@ -48,7 +51,7 @@ def test_it_agrees_with_predict_for_any_number_of_images(exported, n):
 def test_the_input_is_the_centre_of_the_resized_image(exported):
     """Square images of the stored size: the plain centre crop, pixel for pixel."""
     run, _, _ = exported
-    side, resize = run.network.vit.preprocessing.image_size, run.info["resize"]
+    side, resize = run.network.vit.preprocessing.image_size, run.info.resize
     image = np.random.default_rng(0).integers(0, 256, (1, resize, resize, 3), dtype=np.uint8)
     start = round((resize - side) / 2)
     crop = image[0, start : start + side, start : start + side].transpose(2, 0, 1)

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from hostile import CLASSES, HOSTILE_FILES, LONG, NAMED, page_data, unpacked
 
-from promptcal import api
+from promptcal import make_report
 
 By = pytest.importorskip("selenium.webdriver.common.by").By
 ActionChains = pytest.importorskip("selenium.webdriver").ActionChains
@@ -23,7 +23,7 @@ def page(browser, hostile_report):
 
 @pytest.fixture
 def continued_page(browser, continued_run):
-    yield from opened(browser, api.report(run=continued_run, progress=False))
+    yield from opened(browser, make_report(run=continued_run, progress=False))
 
 
 def opened(browser, report):
@@ -186,7 +186,7 @@ def test_the_viewer_shows_the_image_its_neighbours_and_its_path(page, data, host
     first = until(lambda: all_of(page, "#gallery .thumb"))[0]
     path = first.get_attribute("title")
     first.click()
-    assert one(page, "#viewer-path").text == f"{hostile_run.info['root']}/{path}"
+    assert one(page, "#viewer-path").text == f"{hostile_run.info.root}/{path}"
     near = all_of(page, "#viewer .near .thumb")
     at = data["images"]["paths"].index(path)
     place = list(unpacked(data["images"]["shown"])).index(at)
@@ -211,7 +211,7 @@ def test_the_viewer_links_to_the_image_file(page, data, hostile_run):
         one(page, f".card .thumb[data-thumb='{data['images']['paths'].index(name)}']").click()
         address = urlsplit(one(page, "#open-file").get_attribute("href"))
         assert (address.scheme, address.netloc, address.query, address.fragment) == ("file", "", "", "")
-        assert unquote(address.path) == f"{hostile_run.info['folder']}/{name}"
+        assert unquote(address.path) == f"{hostile_run.info.folder}/{name}"
         assert Path(unquote(address.path)).is_file()
         one(page, "#close-viewer").click()
 

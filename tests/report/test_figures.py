@@ -9,8 +9,8 @@ from PIL import Image
 from rich.console import Console
 
 from promptcal.report import FIGURE_NAMES, figures
-from promptcal.report.inputs import ReportInputs
-from promptcal.run.inference import Run
+from promptcal.report.report_inputs import ReportInputs
+from promptcal.run import Run
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_an_error_is_one_sentence(promptcal, hostile_run, tmp_path):
     (copy / "metrics.jsonl").unlink()
     for arguments, said in (
         (["confusion", copy], "promptcal evaluate"),
-        (["attention", copy], "fit again"),
+        (["attention", copy], "no unlabelled images"),
         (["curves", copy], "no epoch records"),
         (["pie", copy], "choose one of tsne"),
         (["tsne", copy, "--output", tmp_path / "map.gif"], "must end in .png"),

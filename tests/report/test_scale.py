@@ -1,6 +1,5 @@
 """A report of 10,000 images: small enough to send, quick enough to use."""
 
-import json
 import time
 
 import numpy as np
@@ -8,9 +7,11 @@ import pytest
 from PIL import Image, ImageFilter
 
 from promptcal import make_report
-from promptcal.config.schema import load_config
+from promptcal.discovery.calibration import Calibration
+from promptcal.methods import load_config
 from promptcal.report.thumbnails import make_thumbnails, select_images
-from promptcal.run.inference import Assignments, RunDirectory, category_names
+from promptcal.run import Assignments, RunDirectory, RunInfo, RunResults
+from promptcal.run.assignments import category_names
 from promptcal.runtime.files import write_csv
 
 N, CLASSES, KNOWN, DIM = 10_000, 100, 60, 384
@@ -53,12 +54,11 @@ def large_run(tmp_path_factory):
     directory.assignments_file.write_text(assignments.to_csv(), encoding="utf-8")
     config = load_config(values={"n_classes": CLASSES})
     directory.config_file.write_text(config.to_yaml(), encoding="utf-8")
-    directory.results_file.write_text(json.dumps({"method": "promptcal", "seconds": 5000.0}))
+    RunResults(method="promptcal", seconds=5000.0).write(directory.results_file)
+    Calibration(temperature=0.1).write(directory.calibration_file)
     write_csv(directory.truth_file, ["path", "label"], [(p, f"true {t}") for p, t in zip(paths, truth, strict=True)])
     make_thumbnails(Scenes(), select_images(assignments)).write(directory.thumbnails_folder)
-    directory.write_info(
-        {"status": "finished", "root": None, "known_classes": classes, "categories": names, "resize": 256}
-    )
+    RunInfo(status="finished", known_classes=classes, categories=names, resize=256).write(directory.info_file)
     return directory
 
 

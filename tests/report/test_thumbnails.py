@@ -5,9 +5,10 @@ import pytest
 
 from promptcal.data import ImageStore, embedded_set
 from promptcal.data.images import UnreadableImage
+from promptcal.errors import RunError
 from promptcal.report import thumbnails
 from promptcal.report.thumbnails import Thumbnails, make_thumbnails, select_images
-from promptcal.run.inference import Assignments
+from promptcal.run import Assignments
 
 
 class Plain:
@@ -29,7 +30,7 @@ class Plain:
 def test_every_tile_shows_its_image_and_survives_the_disk(tmp_path):
     store, order = Plain(230), np.random.default_rng(1).permutation(230)
     make_thumbnails(store, order).write(tmp_path)
-    read = Thumbnails.read(tmp_path)
+    read = Thumbnails.read(tmp_path, 230)
     assert len(read.sheets) == 3
     assert np.array_equal(read.images, order)
     for position, image in enumerate(order):
@@ -37,7 +38,9 @@ def test_every_tile_shows_its_image_and_survives_the_disk(tmp_path):
         assert tile.shape == (read.side, read.side, 3)
         # up to the border: neighbours of other colours do not bleed in
         assert np.abs(tile - store.colours[image]).max() < 14
-    assert Thumbnails.read(tmp_path / "nowhere") is None
+    for folder, n_images in ((tmp_path / "nowhere", 230), (tmp_path, 229)):
+        with pytest.raises(RunError, match=r"index\.json"):
+            Thumbnails.read(folder, n_images)
 
 
 def test_a_tile_is_the_centre_square_of_a_real_image():

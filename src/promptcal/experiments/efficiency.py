@@ -18,10 +18,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from promptcal._version import __version__
-from promptcal.config.schema import Config, load_config
+from promptcal.config import Config
 from promptcal.errors import RunError
 from promptcal.experiments.definition import Stage
 from promptcal.experiments.jobs import Outcome, RunOptions, State, flat, job_name
+from promptcal.methods import load_config
 from promptcal.models import PromptedViT
 from promptcal.runtime import files
 from promptcal.runtime.device import choose_device

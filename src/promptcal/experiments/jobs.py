@@ -13,10 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from promptcal.config.schema import Config, load_config
+from promptcal.config import Config
 from promptcal.data.benchmarks import default_root, setup
 from promptcal.errors import RunError
 from promptcal.experiments.definition import Stage, keys_of_rows
+from promptcal.methods import load_config
 from promptcal.run.inference import RunDirectory
 
 _NAME_LENGTH = 60  # of the settings in a directory's name; the hash tells longer ones apart

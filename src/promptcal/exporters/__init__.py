@@ -16,7 +16,7 @@ from promptcal.runtime.progress import progress_bar
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from promptcal.run.inference import Run
+    from promptcal.run import Run
 
 __all__ = ["FORMATS", "ExportFormat", "export_run"]
 
@@ -93,7 +93,7 @@ def _check_output(run: Run, chosen: ExportFormat, output: Path) -> None:
             raise RunError(f"the folder {output} is not empty; choose another --output")
     elif output.exists() or output.is_symlink():
         raise RunError(f"{output} exists already; choose another --output")
-    root = run.info.get("root")
+    root = run.info.root
     if chosen.is_folder and root is not None and output.resolve().is_relative_to(Path(root).resolve()):
         raise RunError(
             f"the output {output} is inside the image folder, where its images would count as new ones; "

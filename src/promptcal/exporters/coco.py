@@ -7,7 +7,7 @@ from promptcal._version import __version__
 from promptcal.data.decoding import open_image
 from promptcal.errors import DataError
 from promptcal.exporters.folders import Progress
-from promptcal.run.inference import Run
+from promptcal.run import Run
 from promptcal.runtime import files
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from promptcal.errors import RunError
 from promptcal.exporters.naming import file_names, folder_names
-from promptcal.run.inference import Assignments, Run
+from promptcal.run import Assignments, Run
 from promptcal.runtime import files
 
 Progress = Callable[[int], None]

@@ -1,6 +1,6 @@
 """One ONNX file that computes what `predict` computes from cropped images. It is compared with PyTorch when written.
 
-Prompts, normalisation, centres or classifier, and temperature are part of the file. The preprocessing that the caller
+Prompts, normalisation, centroids or classifier, and temperature are part of the file. The preprocessing that the caller
 must do is in a JSON file next to it: upright RGB, shorter side resized (bicubic), centre crop, values 0 to 255 as
 float32.
 """
@@ -23,16 +23,16 @@ from promptcal._version import __version__
 from promptcal.data import ImageSet, View, embedded_set
 from promptcal.data.store import decode
 from promptcal.data.views import Normalise
-from promptcal.discovery.partition import centre_cosines, nearest_centres
+from promptcal.discovery.partition import centroid_cosines
 from promptcal.errors import RunError
-from promptcal.models import ClassifierNetwork
-from promptcal.run.inference import Run
+from promptcal.run import Run
 from promptcal.runtime import files
 
 OUTPUTS = ("embedding", "scores", "probabilities", "cluster", "similarity")
 _TOLERANCE = 1e-3  # a larger difference is no rounding error
 _N_CHECKED_IMAGES = 16
 _OPSET = 18
+_SCORES = {"cosines": "cosines with the centroids", "outputs": "outputs of the classifier"}
 _MAX_BATCH_SIZE = 2**20  # torch 2.6 requires a limit
 
 
@@ -41,31 +41,27 @@ class InferenceModule(nn.Module):
 
     scale: Tensor
     shift: Tensor
-    centres: Tensor
+    centroids: Tensor
     columns: Tensor
 
     def __init__(self, run: Run) -> None:
         super().__init__()
         self.network = run.network
         self.network.vit.set_compute_dtype(torch.float32)
+        self.assignment = run.assignment
         self.temperature = run.calibration.temperature
         _, mean, std = run.network.vit.preprocessing
         normalise = Normalise(mean, std, torch.device("cpu"))
         self.register_buffer("scale", normalise.scale)
         self.register_buffer("shift", normalise.shift)
-        self.register_buffer("centres", run.centres)
-        if isinstance(run.network, ClassifierNetwork):
-            self.register_buffer("columns", run.columns)
+        self.register_buffer("centroids", run.centroids)
+        self.register_buffer("columns", run.columns)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         embedding = F.normalize(self.network.vit(pixels * self.scale + self.shift).cls.float(), dim=1)
-        cosines = centre_cosines(embedding, self.centres)
-        if isinstance(self.network, ClassifierNetwork):
-            scores = self.network.classify(embedding).index_select(1, self.columns)
-            cluster = scores.argmax(dim=1)
-        else:
-            scores, cluster = cosines, nearest_centres(embedding, self.centres)
-        similarity = cosines.max(dim=1).values
+        scores = self.assignment.scores(embedding, self.centroids, self.columns)
+        cluster = self.assignment.choose(embedding, scores, self.centroids)
+        similarity = centroid_cosines(embedding, self.centroids).max(dim=1).values
         return embedding, scores, torch.softmax(scores / self.temperature, dim=1), cluster, similarity
 
 
@@ -161,7 +157,7 @@ def run_onnx(path: Path, pixels: np.ndarray) -> dict[str, np.ndarray]:
 
 def preprocess(run: Run, images: Any) -> np.ndarray:
     """The input of the ONNX file for these images: upright, resized and cropped as in `predict`."""
-    side, resize = run.network.vit.preprocessing.image_size, run.info["resize"]
+    side, resize = run.network.vit.preprocessing.image_size, run.info.resize
     store, kept, _ = decode(ImageSet.of(images), resize)
     view = View(store, side, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), resize=resize)
     return torch.round(255 * view.centre(torch.arange(len(kept)))).numpy()
@@ -177,7 +173,7 @@ def _description(run: Run, differences: dict[str, float]) -> dict[str, Any]:
             "type": "float32",
             "preprocessing": [
                 "RGB, rotated upright by the EXIF tag",
-                f"shorter side resized to {run.info['resize']} pixels (bicubic, antialiased; the longer side rounded "
+                f"shorter side resized to {run.info.resize} pixels (bicubic, antialiased; the longer side rounded "
                 "down)",
                 f"centre crop of {side} x {side}",
                 "values 0 to 255, channels first; normalisation is part of the network",
@@ -186,12 +182,10 @@ def _description(run: Run, differences: dict[str, float]) -> dict[str, Any]:
         },
         "outputs": {
             "embedding": "L2-normalised class token",
-            "scores": "classifier's outputs"
-            if isinstance(run.network, ClassifierNetwork)
-            else "cosines with the centres",
+            "scores": _SCORES[run.assignment.score_kind],
             "probabilities": "softmax of the scores at the calibrated temperature",
             "cluster": "number of the category",
-            "similarity": "cosine with the nearest centre; below the threshold the image is none of these categories",
+            "similarity": "cosine with the nearest centroid; below the threshold the image is none of these categories",
         },
         "categories": run.names,
         "known": run.known,

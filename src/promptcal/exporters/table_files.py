@@ -3,12 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from promptcal.errors import RunError
-from promptcal.run.inference import Run
+from promptcal.run import Run
 from promptcal.runtime import files
-from promptcal.runtime.arrays import read_array
 
 
 def write_table(run: Run, output: Path) -> None:
@@ -23,16 +20,8 @@ def write_table(run: Run, output: Path) -> None:
 def write_embeddings(run: Run, output: Path) -> None:
     """Write path, cluster, name and embedding of each image as parquet."""
     pyarrow = _require_pyarrow()
-    try:
-        run.directory.verify_checksum(run.directory.embeddings_file)
-        embeddings = read_array(run.directory.embeddings_file)
-    except (OSError, ValueError) as error:
-        raise RunError(f"{run.directory.embeddings_file} cannot be read ({error}); fit again") from error
-    table = run.assignments().table()
-    if embeddings.ndim != 2 or len(embeddings) != len(table["path"]) or embeddings.dtype.kind != "f":
-        raise RunError(f"{run.directory.embeddings_file} does not belong to its run; fit again")
-    flat = pyarrow.array(embeddings.astype(np.float32).reshape(-1))
-    rows = pyarrow.FixedSizeListArray.from_arrays(flat, embeddings.shape[1])
+    embeddings, table = run.embeddings(), run.assignments().table()
+    rows = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(embeddings.reshape(-1)), embeddings.shape[1])
     write_parquet(output, {**{name: table[name] for name in ("path", "cluster", "name")}, "embedding": rows})
 
 

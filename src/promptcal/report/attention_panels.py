@@ -1,7 +1,6 @@
 """Attention maps of a few images: of the pretrained backbone, then after each stage."""
 
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +11,13 @@ from PIL import Image
 from torch import Tensor
 
 from promptcal.data.views import Normalise
-from promptcal.errors import PromptCALError, RunError
-from promptcal.methods import method_of
+from promptcal.errors import PromptCALError
 from promptcal.models import PromptedViT
 from promptcal.models.attention import class_attention, has_class_attention, patch_grid
 from promptcal.report.array_files import write_arrays
-from promptcal.run.inference import Assignments, Run, build_network
+from promptcal.run import Assignments, Run, RunResults
 from promptcal.runtime.arrays import read_arrays
+from promptcal.runtime.json_model import damaged
 from promptcal.training.checkpoints import Checkpoints
 
 N_EXAMPLES = 12
@@ -42,15 +41,16 @@ class Examples:
 
     @classmethod
     def read(cls, path: Path) -> "Examples | None":
+        """The examples in a file; None if there are none, because every image has a label."""
         if not path.is_file():
             return None
         try:
             images, pixels = read_arrays(path, "images", "pixels")
         except ValueError as error:
-            raise RunError(f"{path} is damaged ({error}); delete it") from error
+            raise damaged(path, error) from error
         are_images = images.ndim == 1 and images.dtype.kind in "iu" and pixels.dtype == np.uint8 and pixels.ndim == 4
         if not are_images or pixels.shape[::3] != (len(images), 3):
-            raise RunError(f"{path} is damaged (it holds no images); delete it")
+            raise damaged(path, "it holds no images")
         return cls(images, pixels)
 
 
@@ -103,10 +103,10 @@ def choose_examples(assignments: Assignments, n: int = N_EXAMPLES) -> np.ndarray
     return np.array(sorted(chosen[:n], key=lambda i: (assignments.clusters[i], i)), dtype=np.int64)
 
 
-def attention_maps(run: Run, examples: Examples | None) -> AttentionMaps:
+def attention_maps(run: Run, results: RunResults, examples: Examples | None) -> AttentionMaps:
     """Maps of the pretrained backbone, of the previous run if there is one, and of each stage's selected weights."""
-    if examples is None or not len(examples.images):
-        return AttentionMaps.none("This run has no example images for attention maps; fit again.")
+    if examples is None:
+        return AttentionMaps.none("There are no attention maps: this run has no unlabelled images.")
     network = run.network
     if not has_class_attention(network.vit):
         return AttentionMaps.none("This backbone's attention cannot be read: its last block is not a standard one.")
@@ -133,7 +133,7 @@ def attention_maps(run: Run, examples: Examples | None) -> AttentionMaps:
             add("previous run", previous.network.vit)
     except PromptCALError as error:
         missing = f"The maps of the previous run are missing: it cannot be read ({error})."
-    trained = _trained_stages(run)
+    trained = _stage_titles(run, results)
     checkpoints = Checkpoints(run.directory.checkpoints_folder)
     for stage, title in trained[:-1]:
         if checkpoints.best(stage).is_file():
@@ -149,28 +149,24 @@ def attention_maps(run: Run, examples: Examples | None) -> AttentionMaps:
 
 
 def _pretrained_backbone(run: Run) -> PromptedViT:
-    vit = build_network(run.config, run.n_known, pretrained=True).vit
-    return PromptedViT(vit.backbone, prompts=0, train_blocks=0).to(run.device)
+    """Without prompts, which are random before training."""
+    return PromptedViT(run.method.build_vit(pretrained=True).backbone, prompts=0, train_blocks=0).to(run.device)
 
 
 def _previous_run(run: Run) -> Run | None:
     """The run whose weights this run started from; None if there is none or if it trained nothing."""
-    if "started_from" not in run.info:
+    if run.info.started_from is None:
         return None
-    previous = Run(run.info["started_from"], str(run.device))
-    return None if previous.config.method == "kmeans" else previous
+    previous = Run(run.info.started_from, str(run.device))
+    return previous if previous.method.trains else None
 
 
-def _trained_stages(run: Run) -> list[tuple[str, str]]:
+def _stage_titles(run: Run, results: RunResults) -> list[tuple[str, str]]:
     """The stages that this run trained, in order, each with a short title."""
-    method = method_of(run.config)
-    stages = [name for name, epochs in method.epochs().items() if epochs]
-    titles = {name: f"after stage {number}" for number, name in enumerate(stages, start=1)}
-    if len(stages) == 1 and not method.stage_titles:
-        titles = {stages[0]: f"after {method.title}"}
-    is_continued = "started_from" in run.info and run.directory.results_file.is_file()
-    done = json.loads(run.directory.results_file.read_text(encoding="utf-8")) if is_continued else titles
-    return [(name, title) for name, title in titles.items() if name in done]
+    numbers = {name: i for i, name in enumerate(run.method.epochs(), start=1)}
+    if len(numbers) == 1:
+        return [(name, f"after {run.method.title}") for name in results.stages]
+    return [(name, f"after stage {numbers[name]}") for name in results.stages if name in numbers]
 
 
 def overlays(maps: AttentionMaps, side: int = 160) -> np.ndarray:

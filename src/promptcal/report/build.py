@@ -13,8 +13,8 @@ from promptcal.report import page_data
 from promptcal.report.attention_panels import overlay_sheet
 from promptcal.report.changes_tab import changes_record
 from promptcal.report.html_page import render
-from promptcal.report.inputs import ReportInputs
-from promptcal.run.inference import Run
+from promptcal.report.report_inputs import ReportInputs
+from promptcal.run import Run
 from promptcal.runtime import files
 
 
@@ -28,43 +28,42 @@ class Report:
     n_shown: int
 
 
-def make_report(run: Run, output: Path | None, console: Console) -> Report:
+def write_report(run: Run, output: Path | None, console: Console) -> Report:
     """Write the page to ``output``, by default `report.html` in the run directory."""
     path = run.directory.report_file if output is None else output
     if not path.absolute().parent.is_dir():
         raise RunError(f"the folder of {path} does not exist; create it first")
     inputs = ReportInputs.load(run, console)
-    analysis, thumbnails, maps = inputs.analysis, inputs.thumbnails, inputs.attention()
+    analysis, maps = inputs.analysis, inputs.attention()
     data = {
         "title": run.path.absolute().name,
         # the browser stores the user's decisions under this key: they belong to exactly these clusters
         "fingerprint": hashlib.sha256(run.directory.assignments_file.read_bytes()).hexdigest(),
-        "root": run.info.get("root"),
-        "folder": run.info.get("folder", run.info.get("root")),
+        "root": run.info.root,
+        "folder": run.info.folder,
         "nextCommand": _next_command(run),
         "version": __version__,
-        "summary": page_data.summary_record(analysis, run.config, inputs.results),
+        "summary": page_data.summary_record(analysis, run, inputs.results),
         "settings": page_data.settings_table(run.config),
-        "accuracy": page_data.accuracy_rows(analysis, inputs.results),
+        "accuracy": page_data.accuracy_rows(analysis, run.method, inputs.results),
         "clusters": page_data.cluster_records(analysis),
         "images": page_data.image_columns(analysis),
         "classes": analysis.classes,
-        "tiles": None if thumbnails is None else thumbnails.layout(),
+        "tiles": inputs.thumbnails.layout(),
         "map": page_data.pack(inputs.coordinates().astype("<f4")),
         "confusion": page_data.confusion_record(analysis),
         "trainingCharts": page_data.training_charts(inputs.records),
         "graphCharts": page_data.graph_charts(inputs.records),
         "attention": page_data.attention_record(maps),
-        "changes": changes_record(run.directory, analysis),
+        "changes": changes_record(run.directory, inputs.results, analysis),
     }
-    sheets = [] if thumbnails is None else thumbnails.sheets
-    files.write_text(path, render(files.finite(data), sheets, overlay_sheet(maps)))
+    files.write_text(path, render(files.finite(data), inputs.thumbnails.sheets, overlay_sheet(maps)))
     return Report(path, path.stat().st_size, len(analysis.assignments), len(analysis.shown))
 
 
 def _next_command(run: Run) -> str:
     """How to continue from this run with the labels that its page writes."""
-    this_run, root = run.path.absolute(), run.info.get("root")
+    this_run, root = run.path.absolute(), run.info.root
     next_run = this_run.with_name(f"{this_run.name}-2")
     if root is None:  # the images are an array or a dataset
         return f'promptcal.fit(images=..., labels="labels.csv", start_from={str(this_run)!r}, output={str(next_run)!r})'

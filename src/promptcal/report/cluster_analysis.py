@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from promptcal.report import measures
-from promptcal.run.inference import Assignments
+from promptcal.run import Assignments
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class ClusterAnalysis:
         return len(self.assignments.names)
 
     @cached_property
-    def centres(self) -> np.ndarray:
-        return measures.unit_centres(self.embeddings, self.assignments.clusters, self.n_clusters)
+    def centroids(self) -> np.ndarray:
+        return measures.unit_centroids(self.embeddings, self.assignments.clusters, self.n_clusters)
 
     @cached_property
     def cosines(self) -> np.ndarray:
-        return self.embeddings @ self.centres.T
+        return self.embeddings @ self.centroids.T
 
     @cached_property
     def own_cosine(self) -> np.ndarray:
@@ -51,7 +51,7 @@ class ClusterAnalysis:
 
     @cached_property
     def second_best(self) -> measures.SecondBest:
-        return measures.second_best(self.cosines, self.assignments.clusters, self.centres)
+        return measures.second_best(self.cosines, self.assignments.clusters, self.centroids)
 
     @cached_property
     def doubtful(self) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from promptcal.data import ImageStore, StreamedImages
-from promptcal.run.inference import Assignments
+from promptcal.run import Assignments
 from promptcal.runtime.files import write_with
 
 _TILE, _GAP, _TITLE = 64, 4, 22

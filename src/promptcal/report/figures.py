@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from promptcal.errors import ConfigError, DataError
 from promptcal.report.attention_panels import overlays
 from promptcal.report.cluster_analysis import ClusterAnalysis
-from promptcal.report.inputs import ReportInputs
 from promptcal.report.page_data import graph_charts, training_charts
+from promptcal.report.report_inputs import ReportInputs
 from promptcal.runtime import files
 
 _KNOWN, _NEW = "#3f6aa3", "#b95421"
@@ -128,10 +128,6 @@ def attention(inputs: ReportInputs) -> Figure:
 def neighbours(inputs: ReportInputs) -> Figure:
     """Each row is an image and its nearest neighbours, framed by whether the true class is the same."""
     analysis, thumbnails = inputs.analysis, inputs.thumbnails
-    if thumbnails is None:
-        raise DataError(
-            "the run has no thumbnails and its image folder is missing, so there is nothing to show; fit again"
-        )
     queries = _queries(analysis)
     across = analysis.neighbours.shape[1]
     figure = Figure(figsize=(0.85 * (across + 1), 0.98 * len(queries)), layout="constrained")

@@ -12,7 +12,7 @@ N_NEIGHBOURS = 8
 _BLOCK = 1024
 
 
-def unit_centres(embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
+def unit_centroids(embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
     """The L2-normalised mean embedding of each cluster; 0 for an empty cluster."""
     sums = np.zeros((n_clusters, embeddings.shape[1]), dtype=np.float64)
     np.add.at(sums, clusters, embeddings)
@@ -20,29 +20,29 @@ def unit_centres(embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int) 
 
 
 def cohesion(own_cosine: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
-    """The mean cosine of each cluster's images with its centre; NaN for an empty cluster."""
+    """The mean cosine of each cluster's images with its centroid; NaN for an empty cluster."""
     sizes = np.bincount(clusters, minlength=n_clusters)
     sums = np.bincount(clusters, weights=own_cosine, minlength=n_clusters)
     return np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan)
 
 
 def typical_order(clusters: np.ndarray, confidence: np.ndarray, own_cosine: np.ndarray) -> np.ndarray:
-    """Images by cluster, then from typical to doubtful: by confidence, ties by the cosine with the centre."""
+    """Images by cluster, then from typical to doubtful: by confidence, ties by the cosine with the centroid."""
     return np.lexsort((-own_cosine, -confidence, clusters))
 
 
 @dataclass(frozen=True)
 class SecondBest:
-    """The second-best cluster of each image, and the margin: the cosine with the own centre minus that with its."""
+    """The second-best cluster of each image, and the margin: the cosine with the own centroid minus that with its."""
 
     clusters: np.ndarray
     margins: np.ndarray
 
 
-def second_best(cosines: np.ndarray, clusters: np.ndarray, centres: np.ndarray) -> SecondBest:
+def second_best(cosines: np.ndarray, clusters: np.ndarray, centroids: np.ndarray) -> SecondBest:
     """From cosines (images x clusters). Empty clusters do not count; an infinite margin says that there is no other."""
     rows = np.arange(len(clusters))
-    others = np.where(np.linalg.norm(centres, axis=1) > 0, cosines, -np.inf)
+    others = np.where(np.linalg.norm(centroids, axis=1) > 0, cosines, -np.inf)
     others[rows, clusters] = -np.inf
     second = others.argmax(axis=1)
     has_none = np.isneginf(others[rows, second])
@@ -57,17 +57,17 @@ def doubtful_margin(temperature: float) -> float:
     return temperature * math.log(2)
 
 
-def nearest_known(centres: np.ndarray, known: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """The nearest other cluster among ``known`` and the cosine of the centres, for each cluster; -1 and NaN if none."""
+def nearest_known(centroids: np.ndarray, known: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """For each cluster the nearest other one among ``known``, and the cosine of the centroids; -1 and NaN if none."""
     numbers = np.array(known, dtype=np.int64)
     if not len(numbers):
-        return np.full(len(centres), -1), np.full(len(centres), np.nan)
-    cosines = centres @ centres[numbers].T
+        return np.full(len(centroids), -1), np.full(len(centroids), np.nan)
+    cosines = centroids @ centroids[numbers].T
     cosines[numbers, np.arange(len(numbers))] = -np.inf
-    cosines[:, np.linalg.norm(centres[numbers], axis=1) == 0] = -np.inf
+    cosines[:, np.linalg.norm(centroids[numbers], axis=1) == 0] = -np.inf
     best = cosines.argmax(axis=1)
-    value = cosines[np.arange(len(centres)), best]
-    has_none = np.isneginf(value) | (np.linalg.norm(centres, axis=1) == 0)
+    value = cosines[np.arange(len(centroids)), best]
+    has_none = np.isneginf(value) | (np.linalg.norm(centroids, axis=1) == 0)
     return np.where(has_none, -1, numbers[best]), np.where(has_none, np.nan, value)
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from promptcal.config.schema import Config
-from promptcal.methods import METHODS
+from promptcal.config import Config
+from promptcal.methods.base import Method
 from promptcal.metrics import discovery_accuracy
 from promptcal.report import measures
 from promptcal.report.attention_panels import AttentionMaps
 from promptcal.report.cluster_analysis import ClusterAnalysis
+from promptcal.run import Run, RunResults, Scores
 
 _TRAINING_CURVES = {
     "loss": "Loss",
@@ -32,7 +33,7 @@ _BASELINES = {
 }
 
 
-def summary_record(analysis: ClusterAnalysis, config: Config, results: dict[str, Any]) -> dict[str, Any]:
+def summary_record(analysis: ClusterAnalysis, run: Run, results: RunResults) -> dict[str, Any]:
     a = analysis.assignments
     return {
         "images": len(a),
@@ -41,20 +42,18 @@ def summary_record(analysis: ClusterAnalysis, config: Config, results: dict[str,
         "known": sum(a.known),
         "new": analysis.n_clusters - sum(a.known),
         "doubtful": int(analysis.doubtful.sum()),
-        "method": METHODS[config.method].title,
-        "backbone": config.model.backbone,
-        "seconds": results.get("seconds"),
-        "protocol": results.get("protocol", "transductive"),
+        "method": run.method.title,
+        "backbone": run.config.model.backbone,
+        "seconds": results.seconds,
+        "protocol": results.protocol,
         "doubtfulMargin": measures.doubtful_margin(analysis.temperature),
     }
 
 
 def settings_table(config: Config) -> list[list[str]]:
-    """Every setting as name and value; sections of other methods are left out."""
+    """Every setting as name and value."""
     rows: list[list[str]] = []
     for key, value in config.model_dump().items():
-        if key in METHODS and key != config.method:
-            continue
         pairs = [(f"{key}.{inner}", v) for inner, v in value.items()] if isinstance(value, dict) else [(key, value)]
         rows += [
             [name, "none" if v is None else str(v).lower() if isinstance(v, bool) else str(v)] for name, v in pairs
@@ -62,25 +61,27 @@ def settings_table(config: Config) -> list[list[str]]:
     return rows
 
 
-def accuracy_rows(analysis: ClusterAnalysis, results: dict[str, Any]) -> list[dict[str, Any]]:
+def accuracy_rows(analysis: ClusterAnalysis, method: Method[Any], results: RunResults) -> list[dict[str, Any]]:
     """All, known and new by step of the method; the last row is the final result."""
-    method = METHODS.get(results.get("method", ""))
-    steps = dict(_BASELINES)
-    if method is not None:
-        steps |= method.stage_titles or {results["method"]: method.title}
-    rows = [
-        {"step": title, **{part: results[step]["accuracy"][part] for part in ("all", "known", "new")}}
-        for step, title in steps.items()
-        if "accuracy" in results.get(step, {})
+    steps: dict[str, Scores | None] = {_BASELINES.get(name, name): s for name, s in results.baselines.items()}
+    steps |= {method.stage_titles.get(name, method.title): stage.accuracy for name, stage in results.stages.items()}
+    if not any(stage.accuracy for stage in results.stages.values()):
+        steps[method.title] = results.selected or _score(analysis)
+    return [
+        {"step": step, "all": scores.all, "known": scores.known, "new": scores.new}
+        for step, scores in steps.items()
+        if scores is not None
     ]
-    if rows or analysis.truth is None:
-        return rows
-    a = analysis.assignments
-    scored = [i for i, name in enumerate(analysis.truth) if name is not None and not a.labelled[i]]
-    if not scored:
-        return []
-    final = discovery_accuracy([analysis.truth[i] for i in scored], a.clusters[scored], analysis.known_classes)
-    return [{"step": "this run", "all": final.all, "known": final.known, "new": final.new}]
+
+
+def _score(analysis: ClusterAnalysis) -> Scores | None:
+    """The accuracy on the unlabelled images, where the truth is known."""
+    a, truth = analysis.assignments, analysis.true_class_numbers
+    scored = (truth >= 0) & ~a.labelled
+    if not scored.any():
+        return None
+    known = range(len(analysis.known_classes))  # they are the first classes
+    return Scores.of(discovery_accuracy(truth[scored], a.clusters[scored], known))
 
 
 def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
@@ -88,7 +89,7 @@ def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
     sizes = np.bincount(a.clusters, minlength=analysis.n_clusters)
     labelled = np.bincount(a.clusters[a.labelled], minlength=analysis.n_clusters)
     doubtful = np.bincount(a.clusters[analysis.doubtful], minlength=analysis.n_clusters)
-    nearest, cosine = measures.nearest_known(analysis.centres, np.flatnonzero(a.known).tolist())
+    nearest, cosine = measures.nearest_known(analysis.centroids, np.flatnonzero(a.known).tolist())
     return [
         {
             "name": name,

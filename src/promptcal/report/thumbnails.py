@@ -5,22 +5,23 @@ Tiles are sorted by category, then from typical to doubtful, so a gallery needs 
 """
 
 import io
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from PIL import Image
+from pydantic import Field, model_validator
+from typing_extensions import Self
 
 from promptcal.data.decoding import open_image
 from promptcal.data.images import UnreadableImage
-from promptcal.errors import RunError
-from promptcal.run.inference import Assignments
+from promptcal.run import Assignments
 from promptcal.runtime import files
+from promptcal.runtime.json_model import JSONModel, damaged
 
 MAX_IMAGES = 10_000
 MAX_BYTES = 27_000_000  # all sheets: 36 MB in base64, which leaves 4 MB for the rest of a report of 40 MB
@@ -28,8 +29,8 @@ _MIN_PER_CATEGORY = 20
 _TILES_ACROSS = 10
 _BLOCK = 16  # pixels that WebP encodes together: tiles begin on a block, so no tile bleeds into the next
 _QUALITIES = (80, 65, 50, 35, 20, 5)
-_MAX_PITCH = 512
 _GREY = (128, 128, 128)
+_INDEX = "index.json"
 
 
 class ImageSource(Protocol):
@@ -38,6 +39,20 @@ class ImageSource(Protocol):
     def __len__(self) -> int: ...
 
     def image(self, index: int) -> np.ndarray: ...
+
+
+class ThumbnailIndex(JSONModel):
+    """`index.json`: the size of the tiles and their distance in pixels, and the image in each tile."""
+
+    side: Annotated[int, Field(ge=1)]
+    pitch: Annotated[int, Field(le=512)]
+    images: list[Annotated[int, Field(ge=0, lt=2**62)]]
+
+    @model_validator(mode="after")
+    def _tiles_do_not_overlap(self) -> Self:
+        if self.side > self.pitch:
+            raise ValueError("side must not exceed pitch")
+        return self
 
 
 @dataclass(frozen=True)
@@ -77,25 +92,26 @@ class Thumbnails:
         folder.mkdir(parents=True, exist_ok=True)
         for number, sheet in enumerate(self.sheets):
             files.write_bytes(folder / f"{number:04d}.webp", sheet)
-        index = {"side": self.side, "pitch": self.pitch, "sheets": len(self.sheets), "images": self.images.tolist()}
-        files.write_text(folder / "index.json", json.dumps(index) + "\n")  # last: then all sheets exist
+        index = ThumbnailIndex(side=self.side, pitch=self.pitch, images=self.images.tolist())
+        index.write(folder / _INDEX)  # last: then all sheets exist
 
     @classmethod
-    def read(cls, folder: Path) -> "Thumbnails | None":
-        """The thumbnails in ``folder``; None if there are none."""
-        if not (folder / "index.json").is_file():
-            return None
+    def read(cls, folder: Path, n_images: int) -> "Thumbnails":
+        """The thumbnails of a run with so many images; a `RunError` if they are missing or damaged."""
+        index = ThumbnailIndex.read(folder / _INDEX)
+        images = np.array(index.images, dtype=np.int64)
+        check_positions(images, n_images, folder / _INDEX)
+        sheets = [folder / f"{number:04d}.webp" for number in range(-(-len(images) // _TILES_ACROSS**2))]
         try:
-            index: dict[str, Any] = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-            images = np.array(index["images"], dtype=np.int64)
-            side, pitch = int(index["side"]), int(index["pitch"])
-            if images.ndim != 1 or not 0 < side <= pitch <= _MAX_PITCH:
-                raise ValueError("its sizes")
-            n_sheets = -(-len(images) // _TILES_ACROSS**2)
-            sheets = [(folder / f"{number:04d}.webp").read_bytes() for number in range(n_sheets)]
-            return cls(images, side, pitch, sheets)
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise RunError(f"{folder} is damaged ({error}); delete it") from error
+            return cls(images, index.side, index.pitch, [sheet.read_bytes() for sheet in sheets])
+        except OSError as error:
+            raise damaged(folder, error) from error
+
+
+def check_positions(images: np.ndarray, n_images: int, file: Path) -> None:
+    """Reject a file that names an image twice or one that the run does not have."""
+    if len(np.unique(images)) < len(images) or not ((images >= 0) & (images < n_images)).all():
+        raise damaged(file, "it shows images that the run does not have")
 
 
 @lru_cache(maxsize=8)

@@ -33,7 +33,6 @@ function overviewView() {
       final && final.all !== null ? keyFigure(`${percent(final.all)} %`, "accuracy, all") : null),
     data.changes ? h("p", { class: "note" }, changesSummary(), " ", h("a", { href: "#changes" }, "See the changes")) : null,
     s.shown < s.images ? h("p", { class: "note" }, `The report shows ${count(s.shown)} of the ${count(s.images)} images, from all clusters. Counts include all images.`) : null,
-    data.tiles ? null : h("p", { class: "note" }, "This run has no thumbnails and its image folder is missing, so there are no pictures."),
     h("div", { class: "columns" },
       h("div", { class: "panel" }, h("h2", {}, "Clusters"), sizes),
       h("div", {}, accuracyTable(),

@@ -17,7 +17,7 @@ function membersOf(root) {
 // not doubtful: the second-best cluster was merged with the image's own
 const isDoubtful = (image) => images.doubtful[image] && decisions.rootOf(images.second[image]) !== decisions.rootOf(images.cluster[image]);
 
-const withThumbnail = (list) => (data.tiles ? list.filter((image) => tileIndex[image] >= 0) : list);
+const withThumbnail = (list) => list.filter((image) => tileIndex[image] >= 0);
 
 const clusterList = { search: "", sort: "order", show: "all" };
 
@@ -60,7 +60,7 @@ const badge = (cluster) => h("span", { class: clusters[cluster].known ? "badge k
 function bar(value) {
   const inner = h("span", {});
   inner.style.width = `${100 * Math.max(0, Math.min(1, value || 0))}%`;
-  return h("span", { class: "bar", title: "Cohesion: mean cosine of the images with the cluster's centre" }, inner);
+  return h("span", { class: "bar", title: "Cohesion: mean cosine of the images with the cluster's centroid" }, inner);
 }
 
 function nearestKnown(record) {
@@ -155,7 +155,7 @@ function clusterView(cluster) {
     merged.length ? h("p", { class: "merged" }, "Merged clusters: ", merged.filter((c) => decisions.isMerged(c)).map((c) =>
       h("button", { type: "button", class: "chip", title: "Undo this merge", dataset: { unmerge: c }, onclick: () => decisions.unmerge(c) }, swatch(c), clusters[c].name, " ✕"))) : null,
     doubtful.length ? h("h3", {}, `May belong to another cluster (${count(doubtful.length)})`) : null,
-    doubtful.length ? h("p", { class: "muted" }, "The centre of the cluster named below each image is almost as close, or closer.") : null,
+    doubtful.length ? h("p", { class: "muted" }, "The centroid of the cluster named below each image is almost as close, or closer.") : null,
     doubtfulGallery,
     h("h3", {}, shown.length < members.length
       ? `${plural(shown.length, "image")} of ${count(members.length)}, most typical first` : "All images, most typical first"),

@@ -87,7 +87,7 @@ function sheetUrl(sheet) {
 
 function tileOf(image) {
   const index = tileIndex[image];
-  if (index < 0 || !data.tiles) return null;
+  if (index < 0) return null;
   const { across, perSheet, pitch, margin, side } = data.tiles;
   const sheet = Math.floor(index / perSheet);
   const cell = index % perSheet;

@@ -39,8 +39,8 @@ function mapView() {
     const visible = [];
     for (let i = 0; i < n; i++)
       if (points.x[i] > -30 && points.y[i] > -30 && points.x[i] < size.width + 30 && points.y[i] < size.height + 30) visible.push(i);
-    const asThumbnails = data.tiles && viewport.scale > 2.5 && visible.length <= 600;
-    canvas.dataset.thumbnails = String(Boolean(asThumbnails));
+    const asThumbnails = viewport.scale > 2.5 && visible.length <= 600;
+    canvas.dataset.thumbnails = String(asThumbnails);
     if (asThumbnails) drawThumbnails(context, visible);
     else drawPoints(context, visible);
     if (polygon) drawPolygon(context);
