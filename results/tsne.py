@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from promptcal.data.benchmarks import load_benchmark
+from promptcal.data.benchmarks import benchmark
 from promptcal.data.images import ImageSet
 from promptcal.models import PromptedViT
-from promptcal.report.map import plane
+from promptcal.report.embedding_map import compute_map
 from promptcal.run.inference import RunDirectory, build_vit, embed_in_parts, stored_side
 from promptcal.runtime.device import choose_device
 
@@ -73,8 +73,8 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--root", help="folder with the data sets")
     arguments = parser.parse_args()
-    found = features(load_benchmark(arguments.benchmark, arguments.root, False).train, RunDirectory(arguments.run))
-    map_of = {when: plane(found[when].astype(np.float32), seed=0) for when in ("before", "after")}
+    found = features(benchmark(arguments.benchmark, arguments.root, False).train, RunDirectory(arguments.run))
+    map_of = {when: compute_map(found[when].astype(np.float32), seed=0) for when in ("before", "after")}
     kept = {
         "classes": found["classes"].tolist(),
         "known": found["known"].tolist(),

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-
 from promptcal.cli.main import main as cli
 
 
