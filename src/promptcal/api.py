@@ -16,9 +16,9 @@ from promptcal.data import ImageSet, benchmarks, embedded_set, label_half, read_
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.discovery.class_count import ClassCount
 from promptcal.errors import ConfigError, DataError, LabelError, PromptCALWarning, RunError
-from promptcal.experiments.definition import check_epoch, check_scale
-from promptcal.experiments.jobs import Job, RunOptions, State
-from promptcal.experiments.tables import TableListing, TableReport, list_tables, make_table, planned
+from promptcal.experiments.document import DocumentReport, write_document
+from promptcal.experiments.jobs import Job, State
+from promptcal.experiments.tables import TableListing, TableReport, TableRequest, list_tables, make_table, planned
 from promptcal.exporters import export_run
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.pipeline.class_count import ClassCounter, count_in_backbone, count_in_run
@@ -602,91 +602,42 @@ def benchmark(
     )
 
 
-def table(
-    *,
-    name: str,
-    output: str | PathLike[str] = TABLES_OUTPUT,
-    seeds: Sequence[int] = (0, 1, 2),
-    scale: str = "full",
-    epoch: str = "selected",
-    rows: Sequence[str] = (),
-    root: str | PathLike[str] | None = None,
-    device: str | None = None,
-    overrides: Sequence[str] = (),
-    run: bool = True,
-    download: bool = False,
-    progress: bool = True,
-) -> TableReport:
-    """Make a table of the paper: run what is missing, resume what was interrupted, take the rest as it is.
+def table(**options: Any) -> TableReport:
+    """Make a table: run what is missing, resume what was interrupted, reuse finished runs.
 
     Writes CSV, Markdown and a bar plot into ``output``/reports. A run that fails does not stop the others; it is in
-    ``summary.troubles`` of what is returned.
+    ``summary.problems`` of the result.
 
     Args:
-        name: One of those `tables` lists.
+        name: A table that `tables` lists, or a YAML file that defines one.
         output: Folder of the run directories, which tables share, and of the reports.
         seeds: A run for each; mean and standard deviation are over them.
         scale: full, or mini for the embedded images and backbone.
-        epoch: Whose weights' figures are reported: selected or last. The CSV has both.
-        rows: Labels of the rows to run, or parts of them; by default all. The others are reported as they are.
+        epoch: Report the values of the selected or of the last epoch. The CSV has both.
+        rows: Labels of the rows to run, or parts of them; by default all. The report has all rows.
         root: Folder with the datasets; by default that of the environment variable PROMPTCAL_DATA, or ./data.
         device: auto, cpu, cuda, mps.
-        overrides: Settings as ``a.b=value`` for all rows; what a row itself sets stays.
-        run: Whether to run anything; if not, the report is of what is finished.
-        download: Fetch datasets that are absent and can be fetched.
+        overrides: Settings as ``a.b=value`` for all rows whose method has them; a row's own have priority.
+        run: Whether to run anything; if not, the report is of the finished runs.
+        download: Download datasets that are absent, where possible.
         progress: Show progress.
     """
-    where = _circumstances(output, root, device, download, progress)
-    console = Console(stderr=True, quiet=not progress)
-    return make_table(
-        name,
-        where=where,
-        seeds=seeds,
-        scale=check_scale(scale),
-        epoch=check_epoch(epoch),
-        settings=overrides,
-        rows=rows,
-        run=run,
-        say=lambda message: console.print(message, markup=False, highlight=False, soft_wrap=True),
-    )
+    return make_table(TableRequest(**options))
 
 
-def table_runs(
-    *,
-    name: str,
-    output: str | PathLike[str] = TABLES_OUTPUT,
-    seeds: Sequence[int] = (0, 1, 2),
-    scale: str = "full",
-    rows: Sequence[str] = (),
-    root: str | PathLike[str] | None = None,
-    device: str | None = None,
-    overrides: Sequence[str] = (),
-    download: bool = False,
-) -> list[tuple[Job, State]]:
-    """The runs that `table` would need and where each stands, without running anything; arguments as there."""
-    where = _circumstances(output, root, device, download, progress=False)
-    return planned(name, where=where, seeds=seeds, scale=check_scale(scale), settings=overrides, rows=rows)
+def table_document(*, document: str | PathLike[str], **options: Any) -> DocumentReport:
+    """Fill the tables of a Markdown file: those between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+
+    ``name`` may be a YAML file that defines several tables. Other options are those of `table`.
+    """
+    return write_document(TableRequest(**options), Path(document))
 
 
-def tables(
-    *,
-    output: str | PathLike[str] = TABLES_OUTPUT,
-    seeds: Sequence[int] = (0, 1, 2),
-    scale: str = "full",
-    root: str | PathLike[str] | None = None,
-    device: str | None = None,
-    overrides: Sequence[str] = (),
-) -> list[TableListing]:
-    """The tables of the paper, and how many of the runs of each are finished; arguments as `table` takes them."""
-    where = _circumstances(output, root, device, download=False, progress=False)
-    return list_tables(where=where, seeds=seeds, scale=check_scale(scale), settings=overrides)
+def table_runs(**options: Any) -> list[tuple[Job, State]]:
+    """The runs that `table` needs and their states; runs nothing. Options are those of `table`."""
+    return planned(TableRequest(**options))
 
 
-def _circumstances(
-    output: str | PathLike[str],
-    root: str | PathLike[str] | None,
-    device: str | None,
-    download: bool,
-    progress: bool,
-) -> RunOptions:
-    return RunOptions(Path(output), None if root is None else Path(root), device, download, progress)
+def tables(**options: Any) -> list[TableListing]:
+    """The package's tables, and how many of their runs are finished. Options are those of `table`."""
+    return list_tables(TableRequest(**options))

@@ -610,7 +610,9 @@ class SeveralValues(TyperCommand):
 
 @app.command(cls=SeveralValues)
 def table(
-    name: Annotated[str | None, typer.Argument(help="One of those `promptcal table --list` names.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A table that `promptcal table --list` names, or a YAML file that defines one.")
+    ] = None,
     seeds: Annotated[
         list[str] | None,
         typer.Option(metavar="N...", help="A run for each: --seeds 0 1 2 or 0,1,2.", show_default="0 1 2"),
@@ -638,12 +640,18 @@ def table(
     list_: Annotated[bool, typer.Option("--list", help="List the tables and how far each is.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")] = False,
     no_run: Annotated[bool, typer.Option("--no-run", help="Report what is finished, and run nothing.")] = False,
+    document: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PAGE.md", help="Fill a page's tables, between <!-- table: NAME --> and <!-- end -->."
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Make a table of the paper: run what is missing, report mean and deviation beside the published figures.
+    """Make a table of the paper or your own: run what is missing, report mean, deviation and published values.
 
-    What was interrupted is resumed, and finished runs are taken as they are. --set applies to every row but for what
-    the row itself sets. Exits with 1 where a run failed or its data are absent, after the others have run.
+    Interrupted runs are resumed, finished runs are reused. --set applies to all rows whose method has the setting; a
+    row's own settings have priority. Exits with 1 if a run failed or its data are absent, after the others have run.
 
     Example: promptcal table generic --seeds 0 1 2 --root data
     """
@@ -662,10 +670,20 @@ def table(
     elif dry_run:
         _show_runs(api.table_runs(name=name, rows=rows or (), download=download, **common), output)
     else:
-        options: dict[str, Any] = {"rows": rows or (), "epoch": epoch, "download": download}
-        made = api.table(name=name, run=not no_run, progress=not quiet, **options, **common)
-        _show_table(made)
-        if made.summary.troubles and not no_run:
+        common |= {"rows": rows or (), "epoch": epoch, "download": download, "run": not no_run, "progress": not quiet}
+        if document is None:
+            made = api.table(name=name, **common)
+            _show_table(made)
+            problems = made.summary.problems
+        else:
+            filled = api.table_document(name=name, document=document, **common)
+            for file in filled.written:
+                console.print(f"  {file}", markup=False, highlight=False, soft_wrap=True)
+            problems = filled.problems
+        errors = Console(stderr=True, soft_wrap=True)
+        for run, state in sorted(problems.items()):
+            errors.print(f"promptcal: {run}: {state.name}. {state.reason}", style="red", markup=False, highlight=False)
+        if problems and not no_run:
             raise typer.Exit(1)
 
 
@@ -699,24 +717,21 @@ def _show_runs(runs: list[tuple[Job, State]], output: Path) -> None:
     console.print(view)
     counts = Counter(state.name for _, state in runs)
     to_do = counts["missing"] + counts["interrupted"]
-    told = ", ".join(f"{n} {name}" for name, n in counts.items())
-    console.print(f"{len(runs)} runs in {output}: {told}. {to_do} would run.", markup=False, highlight=False)
+    states = ", ".join(f"{n} {name}" for name, n in counts.items())
+    console.print(f"{len(runs)} runs in {output}: {states}. {to_do} would run.", markup=False, highlight=False)
     for reason in dict.fromkeys(state.reason for _, state in runs if state.reason):
         console.print(f"  {reason}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_table(made: TableReport) -> None:
-    show_summary(made.summary, made.where, console)
+    show_summary(made.summary, console)
     for file, what in (
-        (made.csv, "the figures, of the selected and the last epoch"),
+        (made.csv, "values of the selected and of the last epoch"),
         (made.runs_csv, "each run"),
         (made.markdown, "this table"),
         (made.plot, "a bar plot"),
     ):
         console.print(f"  {file}  {what}", markup=False, highlight=False, soft_wrap=True)
-    errors = Console(stderr=True, soft_wrap=True)
-    for name, state in sorted(made.summary.troubles.items()):
-        errors.print(f"promptcal: {name}: {state.name}. {state.reason}", style="red", markup=False, highlight=False)
 
 
 def main() -> None:
