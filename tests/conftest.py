@@ -115,7 +115,7 @@ def promptcal(monkeypatch, capsys):
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["promptcal", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            cli()
         out, err = capsys.readouterr()
         return ended.value.code or 0, out, err
 

@@ -116,8 +116,8 @@ def compact_markdown(summary: Summary) -> str:
     for row in table.rows:
         cells = {c.cell.column.title: c for c in summary.cells if c.cell.row.label == row.label}
         values = [_compact(cells[c.title], table.parts) if c.title in cells else "" for c in table.columns]
-        first = next(iter(cells.values()))
-        lines.append(_line([row.label, *values, *(_detail(first, detail) for detail in table.details)]))
+        shown = next((c for c in cells.values() if c.records), next(iter(cells.values())))
+        lines.append(_line([row.label, *values, *(_detail(shown, detail) for detail in table.details)]))
     return "\n".join(lines)
 
 
