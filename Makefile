@@ -1,14 +1,15 @@
-# Two commands for a newcomer: `make demo` and `make test`. Both set up .venv if needed.
+# `make demo` and `make test` are all a newcomer needs. Every target sets up .venv first if it is missing.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow test-lowest test-newest audit lint clean
+.PHONY: demo lint test test-slow test-lowest test-newest coverage audit dist clean
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python $(INSTALL) -e '.[dev]'
 	touch $(READY)
 
 demo: $(READY)
@@ -17,25 +18,35 @@ demo: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# A process for each core, each with a single thread: files of tests are shared out among them.
-TOGETHER := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+# One process per core, each with one thread. The test files are distributed among the processes.
+# TESTS limits a run to some folders or files: make coverage TESTS='tests/models tests/training'
+PYTEST := -m pytest -n auto --dist loadfile
 
 test: lint
-	$(TOGETHER)
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) $(TESTS)
 
 test-slow: $(READY)
-	$(TOGETHER) -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m slow $(TESTS)
 
-# The suite on the lowest versions pyproject.toml allows, and on those it was last run with, in environments of their own.
+coverage: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --cov --cov-report=term $(TESTS)
+
+# The tests with the lowest and the newest versions of the dependencies, each in a separate environment.
 test-lowest test-newest: test-%: constraints/%.txt pyproject.toml
 	test -x $(VENV)-$*/bin/python || $(PYTHON) -m venv $(VENV)-$*
-	$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check -c $< -e '.[dev]'
-	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python -m pytest -n auto --dist loadfile $(TESTS)
+	$(VENV)-$*/bin/python $(INSTALL) -c $< -e '.[dev]'
+	OMP_NUM_THREADS=1 $(VENV)-$*/bin/python $(PYTEST) $(TESTS)
 
 audit: $(READY)
 	$(BIN)/python .ci/audit.py
 
+# Builds sdist and wheel, installs the wheel into an empty environment outside the checkout and runs the demo there.
+dist: $(READY)
+	$(BIN)/python .ci/dist.py
+
 clean:
-	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest runs build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest runs build dist .coverage .coverage.* \
+		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

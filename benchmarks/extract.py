@@ -19,7 +19,7 @@ from step import network_of, vit_tflop
 
 from promptcal.config.schema import Config, load_config
 from promptcal.data import ImageStore, View
-from promptcal.models import Network
+from promptcal.models import ProjectionNetwork
 from promptcal.runtime.device import choose_device, choose_dtype, device_context
 from promptcal.training.embedding import embed
 from promptcal.training.validation import Selector
@@ -27,7 +27,7 @@ from promptcal.training.validation import Selector
 CLASSES, KNOWN = 100, 80
 
 
-def view_of(network: Network, images: int, device: torch.device) -> View:
+def view_of(network: ProjectionNetwork, images: int, device: torch.device) -> View:
     sizes = network.vit.preprocessing
     side = sizes.image_size * 256 // 224
     pixels = torch.randint(0, 256, (images * 3 * side * side,), dtype=torch.uint8, device=device)
@@ -35,7 +35,7 @@ def view_of(network: Network, images: int, device: torch.device) -> View:
     return View(store.to(device), *sizes, device=device, reuse=True)
 
 
-def look_of(network: Network, view: View, images: int, config: Config) -> Selector:
+def look_of(network: ProjectionNetwork, view: View, images: int, config: Config) -> Selector:
     truth = np.arange(images) % CLASSES
     labelled = (truth < KNOWN) & (np.arange(images) % 2 == 0)
     kept_back = labelled & (np.arange(images) % 20 == 0)

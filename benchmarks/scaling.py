@@ -29,7 +29,7 @@ from step import data_of, fill_memory, network_of, stepper
 from promptcal.config.schema import Config, load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.warmup import WarmupStage
-from promptcal.models import Network
+from promptcal.models import ProjectionNetwork
 from promptcal.runtime import distributed
 from promptcal.runtime.device import choose_device, choose_dtype, device_context
 from promptcal.runtime.distributed import Group
@@ -49,7 +49,7 @@ def measured(device: torch.device, repeats: int) -> dict[str, float]:
     times = {}
     for name in ("warmup", "affinity"):
         network = network_of(config, device, compiled=False)
-        network.join(group)
+        network.join_process_group(group)
         data = replace(data_of(network, config.data.batch_size, device, 512), part=group.part(config.data.batch_size))
         stage = WarmupStage(network, config.loss) if name == "warmup" else AffinityStage(network, config)
         step = stepper(stage, data, config)
@@ -90,7 +90,7 @@ def listen_to(group: Group) -> list[float]:
     return seconds
 
 
-def bytes_in_a_step(network: Network, batch: int, world: int) -> dict[str, int]:
+def bytes_in_a_step(network: ProjectionNetwork, batch: int, world: int) -> dict[str, int]:
     """What a process sends in an affinity step, by the formulas of docs/scaling.md."""
     embeddings = 2 * batch // world * network.vit.dim * len(network.tokens) * 4
     trained = 4 * sum(p.numel() for p in network.vit.parameters() if p.requires_grad)

@@ -30,7 +30,7 @@ from promptcal.config.schema import Config, load_config
 from promptcal.data import BalancedSampler, ImageStore, View
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.warmup import WarmupStage
-from promptcal.models import Network, PromptedViT
+from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.runtime.device import choose_device, choose_dtype, compile_in_place, device_context
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
@@ -41,20 +41,22 @@ PUBLISHED_BACKBONE = "vit_base_patch16_224.dino"
 PUBLISHED_MS = {"warmup": 519.0, "affinity": 1851.0}  # the published code on an H200, compute only
 
 
-def network_of(config: Config, device: torch.device, compiled: bool, recorded: bool = True) -> Network:
+def network_of(config: Config, device: torch.device, compiled: bool, recorded: bool = True) -> ProjectionNetwork:
     torch.manual_seed(0)
     model = config.model
     vit = PromptedViT(
         model.backbone, model.prompts, model.supervised_prompts, image_size=model.image_size, pretrained=False
     )
-    network = Network(vit, hidden=model.head_hidden, bottleneck=model.head_bottleneck, prototypes=model.head_prototypes)
+    network = ProjectionNetwork(
+        vit, hidden=model.head_hidden, bottleneck=model.head_bottleneck, prototypes=model.head_prototypes
+    )
     network.to(device).vit.set_compute_dtype(choose_dtype(config.precision, device))
     if compiled:
         compile_in_place(network.vit, device, alone=recorded)
     return network
 
 
-def data_of(network: Network, batch_size: int, device: torch.device, images: int = 2048) -> TrainingData:
+def data_of(network: ProjectionNetwork, batch_size: int, device: torch.device, images: int = 2048) -> TrainingData:
     """Random images a little larger than the crop, a third of them labelled."""
     sizes = network.vit.preprocessing
     side = sizes.image_size * 256 // 224
@@ -95,7 +97,7 @@ def stepper(stage: Any, data: TrainingData, config: Config) -> Callable[[], None
     return step
 
 
-def vit_tflop(network: Network, views: int) -> float:
+def vit_tflop(network: ProjectionNetwork, views: int) -> float:
     """Of one forward pass: 24 d^2 + 4 T d operations a token and block."""
     vit = network.vit
     tokens = vit.backbone.patch_embed.num_patches + vit.backbone.num_prefix_tokens + vit.n_prompts
@@ -147,7 +149,7 @@ def forbid_waiting(name: str, step: Callable[[], None]) -> None:
     print(f"{name}: 20 steps without a host synchronisation")
 
 
-def forbid_compiling(name: str, network: Network, step: Callable[[], None], view: View) -> None:
+def forbid_compiling(name: str, network: ProjectionNetwork, step: Callable[[], None], view: View) -> None:
     """Steps and looks by turns, as between epochs, once each has been compiled."""
     for images in (600, 900):
         embed(network, view, torch.arange(images))

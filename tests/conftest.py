@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the hub's client is imported: no test may use a network
 
-from promptcal.cli.main import main as cli
+from promptcal.cli import main as cli
 from promptcal.data import embedded_set
 from promptcal.training.loop import Loop
 

@@ -82,7 +82,7 @@ def trained(name, group, folder):
     torch.manual_seed(group.place.rank)
     method = method_of(config)
     network = method.network(PromptedViT(tiny_vit(), prompts=config.model.prompts), KNOWN)
-    network.join(group)
+    network.join_process_group(group)
     frozen = PromptedViT(tiny_vit(), prompts=0, train_blocks=0)
     group.broadcast_parameters(frozen.parameters())
     distillation = (

@@ -1,5 +1,6 @@
-"""What pyproject.toml allows is what the constraints files test."""
+"""The constraints files pin the versions that pyproject.toml allows."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,16 +8,22 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest installs it
+
 ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def needed():
-    """Each package a user's installation may bring, with the versions allowed."""
-    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())["project"]
+    """The packages that promptcal and its optional features need, with the versions allowed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    told = [*project["dependencies"], *(one for name, some in extras.items() if name != "dev" for one in some)]
-    return {canonicalize_name(r.name): r.specifier for r in map(Requirement, told)}
+    optional = [line for name, lines in extras.items() if name != "dev" for line in lines]
+    requirements = map(Requirement, [*project["dependencies"], *optional])
+    return {canonicalize_name(r.name): r.specifier for r in requirements}
 
 
 def pinned(name):

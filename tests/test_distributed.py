@@ -12,7 +12,7 @@ import several_processes as scene
 from promptcal.data import ImageSet
 from promptcal.data.store import decode
 from promptcal.errors import ConfigError
-from promptcal.models import PromptedViT, TrainedNetwork
+from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.runtime import distributed
 from promptcal.runtime.distributed import ALONE, Group, RankInfo
 from promptcal.runtime.interrupts import StopRequest
@@ -109,11 +109,9 @@ def test_parts_make_up_the_whole(n, world):
     assert len({len(group.equal_part(n)) for group in groups}) == 1
 
 
-@pytest.mark.parametrize("zoom", [1.0, 0.4])
 @pytest.mark.parametrize("world", [2, 4])
-def test_parts_of_a_batch_are_cropped_as_in_the_whole(world, zoom):
+def test_parts_of_a_batch_are_cropped_as_in_the_whole(world):
     view, order, seeds = scene.view_of_all(), torch.arange(16).view(2, 8), [5, 6]
-    view.zoom = zoom
     parts = [list(view.batches(order, seeds, Group(RankInfo(rank, world)).part(8))) for rank in range(world)]
     for k, whole in enumerate(view.batches(order, seeds)):
         first, second = (torch.cat(views) for views in zip(*(part[k].chunk(2) for part in parts), strict=True))
@@ -138,10 +136,10 @@ def test_a_device_processes_cannot_share_is_refused(monkeypatch, device, reason)
 
 @pytest.mark.parametrize("kind", ["proj_drop_rate", "drop_path_rate", "patch_drop_rate"])
 def test_a_backbone_that_drops_out_is_refused_by_several(kind):
-    network = TrainedNetwork(PromptedViT(scene.tiny_vit(**{kind: 0.1})))
+    network = DiscoveryNetwork(PromptedViT(scene.tiny_vit(**{kind: 0.1})))
     with pytest.raises(ConfigError, match="drops out"):
-        network.join(Group(RankInfo(0, 2)))
-    TrainedNetwork(PromptedViT(scene.tiny_vit())).join(Group(RankInfo(0, 2)))
+        network.join_process_group(Group(RankInfo(0, 2)))
+    DiscoveryNetwork(PromptedViT(scene.tiny_vit())).join_process_group(Group(RankInfo(0, 2)))
 
 
 @pytest.mark.parametrize(("of_another", "exit_code"), [(0, None), (15, 143), (2, 130), ("clock", 75)])

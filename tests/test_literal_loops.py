@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from promptcal.config.schema import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
-from promptcal.models import Network, PromptedViT
+from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.training.stage import Batch
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -28,7 +28,7 @@ def test_the_affinity_term_written_as_loops_is_the_stages(token):
     settings.append("affinity.negatives=1000")  # all there are, so nothing is drawn
     config = load_config(preset="quick", values={"n_classes": 5}, overrides=settings)
     vit = PromptedViT(config.model.backbone, 2, 1, pretrained=False)
-    stage = AffinityStage(Network(vit, hidden=8, bottleneck=8, prototypes=16), config)
+    stage = AffinityStage(ProjectionNetwork(vit, hidden=8, bottleneck=8, prototypes=16), config)
     random = torch.Generator().manual_seed(0)
 
     def rows(classes):

@@ -1,28 +1,33 @@
-"""A lock keeps others out while its holder lives, and not a moment longer."""
+"""A lock excludes other processes while its holder lives, and no longer."""
 
+import errno
+import fcntl
 import os
 from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from promptcal.errors import RunError
-from promptcal.runtime.locking import locked
+from promptcal.errors import PromptCALWarning, RunError
+from promptcal.runtime.locking import locked, try_lock
 
 
-def take(path):
+def acquire(path):
     with locked(path, "the run"):
         pass
 
 
-def test_a_second_holder_is_told_who_the_first_is(tmp_path):
-    with locked(tmp_path / "lock", "the run"), pytest.raises(RunError, match=rf"\({os.getpid()}\) is at work on the"):
-        take(tmp_path / "lock")
-    take(tmp_path / "lock")
+def test_the_error_names_what_is_locked_and_the_holder(tmp_path):
+    with locked(tmp_path / "lock", "the run"):
+        for _ in range(2):  # a refused attempt must not erase the holder's PID
+            with pytest.raises(RunError, match=rf"the run is in use by another process \(PID {os.getpid()}\); wait"):
+                acquire(tmp_path / "lock")
+    acquire(tmp_path / "lock")
+    assert (tmp_path / "lock").exists()
 
 
 @contextmanager
-def child_that_has_done(work):
-    """A forked process that has done this and lives on meanwhile."""
+def forked_child(work):
+    """A forked process that has called ``work`` and stays alive inside the context."""
     ready, go = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
@@ -41,16 +46,36 @@ def child_that_has_done(work):
             os.close(descriptor)
 
 
-def test_a_child_does_not_hold_what_its_parent_held(tmp_path):
+def test_a_forked_child_does_not_keep_the_lock_of_its_parent(tmp_path):
     with ExitStack() as children:
         with locked(tmp_path / "lock", "the run"):
-            children.enter_context(child_that_has_done(lambda: None))
-        take(tmp_path / "lock")
+            children.enter_context(forked_child(lambda: None))
+            with pytest.raises(RunError):  # the fork did not release it either
+                acquire(tmp_path / "lock")
+        acquire(tmp_path / "lock")
 
 
-def test_a_dead_holder_keeps_no_one_out(tmp_path):
+def test_the_lock_of_a_dead_process_is_free(tmp_path):
     stack = ExitStack()
-    with child_that_has_done(lambda: stack.enter_context(locked(tmp_path / "lock", "the run"))):  # noqa: SIM117
-        with pytest.raises(RunError, match="at work"):
-            take(tmp_path / "lock")
-    take(tmp_path / "lock")
+    with forked_child(lambda: stack.enter_context(locked(tmp_path / "lock", "the run"))):  # noqa: SIM117
+        with pytest.raises(RunError, match="in use"):
+            acquire(tmp_path / "lock")
+    acquire(tmp_path / "lock")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch, number):
+    def fail(descriptor, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.warns(PromptCALWarning, match="does not support file locks .*; do not start two fits"):
+        acquire(tmp_path / "lock")
+    with (tmp_path / "file").open("wb") as file, pytest.warns(PromptCALWarning, match="does not support file locks"):
+        assert try_lock(file.fileno())
+
+
+def test_a_lock_file_that_cannot_be_created_is_an_os_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError):
+        acquire(tmp_path / "file" / "lock")

@@ -1,13 +1,14 @@
 """promptcal: sort images into the categories you know and the ones you do not know yet.
 
-Generalized category discovery by PromptCAL (CVPR 2023). The verbs are `fit`, `predict`, `evaluate`, `export`, `check`,
-`estimate_classes`, `datasets`, `benchmark`, `table` and `demo`; `PromptCAL` is the same as a scikit-learn estimator.
+Generalized category discovery with PromptCAL (CVPR 2023) and other methods. `fit` learns the categories, `predict`
+assigns new images, `evaluate` scores a run, `export` writes it for other programs; `PromptCAL` is a scikit-learn
+estimator. Everything is imported when it is first used.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from promptcal._version import __version__
-from promptcal.api import benchmark, check, datasets, demo, estimate_classes, evaluate, export, fit, predict, table
-from promptcal.api import figure as make_figure
-from promptcal.api import report as make_report
 from promptcal.errors import (
     ConfigError,
     DataError,
@@ -17,8 +18,47 @@ from promptcal.errors import (
     RunError,
     WeightsError,
 )
-from promptcal.estimator import PromptCAL
-from promptcal.run.inference import Assignments, Run
+
+if TYPE_CHECKING:
+    from promptcal.api import (
+        benchmark,
+        check,
+        datasets,
+        demo,
+        estimate_classes,
+        evaluate,
+        export,
+        fit,
+        make_figure,
+        make_report,
+        predict,
+        table,
+    )
+    from promptcal.estimator import PromptCAL
+    from promptcal.run import Assignments, Run
+
+_LAZY = {
+    **dict.fromkeys(
+        (
+            "benchmark",
+            "check",
+            "datasets",
+            "demo",
+            "estimate_classes",
+            "evaluate",
+            "export",
+            "fit",
+            "make_figure",
+            "make_report",
+            "predict",
+            "table",
+        ),
+        "promptcal.api",
+    ),
+    "PromptCAL": "promptcal.estimator",
+    "Assignments": "promptcal.run",
+    "Run": "promptcal.run",
+}
 
 __all__ = [
     "Assignments",
@@ -45,3 +85,13 @@ __all__ = [
     "predict",
     "table",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

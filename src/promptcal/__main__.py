@@ -1,5 +1,5 @@
 """`python -m promptcal`."""
 
-from promptcal.cli.main import main
+from promptcal.cli import main
 
 main()

@@ -10,8 +10,9 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from promptcal import api
 from promptcal.errors import RunError
+from promptcal.pipeline.fit import run_fit
+from promptcal.pipeline.request import FitRequest
 from promptcal.run.inference import Run
 from promptcal.runtime import files
 
@@ -20,9 +21,9 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
     """Category discovery with `fit(images, labels)`, `predict`, `transform`, `labels_`, `save` and `load`.
 
     Images are a folder, a list of files or a uint8 array N x H x W x 3; labels are as `promptcal.fit` takes
-    them (-1 = unlabelled). Clusters 0..n-1 are the known classes (`classes_`), the rest are new ones (but a run that
-    went on from another keeps the numbers that one had); `names_` names them all. `method` chooses another method than
-    PromptCAL, as `promptcal.fit` does. The run directory is a temporary one unless `output` is given.
+    them (-1 = unlabelled). Clusters 0..n-1 are the known classes (`classes_`), the others are new; `names_` names them
+    all. (A run that continues another one keeps its numbers.) `method` chooses another method than PromptCAL. The run
+    directory is temporary unless `output` is given.
     """
 
     def __init__(
@@ -53,26 +54,30 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
         self.verbose = verbose
 
     def fit(self, images: Any, labels: Any = None) -> "PromptCAL":
-        output = self.output
-        if output is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="promptcal-")
-            output = self._temporary.name
-        run = api.fit(
-            images=images,
-            labels=labels,
-            n_classes=self.n_classes,
-            method=self.method,
-            output=output,
-            config=self.config,
-            preset=self.preset,
-            overrides=self.overrides,
-            backbone=self.backbone,
-            weights=self.weights,
-            seed=self.random_state,
-            device=self.device,
-            progress=self.verbose,
+        output = self.output or self._temporary_folder()
+        run = run_fit(
+            FitRequest(
+                images=images,
+                labels=labels,
+                n_classes=self.n_classes,
+                method=self.method,
+                output=output,
+                config=self.config,
+                preset=self.preset,
+                overrides=tuple(self.overrides),
+                backbone=self.backbone,
+                weights=self.weights,
+                seed=self.random_state,
+                device=self.device,
+                progress=self.verbose,
+            )
         )
-        return self._take(run)
+        return self._load_results(run)
+
+    def _temporary_folder(self) -> str:
+        """A folder that is removed together with the estimator."""
+        self.temporary_folder_ = tempfile.TemporaryDirectory(prefix="promptcal-")
+        return self.temporary_folder_.name
 
     def fit_predict(self, images: Any, labels: Any = None) -> np.ndarray:
         """`fit`, then `labels_`."""
@@ -101,13 +106,13 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
         run = Run(path, device)
         config = run.config
         estimator = cls(config.model.backbone, config.n_classes, config=config, random_state=config.seed, device=device)
-        return estimator._take(run)
+        return estimator._load_results(run)
 
-    def _take(self, run: Run) -> "PromptCAL":
+    def _load_results(self, run: Run) -> "PromptCAL":
         self.run_ = run
         self.assignments_ = run.assignments()
         self.labels_ = self.assignments_.clusters
-        self.classes_ = np.array(run.info["known_classes"])
+        self.classes_ = np.array(run.info.known_classes)
         self.names_ = np.array(run.names)
-        self.cluster_centers_ = run.centres.cpu().numpy()
+        self.cluster_centers_ = run.centroids.cpu().numpy()
         return self

@@ -8,8 +8,9 @@ import yaml
 from promptcal.data.benchmarks import setup
 from promptcal.errors import ConfigError
 from promptcal.experiments.definition import PARTS, chosen_rows, load_table, table_names
-from promptcal.experiments.plan import plan
+from promptcal.experiments.plan import plan, rows_without
 from promptcal.experiments.records import benchmark_config
+from promptcal.methods import METHODS
 
 PUBLISHED = yaml.safe_load((Path(__file__).parent / "published.yaml").read_text(encoding="utf-8"))
 
@@ -155,12 +156,27 @@ def test_an_invalid_file_is_one_sentence_that_names_the_row(written, changes, pr
         ({"row": {"method": "magic"}}, "table my-table, row 'mine', column 'Mini': .*magic"),
         ({"row": {"overrides": ["affinity.q=7"]}}, "table my-table, row 'mine', column 'Mini': "),
         ({"columns": [{"title": "Mini", "benchmark": "min"}]}, "row 'GCD', column 'Mini': there is no benchmark 'min'"),
-        ({"row": {"method": None, "records": ["a"]}}, "row 'mine', column 'Mini': .*runs/a.json is not a run record"),
+        ({"row": {"method": None, "records": ["a"]}}, "row 'mine', column 'Mini': there is no run record .*a.json"),
     ],
 )
 def test_what_cannot_be_run_is_named_before_anything_runs(written, changes, problem):
     with pytest.raises(ConfigError, match=problem):
         plan(load_table(written(**changes)), "full", [0])
+
+
+def test_common_settings_apply_to_the_rows_whose_method_has_them():
+    table = load_table("generic")
+    cells = plan(table, "mini", [0], ["affinity.k=7", "optim.lr=0.5", "variant=recommended"])
+    overrides = {cell.row.label: cell.jobs[0].overrides for cell in cells}
+    assert overrides["PromptCAL"] == ("affinity.k=7", "optim.lr=0.5", "variant=recommended")
+    assert overrides["GCD"] == overrides["k-means"] == ("optim.lr=0.5",)
+    assert "PromptCAL" not in rows_without(table, "affinity.k=7")
+    assert rows_without(table, "simgcd.epsilon=1") == [
+        row.label for row in table.rows if "simgcd" not in METHODS[row.method].config_class.model_fields
+    ]
+    for setting in ("afinity.k=7", "affinity.kk=7", "variant=none"):
+        with pytest.raises(ConfigError):
+            plan(table, "mini", [0], [setting])
 
 
 def test_unreadable_files_and_unknown_names(tmp_path):

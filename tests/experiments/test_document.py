@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from promptcal.config.schema import variant_preset
 from promptcal.errors import ConfigError
 from promptcal.experiments import record_tables
 from promptcal.experiments.document import draw, load_document, write_document
-from promptcal.experiments.records import RunRecord, Scores, benchmark_config, flatten
+from promptcal.experiments.records import RunRecord, benchmark_config, flatten
 from promptcal.experiments.tables import TableRequest
+from promptcal.methods import METHODS
+from promptcal.run.results import Scores
 
 ROOT = Path(__file__).parents[2]
 DEFINITION = ROOT / "results" / "results.yaml"
@@ -60,7 +61,7 @@ def test_runs_called_recommended_have_the_values_of_the_variant(definition):
     assert len(names) == 10
     for name, kept in definition.records(names).items():
         preset = flatten(benchmark_config(kept.benchmark, "promptcal").model_dump())
-        for key, value in flatten(variant_preset("recommended")).items():
+        for key, value in flatten(METHODS["promptcal"].variants["recommended"]).items():
             assert kept.settings.get(key, preset[key]) == value, (name, key)
 
 

@@ -16,8 +16,9 @@ from promptcal.data.benchmarks import registry
 from promptcal.errors import ConfigError, Interrupted
 from promptcal.experiments.definition import load_table, table_names
 from promptcal.experiments.records import RunRecord, benchmark_config, collect, read_run
+from promptcal.methods import METHODS
+from promptcal.methods.base import build_vit
 from promptcal.methods.promptcal.affinity import AffinityStage
-from promptcal.run.inference import build_network
 
 pytestmark = pytest.mark.usefixtures("few_images")
 ONE_ROW = {  # of each table, one that is its own
@@ -47,14 +48,14 @@ def lines_of(path):
 
 
 def final_score(run):
-    return json.loads((run / "results.json").read_text())["scores"]["selected"]
+    return json.loads((run / "results.json").read_text())["selected"]
 
 
 def accuracy_of(results, stage):
     """(selected, last) as the run itself says."""
     if stage == "warmup":
-        return results["warmup"]["accuracy"], results["warmup"]["accuracy"]  # kept: the last epoch
-    return results["scores"]["selected"], results["scores"]["last"]
+        return (results["stages"]["warmup"]["accuracy"],) * 2  # the last epoch was selected
+    return results["selected"], results["last"]
 
 
 @pytest.mark.parametrize("name", [n for n in table_names() if n != "efficiency"])
@@ -118,10 +119,10 @@ def test_a_table_and_a_document_of_ones_own(promptcal, shared_output, settings_a
 def test_the_backbone_that_is_not_pretrained_is_random(shared_output, small_settings):
     made = table("pretraining", shared_output, small_settings, seeds=[0], rows=["randomly"])
     (job,) = [c.cell.jobs[0] for c in made.summary.cells if "randomly" in c.cell.row.label]
-    frozen = "vit.backbone.blocks.0.attn.qkv.weight"
-    trained = load_file(shared_output / job.name / "model.safetensors")[frozen]
+    frozen = "backbone.blocks.0.attn.qkv.weight"
+    trained = load_file(shared_output / job.name / "model.safetensors")[f"vit.{frozen}"]
     pretrained, random, other = (
-        build_network(job_config(job, seed, pretrained), 5, pretrained=True).state_dict()[frozen]
+        build_vit(METHODS["promptcal"](job_config(job, seed, pretrained)), pretrained=True).vit.state_dict()[frozen]
         for seed, pretrained in ((0, True), (0, False), (1, False))
     )
     assert torch.equal(trained, random)
@@ -145,7 +146,7 @@ def test_mean_and_deviation_over_seeds_and_nothing_runs_twice(promptcal, shared_
     assert len(runs) == 3
     line = lines_of(report.with_name(report.name.replace("-runs", "")))[0]
     for part in ("all", "known", "new"):
-        values = [100 * results_of(shared_output, run)["scores"]["selected"][part] for run in runs]
+        values = [100 * results_of(shared_output, run)["selected"][part] for run in runs]
         assert float(line[f"{part}_selected_mean"]) == pytest.approx(np.mean(values), abs=1e-6)
         assert float(line[f"{part}_selected_std"]) == pytest.approx(np.std(values, ddof=1), abs=1e-6)
         shown = f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
@@ -185,8 +186,8 @@ def test_stage_1_of_a_run_is_what_the_warm_up_alone_gives(shared_output, tmp_pat
     api.benchmark(
         name="mini", method="promptcal-warmup", output=alone, seed=0, overrides=small_settings, progress=False
     )
-    expected = json.loads((alone / "results.json").read_text())["scores"]["selected"]
-    assert results_of(shared_output, row)["warmup"]["accuracy"] == expected
+    expected = json.loads((alone / "results.json").read_text())["selected"]
+    assert results_of(shared_output, row)["stages"]["warmup"]["accuracy"] == expected
 
 
 # -- what goes wrong ------------------------------------------------------------------------------------------
@@ -223,8 +224,8 @@ def test_an_interrupted_run_is_resumed_and_ends_as_if_it_had_not_been(
     assert code == 0
     assert f"[1/2] resuming {name}" in err
     resumed, expected = results_of(tmp_path, name), results_of(shared_output, name)
-    assert resumed["scores"] == expected["scores"]
-    assert resumed["warmup"] == expected["warmup"]
+    assert resumed["selected"] == expected["selected"]
+    assert resumed["stages"] == expected["stages"]
 
 
 def test_a_damaged_run_is_named_and_the_others_are_there(promptcal, tmp_path, small_settings, settings_arguments):
@@ -232,14 +233,14 @@ def test_a_damaged_run_is_named_and_the_others_are_there(promptcal, tmp_path, sm
     arguments += ["--output", tmp_path, "--device", "cpu", *settings_arguments]
     assert promptcal(*arguments)[0] == 0
     damaged, sound = sorted(folder for folder in tmp_path.glob("mini-kmeans-*"))
-    (damaged / "results.json").write_text('{"scores": {"sel')
+    (damaged / "results.json").write_text('{"selected": {"al')
     code, out, err = promptcal(*arguments)
     assert code == 1
     assert f"promptcal: {damaged.name}: damaged." in err
     assert "delete its folder and run the table again" in err
     assert sound.name not in err
     assert "1 of 2" in out
-    assert (damaged / "results.json").read_text() == '{"scores": {"sel'  # nothing is overwritten
+    assert (damaged / "results.json").read_text() == '{"selected": {"al'  # nothing is overwritten
     (damaged / "run.json").unlink()
     code, _, err = promptcal(*arguments)
     assert code == 1
@@ -266,7 +267,7 @@ def test_a_run_that_fails_does_not_lose_the_others(promptcal, tmp_path, settings
         "--output",
         tmp_path,
     ]
-    code, out, err = promptcal(*arguments, "--quiet", "--set", "gcd.epochs=1", *settings_arguments)
+    code, out, err = promptcal(*arguments, "--quiet", *settings_arguments)
     assert code == 1
     (failed,) = [line for line in err.splitlines() if line.startswith("promptcal: ")]
     assert re.match(r"promptcal: mini-c30-l50-gcd-.*: failed. RuntimeError: the disk is on fire; see", failed)
@@ -313,7 +314,7 @@ def test_weights_that_must_be_fetched_by_hand_are_asked_for(promptcal, tmp_path)
 def test_a_misspelt_setting_stops_before_anything_runs(promptcal, tmp_path):
     code, _, err = promptcal("table", "cal-weight", "--set", "afinity.k=3", "--output", tmp_path / "out")
     assert code == 2
-    assert "there is no setting 'afinity'" in err
+    assert "the method promptcal has no setting 'afinity'; did you mean 'affinity'?" in err
     assert not (tmp_path / "out").exists()
 
 

@@ -17,10 +17,16 @@ from promptcal.experiments.records import benchmark_config
 from promptcal.experiments.summary import Statistic
 from promptcal.experiments.table_report import show
 from promptcal.experiments.tables import TableRequest, make_table
-from promptcal.run.inference import RunDirectory
+from promptcal.run.directory import RunDirectory
+from promptcal.run.info import RunInfo
+from promptcal.run.results import RunResults, Scores, StageResult
 from promptcal.runtime import files
 
 PARTS = ("all", "known", "new", "separate_all", "separate_known", "separate_new")
+
+
+def scores(share):
+    return Scores(**dict.fromkeys(PARTS, share))
 
 
 def finish(output, job, selected, last, seconds=10.0):
@@ -29,10 +35,15 @@ def finish(output, job, selected, last, seconds=10.0):
     directory.path.mkdir(parents=True)
     config = benchmark_config(job.benchmark, job.method, job.overrides)
     files.write_text(directory.config_file, config.to_yaml())
-    scores = {kind: dict.fromkeys(PARTS, share) for kind, share in (("selected", selected), ("last", last))}
-    warmup = {"best_epoch": 3, "epochs": 5, "accuracy": dict.fromkeys(PARTS, selected / 2)}
-    files.write_json(directory.results_file, {"scores": scores, "warmup": warmup, "seconds": seconds})
-    directory.write_info({"status": "finished"})
+    warmup = StageResult(best_epoch=3, epochs=5, accuracy=scores(selected / 2))
+    RunResults(
+        method=job.method,
+        stages={"warmup": warmup},
+        selected=scores(selected),
+        last=scores(last),
+        seconds=seconds,
+    ).write(directory.results_file)
+    RunInfo(status="finished", categories=["new-1"]).write(directory.info_file)
 
 
 @pytest.fixture
@@ -85,6 +96,12 @@ def test_the_last_epoch_is_shown_where_it_is_asked_for(three_seeds):
     assert float(csv_lines(made.csv)["(5) PromptCAL", "CUB-200"]["all_selected_mean"]) == pytest.approx(63)
 
 
+def test_a_note_names_the_rows_that_a_setting_does_not_apply_to(where):
+    text = make_table(replace(where, name="herbarium", overrides=["affinity.k=7"])).markdown.read_text()
+    rows = "k-means, RankStats+, UNO+, GCD, ORCA (ViT), SimGCD"
+    assert f"- affinity.k=7 does not apply to {rows}: their method has no such setting." in text
+
+
 def test_seeds_that_are_missing_are_not_hidden(three_seeds):
     made = make_table(replace(three_seeds, name="semiag-ablation"))
     line = csv_lines(made.csv)["(4) without affinity propagation", "CUB-200"]
@@ -127,7 +144,7 @@ def test_a_run_of_an_older_preset_is_not_taken(three_seeds):
     made = make_table(replace(three_seeds, name="semiag-ablation"))
     trouble = made.summary.problems[run.name]
     assert trouble.name == "damaged"
-    assert "was made with affinity.quantile=0.7, which is 0.8 now; delete the folder" in trouble.reason
+    assert "was made with affinity.quantile=0.7, which is 0.8 now; delete its folder" in trouble.reason
     assert csv_lines(made.csv)["(5) PromptCAL", "CUB-200"]["seeds"] == "1 2"
 
 

@@ -1,4 +1,4 @@
-"""Two fits do not write to one directory, and a dead one keeps no one out."""
+"""Two fits do not write to one directory, and a killed fit does not keep its lock."""
 
 import signal
 
@@ -6,20 +6,20 @@ import pytest
 from harness import STREAMED
 
 
-def test_a_second_fit_is_refused_and_the_first_goes_on(scene, expected, outcome):
+def test_a_second_fit_is_refused_and_the_first_continues(scene, expected, outcome):
     first = scene.start("--no-report")
     assert first.wait_for("training")
     for again in ("--resume", "--overwrite"):
         code, words = scene.run(again)
         assert code == 2
-        assert f"another process ({first.process.pid}) is at work on" in " ".join(words.split())
+        assert f"is in use by another process (PID {first.process.pid})" in " ".join(words.split())
     code, words = first.end()
     assert code == 0, words
     assert outcome(scene.output) == expected
 
 
 @pytest.mark.slow
-def test_worker_processes_of_a_killed_fit_hold_no_lock(scene, expected_streamed, outcome):
+def test_worker_processes_of_a_killed_fit_do_not_keep_the_lock(scene, expected_streamed, outcome):
     scene.settings = STREAMED
     process = scene.start("--no-report")
     assert process.wait_for("training", 4)

@@ -5,13 +5,13 @@ import copy
 import pytest
 import torch
 
-from promptcal.models import Network, PromptedViT, Teacher, projected_cosine
+from promptcal.models import ProjectionNetwork, PromptedViT, Teacher, projected_cosine
 
 
 @pytest.fixture
 def student(tiny_vit):
     torch.manual_seed(0)
-    return Network(PromptedViT(tiny_vit()), hidden=8, bottleneck=4, prototypes=16)
+    return ProjectionNetwork(PromptedViT(tiny_vit()), hidden=8, bottleneck=4, prototypes=16)
 
 
 def move(student, seed):
@@ -141,13 +141,13 @@ def test_network_gives_unit_embeddings_and_a_head_for_each_token(student, images
 @pytest.mark.parametrize("prompts", [{"prompts": 0}, {"supervised": 0}])
 def test_network_without_supervised_prompts_has_the_class_token_only(prompts, tiny_vit, images):
     vit = tiny_vit()
-    network = Network(PromptedViT(vit, **prompts), hidden=8, bottleneck=4, prototypes=16)
+    network = ProjectionNetwork(PromptedViT(vit, **prompts), hidden=8, bottleneck=4, prototypes=16)
     assert network.tokens == tuple(network(images(vit))) == ("cls",)
 
 
 def test_renewing_the_prompt_head_changes_it_alone(student):
     before = copy.deepcopy(student.state_dict())
-    student.renew_prompt_head()
+    student.reset_prompt_head()
     changed = {name for name, value in student.state_dict().items() if not torch.equal(value, before[name])}
     assert changed
     assert all(name.startswith("heads.prompt.") for name in changed)

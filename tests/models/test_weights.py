@@ -14,7 +14,7 @@ from timm.layers import resample_abs_pos_embed
 from timm.layers.mlp import SwiGLUPacked
 
 from promptcal.errors import WeightsError
-from promptcal.models import Network, PromptedViT, load_weights
+from promptcal.models import ProjectionNetwork, PromptedViT, load_weights
 
 
 def save(state, path):
@@ -265,7 +265,7 @@ def test_published_promptcal_checkpoint_at_another_input_size(tmp_path, tiny_vit
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_promptcals_own_file(suffix, tmp_path, tiny_vit, images):
     sizes = {"hidden": 8, "bottleneck": 4, "prototypes": 16}
-    source, model = Network(PromptedViT(tiny_vit(1)), **sizes), PromptedViT(tiny_vit(2))
+    source, model = ProjectionNetwork(PromptedViT(tiny_vit(1)), **sizes), PromptedViT(tiny_vit(2))
     load_weights(model, save(state_of(source), tmp_path / f"own{suffix}"))
     assert_same_function(model, source.vit, images(model.backbone))
 

@@ -16,7 +16,7 @@ from promptcal.config.schema import load_config
 from promptcal.data import ImageStore, View, embedded_set
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.warmup import WarmupStage
-from promptcal.models import Network, PromptedViT
+from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.pipeline import fit as fitting
 from promptcal.training.embedding import embed
 from promptcal.training.recorder import AsyncScalars
@@ -29,7 +29,7 @@ def embedded_network(depth):
     vit = PromptedViT("vit_tiny_patch4_32.promptcal")
     vit.backbone.blocks = vit.backbone.blocks[-depth:]
     vit.prompts = torch.nn.Parameter(vit.prompts.detach()[-depth:].clone())
-    return Network(vit, hidden=64, bottleneck=32, prototypes=256)
+    return ProjectionNetwork(vit, hidden=64, bottleneck=32, prototypes=256)
 
 
 def a_batch(seed):

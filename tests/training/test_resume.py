@@ -202,9 +202,11 @@ def test_a_classifier_starts_at_the_clusters_of_stage_1_and_is_resumed(interrupt
     warmed_up = fit(**{**arguments, "overrides": settings}, method="promptcal-warmup", output=tmp_path / "warm-up")
     parametric = {**arguments, "overrides": [*settings, "affinity.classifier=0.5"], "warmup_from": warmed_up.path}
     starts = []
-    start_at = CosineClassifier.start_at
+    initialize_from = CosineClassifier.initialize_from
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CosineClassifier, "start_at", lambda self, c: (starts.append(c.clone()), start_at(self, c)))
+        patch.setattr(
+            CosineClassifier, "initialize_from", lambda self, c: (starts.append(c.clone()), initialize_from(self, c))
+        )
         fit(**parametric, output=tmp_path / "whole")
     nearest = torch.cdist(starts[0], warmed_up.centres.cpu()).min(dim=1)
     assert nearest.values.max() < 1e-5

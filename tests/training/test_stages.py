@@ -13,7 +13,7 @@ from promptcal.config.schema import Config, LossConfig, OptimConfig, validate
 from promptcal.data import ImageStore, View
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.warmup import Distillation, WarmupStage
-from promptcal.models import DINOHead, Network, ParametricNetwork, PromptedViT
+from promptcal.models import DINOHead, ParametricNetwork, ProjectionNetwork, PromptedViT
 from promptcal.training.checkpoints import temporary_weights
 from promptcal.training.loop import cosine_lr
 from promptcal.training.stage import Batch
@@ -24,7 +24,7 @@ B, MEMORY, CLASSES = 4, 12, 3
 def tiny_network(prompts=3, supervised=2):
     torch.manual_seed(0)
     vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=0)
-    return Network(PromptedViT(vit, prompts, supervised), hidden=12, bottleneck=6, prototypes=20)
+    return ProjectionNetwork(PromptedViT(vit, prompts, supervised), hidden=12, bottleneck=6, prototypes=20)
 
 
 def a_batch(seed=0):

@@ -2,7 +2,7 @@
 
 from promptcal.data.embedded import EmbeddedSet, embedded_set
 from promptcal.data.images import ImageSet
-from promptcal.data.labels import read_labels, removed_labels
+from promptcal.data.labels import parse_labels, read_labels
 from promptcal.data.sampler import BalancedSampler
 from promptcal.data.splits import label_half
 from promptcal.data.store import ImageStore
@@ -19,6 +19,6 @@ __all__ = [
     "View",
     "embedded_set",
     "label_half",
+    "parse_labels",
     "read_labels",
-    "removed_labels",
 ]

@@ -7,6 +7,7 @@ import re
 import unicodedata
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,16 @@ def read_labels(labels: Any, images: ImageSet) -> list[str | None]:
     if len(labels) != len(images):
         raise LabelError(f"{len(labels)} labels do not fit {len(images)} images; give one per image, -1 = unlabelled")
     return [class_name(label) for label in labels]
+
+
+@dataclass(frozen=True)
+class Labels:
+    names: list[str | None]
+    removed: list[bool]
+
+
+def parse_labels(labels: Any, images: ImageSet) -> Labels:
+    return Labels(read_labels(labels, images), removed_labels(labels, images))
 
 
 def removed_labels(labels: Any, images: ImageSet) -> list[bool]:

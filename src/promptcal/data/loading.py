@@ -54,10 +54,9 @@ def view_of(
     std: tuple[float, float, float],
     *,
     resize: int,
-    zoom: float = 1.0,
     device: torch.device,
 ) -> View | StreamedView:
     """Views on ``device``, from wherever the images fit best."""
     if isinstance(store, StreamedImages):
-        return StreamedView(store, size, mean, std, zoom=zoom, device=device)
-    return View(store.placed(device), size, mean, std, resize=resize, zoom=zoom, device=device, reuse=True)
+        return StreamedView(store, size, mean, std, device=device)
+    return View(store.placed(device), size, mean, std, resize=resize, device=device, reuse=True)

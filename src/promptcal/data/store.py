@@ -44,6 +44,10 @@ class ImageStore:
     def device(self) -> torch.device:
         return self.pixels.device
 
+    def fingerprint_data(self) -> memoryview:
+        """The bytes by which a change of the images is noticed."""
+        return self.pixels.numpy().data
+
     @classmethod
     def of(cls, arrays: Sequence[np.ndarray]) -> "ImageStore":
         """From decoded images, uint8 H x W x 3 each."""

@@ -36,9 +36,8 @@ class StreamedImages:
         self.shorter_side = shorter_side
         self.digests = digests
 
-    @property
-    def digest(self) -> bytes:
-        """Of all images."""
+    def fingerprint_data(self) -> bytes:
+        """The bytes by which a change of the images is noticed."""
         return hashlib.sha256(b"".join(self.digests)).digest()
 
     def __len__(self) -> int:
@@ -100,10 +99,8 @@ class _Batches(Dataset["Tensor | str"]):
         order: Tensor,
         seeds: Sequence[int] | None = None,
         part: slice = WHOLE,
-        zoom: float = 1.0,
     ) -> None:
         self.source, self.size, self.order, self.seeds, self.part = source, size, order, seeds, part
-        self.zoom = zoom
 
     def __len__(self) -> int:
         return len(self.order)
@@ -118,7 +115,7 @@ class _Batches(Dataset["Tensor | str"]):
         chosen, place = self.order[k][self.part].unique(return_inverse=True)  # an image drawn twice is decoded once
         store = ImageStore.of([self.source.image(int(i)) for i in chosen])
         unchanged = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)
-        view = View(store, self.size, *unchanged, zoom=self.zoom)
+        view = View(store, self.size, *unchanged)
         if self.seeds is None:
             views = view.centre(place)
         else:
@@ -169,12 +166,10 @@ class StreamedView:
         mean: tuple[float, float, float],
         std: tuple[float, float, float],
         *,
-        zoom: float = 1.0,
         device: torch.device | str = "cpu",
         workers: int | None = None,
     ) -> None:
         self.source = source
-        self.zoom = zoom
         self.size = size
         self.device = torch.device(device)
         self.normalise = Normalise(mean, std, self.device)
@@ -182,7 +177,7 @@ class StreamedView:
 
     def batches(self, order: Tensor, seeds: Sequence[int], part: slice = WHOLE) -> Iterator[Tensor]:
         """As `View.batches`."""
-        return self._loaded(_Batches(self.source, self.size, order, seeds, part, self.zoom))
+        return self._loaded(_Batches(self.source, self.size, order, seeds, part))
 
     def centres(self, images: Tensor, batch_size: int) -> Iterator[Tensor]:
         """As `View.centres`."""

@@ -1,74 +1,58 @@
-"""How far a confidence can be taken at its word, and from where on an image is none of the categories.
+"""Calibrated confidence, and the threshold below which an image belongs to none of the categories.
 
-Scores of an image (cosines with the cluster centres, or a classifier's outputs) become shares by a softmax at a
-temperature: that which makes the true classes of labelled images the network did not learn from likeliest. Where it
-learned from every label, images it knows too well stand in: they can show that it is too sure, but not vouch for more.
-The threshold needs no label: it is the cosine with the nearest centre that 95 % of the images without one reach.
+Scores of an image (cosines with the centroids, or a classifier's outputs) become probabilities by a softmax at a
+temperature. The temperature maximises the likelihood of the true classes of labelled images that training did not
+use. If training used every label, the training images are used instead, each left out of its own centroid; they can
+show overconfidence, so the temperature is then never lowered. The threshold needs no label: 95 % of the unlabelled
+images have at least this cosine with their nearest centroid.
 """
 
-import json
-import math
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field
 from scipy.optimize import brentq
 from scipy.special import logsumexp, softmax
 from torch import Tensor
 
-from promptcal.discovery.partition import Partition, nearest_centres
-from promptcal.errors import RunError
-from promptcal.runtime import files
+from promptcal.discovery.partition import Partition, nearest_centroids
+from promptcal.runtime.json_model import JSONModel
 
 ACCEPTED_SHARE = 0.95
-HELD_OUT, LEFT_OUT, NONE = "held-out", "left-out", "none"
+Basis = Literal["held-out", "left-out", "none"]
+HELD_OUT: Basis = "held-out"
+LEFT_OUT: Basis = "left-out"
+NONE: Basis = "none"
 _BINS = 15
 _HOTTEST, _COLDEST = 1e3, 1e-4  # as multiples of the spread of the scores
 
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
-@dataclass(frozen=True)
-class Calibration:
-    """``scores`` are what the temperature is of: "cosines" with the centres, or a classifier's "outputs".
 
-    ``basis``: "held-out" labels, which training did not see, or "left-out", each in turn left out of its centre.
+class Calibration(JSONModel):
+    """`calibration.json`. ``scores`` says what the temperature applies to: "cosines" or a classifier's "outputs".
 
-    The temperature is then not lowered below that of training. Where neither is to be had the basis is "none" and the
-    temperature that of training. The ``threshold`` is from ``n_threshold`` images whose labels training did not see.
-    ``error_*`` and ``nll_*`` are the expected calibration error and the mean negative log-likelihood of the ``n``
-    images at the temperature of training and at the chosen one; ``accepted_*`` the share of the fit's own unlabelled
-    images, assigned to known and to new categories, that the threshold accepts.
+    ``basis`` says which labels it is from: "held-out" ones, which training did not use, "left-out" ones, each left out
+    of its own centroid, or "none", if there are none; the temperature is then that of training. The ``threshold`` is
+    from ``n_threshold`` images. ``error_*`` and ``nll_*`` are the expected calibration error and the mean negative
+    log-likelihood of the ``n`` images before and after calibration; ``accepted_*`` the share of the fit's own
+    unlabelled images, assigned to known and to new categories, that the threshold accepts.
     """
 
-    temperature: float
-    scores: str = "cosines"
-    threshold: float | None = None
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    scores: Literal["cosines", "outputs"] = "cosines"
+    threshold: Finite | None = None
     target: float = ACCEPTED_SHARE
     n_threshold: int = 0
     n: int = 0
-    basis: str = NONE
+    basis: Basis = NONE
     error_before: float | None = None
     error_after: float | None = None
     nll_before: float | None = None
     nll_after: float | None = None
     accepted_known: float | None = None
     accepted_new: float | None = None
-
-    def write(self, path: Path) -> None:
-        files.write_json(path, asdict(self))
-
-    @classmethod
-    def read(cls, path: Path) -> "Calibration":
-        try:
-            found = cls(**json.loads(path.read_text(encoding="utf-8")))
-            if not (found.temperature > 0 and math.isfinite(found.temperature)):
-                raise ValueError(f"the temperature {found.temperature}")
-            if found.threshold is not None and not math.isfinite(found.threshold):
-                raise ValueError(f"the threshold {found.threshold}")
-            return found
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise RunError(f"{path} cannot be read ({error}); fit again with --overwrite") from error
 
 
 def calibrate_run(
@@ -77,43 +61,44 @@ def calibrate_run(
     labels: np.ndarray,
     held_out: np.ndarray,
     *,
-    logits: Tensor | None,
-    labels_in_centres: bool,
+    outputs: Tensor | None,
+    labels_in_centroids: bool,
     temperature: float,
 ) -> Calibration:
-    """The temperature on labels that training did not see, or on all; the threshold on images it had no label for.
+    """Calibrate a finished run on its own images.
 
-    Every image is held to centres made without it. ``logits`` are a classifier's, which there is nothing to leave an
-    image out of. ``labels_in_centres``: labelled images were put into the cluster of their class before its centre
-    was taken; otherwise they counted where the method itself puts them.
+    Every image is compared with centroids computed without it. ``outputs`` are a classifier's (None for cosines).
+    ``labels_in_centroids``: labelled images were put into the cluster of their class before its centroid was computed;
+    otherwise they counted where the method itself puts them. ``temperature`` is that of training.
     """
-    centres = partition.centres.to(features)
-    if labels_in_centres:
+    centroids = partition.centroids.to(features)
+    if labels_in_centroids:
         members = torch.from_numpy(partition.clusters).to(features.device)
     else:
-        members = nearest_centres(features, centres) if logits is None else logits.argmax(dim=1)
-    sizes = members.bincount(minlength=len(centres))
-    cosines = left_out_cosines(features, members, centres, sizes).cpu().numpy()
-    accompanied = (sizes[members] > 1).cpu().numpy()
+        members = nearest_centroids(features, centroids) if outputs is None else outputs.argmax(dim=1)
+    sizes = members.bincount(minlength=len(centroids))
+    cosines = left_out_cosines(features, members, centroids, sizes).cpu().numpy()
+    not_alone = (sizes[members] > 1).cpu().numpy()
     usable, basis = held_out >= 0, HELD_OUT
-    if logits is None:
+    if outputs is None:
         if not usable.any():
             usable, basis = labels >= 0, LEFT_OUT
-        usable = usable & accompanied
-    scores = cosines if logits is None else logits.cpu().numpy()
+        usable = usable & not_alone
+    scores = cosines if outputs is None else outputs.cpu().numpy()
     found = calibrate(Evidence(scores[usable], labels[usable], basis), temperature)
     similarity = cosines.max(axis=1)
-    unseen = ((labels < 0) | (held_out >= 0)) & accompanied
+    unseen = ((labels < 0) | (held_out >= 0)) & not_alone
     threshold = acceptance_threshold(similarity[unseen], ACCEPTED_SHARE) if unseen.any() else None
-    known, unlabelled = partition.clusters <= labels.max(), (labels < 0) & accompanied
+    known, unlabelled = partition.clusters <= labels.max(), (labels < 0) & not_alone
     accepted = similarity >= (-1.0 if threshold is None else threshold)
-    return replace(
-        found,
-        scores="cosines" if logits is None else "outputs",
-        threshold=threshold,
-        n_threshold=int(unseen.sum()),
-        accepted_known=_share(accepted[known & unlabelled]),
-        accepted_new=_share(accepted[~known & unlabelled]),
+    return found.model_copy(
+        update={
+            "scores": "cosines" if outputs is None else "outputs",
+            "threshold": threshold,
+            "n_threshold": int(unseen.sum()),
+            "accepted_known": _share(accepted[known & unlabelled]),
+            "accepted_new": _share(accepted[~known & unlabelled]),
+        }
     )
 
 
@@ -122,24 +107,24 @@ def _share(mask: np.ndarray) -> float | None:
 
 
 class Evidence(NamedTuple):
-    """Labelled images to take the temperature on: their scores and classes."""
+    """Labelled images to choose the temperature by: their scores and classes."""
 
     scores: np.ndarray
     classes: np.ndarray
-    basis: str
+    basis: Basis = HELD_OUT
 
 
 def calibrate(evidence: Evidence, temperature: float) -> Calibration:
     """``temperature`` is that of training, to compare with."""
     scores, classes = evidence.scores.astype(np.float64), evidence.classes
     if not len(classes):
-        return Calibration(temperature)
+        return Calibration(temperature=temperature)
     chosen = best_temperature(scores, classes)
     if evidence.basis == LEFT_OUT:
         chosen = max(chosen, temperature)
     before, after = (softmax(scores / t, axis=1) for t in (temperature, chosen))
     return Calibration(
-        chosen,
+        temperature=chosen,
         n=len(classes),
         basis=evidence.basis,
         error_before=calibration_error(before, classes),
@@ -194,14 +179,14 @@ def acceptance_threshold(similarity: np.ndarray, share: float) -> float:
     return float(np.sort(similarity)[int((1 - share) * len(similarity) + 1e-9)])
 
 
-def left_out_cosines(features: Tensor, members: Tensor, centres: Tensor, sizes: Tensor) -> Tensor:
-    """Cosines of images with the centres, that of the cluster an image counts in without the image itself.
+def left_out_cosines(features: Tensor, members: Tensor, centroids: Tensor, sizes: Tensor) -> Tensor:
+    """Cosines of images with the centroids, that of the cluster an image counts in without the image itself.
 
-    ``centres`` are means over clusters of these ``sizes``. Of an image that is a cluster of its own nothing is left,
+    ``centroids`` are means over clusters of these ``sizes``. Of an image that is a cluster of its own nothing is left,
     and its cosine says nothing.
     """
-    unit = torch.nn.functional.normalize(centres, dim=1)
+    unit = torch.nn.functional.normalize(centroids, dim=1)
     cosines = features @ unit.T
-    without = sizes[members].unsqueeze(1) * centres[members] - features
+    without = sizes[members].unsqueeze(1) * centroids[members] - features
     own = (features * torch.nn.functional.normalize(without, dim=1)).sum(dim=1, keepdim=True)
     return cosines.scatter(1, members.unsqueeze(1), own)

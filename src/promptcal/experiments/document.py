@@ -24,7 +24,7 @@ from promptcal.experiments.definition import (
     read_definition,
 )
 from promptcal.experiments.jobs import State
-from promptcal.experiments.records import RunRecord
+from promptcal.experiments.records import RunRecord, read_record
 from promptcal.experiments.table_report import compact_markdown
 from promptcal.experiments.tables import TableRequest, make_summary
 from promptcal.runtime import files
@@ -65,7 +65,7 @@ class DocumentDefinition(Entry):
     figures: dict[str, FigureDefinition] = Field({})
 
     def record(self, name: str) -> RunRecord:
-        return RunRecord.read(self.folder / self.record_folder / f"{name}.json")
+        return read_record(self.folder / self.record_folder, name)
 
     def records(self, names: Sequence[str]) -> dict[str, RunRecord]:
         return {name: self.record(name) for name in names}

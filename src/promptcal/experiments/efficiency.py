@@ -11,20 +11,20 @@ from statistics import median
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
 from rich.console import Console
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from promptcal._version import __version__
-from promptcal.config.schema import Config, load_config
+from promptcal.config import Config
 from promptcal.errors import RunError
 from promptcal.experiments.jobs import RunOptions, State, job_name
 from promptcal.experiments.records import Outcome, flatten
+from promptcal.methods import load_config
 from promptcal.models import PromptedViT
-from promptcal.runtime import files
 from promptcal.runtime.device import choose_device
+from promptcal.runtime.json_model import JSONModel
 from promptcal.runtime.progress import progress_bar
 
 _BATCH = {"cuda": 128, "cpu": 8}
@@ -32,10 +32,8 @@ _MIN_BATCHES = 5
 _MIN_SECONDS = 2.0
 
 
-class EfficiencyRecord(BaseModel):
+class EfficiencyRecord(JSONModel):
     """`results.json` of a measurement."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     promptcal: str
     device: str
@@ -75,7 +73,7 @@ class EfficiencyJob:
         try:
             self.record(options)
         except RunError as error:
-            return State("damaged", str(error))
+            return State.damaged(error)
         return State("finished")
 
     def run(self, options: RunOptions) -> None:
@@ -94,15 +92,10 @@ class EfficiencyJob:
             efficiency=values,
             seconds=round(time.monotonic() - started, 1),
         )
-        files.write_json(folder / "results.json", record.model_dump())
+        record.write(folder / "results.json")
 
     def record(self, options: RunOptions) -> EfficiencyRecord:
-        file = options.output / self.name / "results.json"
-        try:
-            return EfficiencyRecord.model_validate_json(file.read_bytes())
-        except (OSError, ValidationError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise RunError(f"{file} is damaged ({reason}); delete its folder and run the table again") from error
+        return EfficiencyRecord.read(options.output / self.name / "results.json")
 
     def _config(self, overrides: tuple[str, ...]) -> Config:
         values = {"n_classes": 1, "model": {"backbone": self.backbone, "prompts": self.prompts}}

@@ -17,7 +17,9 @@ from promptcal.data.benchmarks import default_root, setup
 from promptcal.errors import RunError
 from promptcal.experiments.definition import keys_of_rows
 from promptcal.experiments.records import Record, RunRecord, benchmark_config, flatten, read_run
-from promptcal.run.inference import RunDirectory
+from promptcal.pipeline.benchmark import run_benchmark
+from promptcal.pipeline.request import BenchmarkRequest
+from promptcal.run.directory import RunDirectory
 
 _NAME_LENGTH = 60  # of the settings in a directory's name; the hash distinguishes longer ones
 # Settings that do not change a result, or that the name holds anyway.
@@ -32,6 +34,10 @@ class State:
 
     name: StateName
     reason: str = ""
+
+    @classmethod
+    def damaged(cls, error: RunError) -> "State":
+        return cls("damaged", f"{str(error).partition(';')[0]}; delete its folder and run the table again")
 
 
 @dataclass(frozen=True)
@@ -105,28 +111,28 @@ class FitJob:
         if not directory.exists():
             return self._state_before_start(options)
         try:
-            finished = directory.info().get("status") == "finished"
+            finished = directory.info().status == "finished"
             self._check_settings(directory)
             if finished:
                 self.record(options)
         except RunError as error:
-            return State("damaged", str(error))
+            return State.damaged(error)
         return State("finished" if finished else "interrupted")
 
     def run(self, options: RunOptions) -> None:
-        from promptcal import api
-
-        api.benchmark(
-            name=self.benchmark,
-            method=self.method,
-            output=self._directory(options).path,
-            root=options.root,
-            seed=self.seed,
-            device=options.device,
-            overrides=self._overrides(str(options.data_root)),
-            download=options.download,
-            resume=self._directory(options).exists(),
-            progress=options.progress,
+        run_benchmark(
+            BenchmarkRequest(
+                name=self.benchmark,
+                method=self.method,
+                output=self._directory(options).path,
+                root=options.root,
+                seed=self.seed,
+                device=options.device,
+                overrides=self._overrides(str(options.data_root)),
+                download=options.download,
+                resume=self._directory(options).exists(),
+                progress=options.progress,
+            )
         )
 
     def record(self, options: RunOptions) -> RunRecord:
@@ -135,7 +141,7 @@ class FitJob:
     def _state_before_start(self, options: RunOptions) -> State:
         directory, root = self._directory(options), options.data_root
         if directory.path.is_dir() and any(directory.path.iterdir()) and not directory.is_unbegun():
-            return State("damaged", f"{directory.path} has no run.json; delete the folder and run the table again")
+            return State.damaged(RunError(f"{directory.path} has no run.json"))
         entry = setup(self.benchmark)
         if entry.source(root) is None and not (options.download and entry.dataset.download):
             return State("data absent", f"{entry.dataset.title} is not in {root}; {entry.dataset.remedy}")
@@ -148,11 +154,8 @@ class FitJob:
         made = flatten(directory.config().model_dump())
         now = flatten(benchmark_config(self.benchmark, self.method, self._overrides("ROOT")).model_dump())
         for key in sorted(now.keys() - _NOT_IN_HASH - {"model.weights"}):
-            if made[key] != now[key]:
-                raise RunError(
-                    f"{directory.path} was made with {key}={made[key]}, which is {now[key]} now; "
-                    "delete the folder and run the table again"
-                )
+            if made.get(key) != now[key]:
+                raise RunError(f"{directory.path} was made with {key}={made.get(key)}, which is {now[key]} now")
 
     def _directory(self, options: RunOptions) -> RunDirectory:
         return RunDirectory(options.output / self.name)
@@ -166,7 +169,7 @@ class FitJob:
             flatten(benchmark_config(self.benchmark, self.method, overrides).model_dump())
             for overrides in ((), self._overrides("ROOT"))
         )
-        return {k: v for k, v in own.items() if v != preset[k] and k not in _NOT_IN_HASH}
+        return {k: v for k, v in own.items() if v != preset.get(k) and k not in _NOT_IN_HASH}
 
 
 def job_name(parts: Sequence[str], changes: dict[str, Any], seed: int) -> str:

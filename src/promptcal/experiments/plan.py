@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from promptcal.config.schema import Config
+from promptcal.config import Config
 from promptcal.errors import ConfigError, PromptCALError
 from promptcal.experiments.definition import Column, Row, Scale, Table
 from promptcal.experiments.efficiency import EfficiencyJob
 from promptcal.experiments.jobs import FitJob, Job, StoredJob
-from promptcal.experiments.records import RunRecord
+from promptcal.experiments.records import read_record
+from promptcal.methods import METHODS
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def _jobs(
     device: str | None,
 ) -> list[Job]:
     names = row.records_in(column)
-    jobs: list[Job] = [StoredJob(name, RunRecord.read(table.record_folder / f"{name}.json")) for name in names]
+    jobs: list[Job] = [StoredJob(name, read_record(table.record_folder, name)) for name in names]
     for seed in seeds:
         if table.kind == "efficiency":
             jobs.append(EfficiencyJob(column.backbone_at(scale), row.prompts, seed, tuple(settings), device))
@@ -62,18 +63,21 @@ def _jobs(
 
 
 def rows_without(table: Table, setting: str) -> list[str]:
-    """Labels of the rows that a common setting does not apply to: their method's config has no such section.
+    """Labels of the rows that a common setting does not apply to: their method has no such section or variant.
 
-    None if no row has the section; the config then rejects the setting.
+    None if it applies to no row; the config then rejects the setting.
     """
-    section = setting.partition("=")[0].partition(".")[0]
     run = [row for row in table.rows if row.method is not None or table.kind == "efficiency"]
-    without = [row.label for row in run if section not in _sections(row.method)]
+    without = [row.label for row in run if not _applies(row.method, setting)]
     return without if len(without) < len(run) else []
 
 
-def _sections(method: str | None) -> set[str]:
-    return set(Config.model_fields)
+def _applies(method: str | None, setting: str) -> bool:
+    key, _, value = setting.partition("=")
+    if method is not None and key == "variant":
+        return value in METHODS[method].variants
+    config = Config if method is None else METHODS[method].config_class
+    return key.partition(".")[0] in config.model_fields
 
 
 def jobs_of(cells: Sequence[Cell], labels: Sequence[str] | None = None) -> list[Job]:

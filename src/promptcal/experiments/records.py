@@ -11,15 +11,17 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field
 
-from promptcal._version import __version__
-from promptcal.config.schema import Config, load_config
+from promptcal.config import Config
 from promptcal.data.benchmarks import setup
 from promptcal.errors import RunError
 from promptcal.experiments.definition import FINAL
-from promptcal.run.inference import RunDirectory
+from promptcal.methods import load_config
+from promptcal.run.directory import RunDirectory
+from promptcal.run.results import Scores, StageResult
 from promptcal.runtime import files
+from promptcal.runtime.json_model import JSONModel
 
 # Settings that say where a run was made, not what it is.
 _LOCATION = {"model.weights", "data.cache", "tensorboard", "device"}
@@ -35,35 +37,6 @@ _EPOCH_VALUES = {
     "known",
     "silhouette",
 }
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Scores(_Frozen):
-    """Accuracies in [0, 1]; None where there is nothing to score."""
-
-    all: float | None
-    known: float | None
-    new: float | None
-    separate_all: float | None
-    separate_known: float | None
-    separate_new: float | None
-
-    def percent(self) -> dict[str, float]:
-        return {part: 100 * value for part, value in self.model_dump().items() if value is not None}
-
-
-class StageResult(_Frozen):
-    best_epoch: int
-    epochs: int
-    score: float | None = None
-    accuracy: Scores | None = None
-
-    @property
-    def kept_last_epoch(self) -> bool:
-        return self.best_epoch == self.epochs
 
 
 @dataclass(frozen=True)
@@ -83,7 +56,7 @@ class Record(Protocol):
     def outcome(self, score: str) -> Outcome: ...
 
 
-class RunRecord(_Frozen):
+class RunRecord(JSONModel):
     """A finished run on a benchmark.
 
     ``settings`` are those that differ from the preset of the benchmark, ``config_hash`` is of all of them.
@@ -98,20 +71,12 @@ class RunRecord(_Frozen):
     settings: dict[str, Any]
     config_hash: str
     seconds: float
-    baselines: dict[str, Scores] = {}
-    stages: dict[str, StageResult] = {}
+    baselines: dict[str, Scores] = Field(default_factory=dict)
+    stages: dict[str, StageResult] = Field(default_factory=dict)
     selected: Scores
     last: Scores
-    readouts: dict[str, list[Scores]] = {}
-    epochs: list[dict[str, Any]] = []
-
-    @classmethod
-    def read(cls, file: Path) -> "RunRecord":
-        try:
-            return cls.model_validate_json(file.read_bytes())
-        except (OSError, ValidationError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise RunError(f"{file} is not a run record ({reason}); restore it, or collect the run again") from error
+    readouts: dict[str, list[Scores]] = Field(default_factory=dict)
+    epochs: list[dict[str, Any]] = Field(default_factory=list)
 
     def write(self, file: Path) -> None:
         """One line for each epoch."""
@@ -144,6 +109,14 @@ class RunRecord(_Frozen):
         return None not in seconds and self.seconds >= sum(s for s in seconds if s is not None)
 
 
+def read_record(folder: Path, name: str) -> RunRecord:
+    """The record ``name`` of a folder of record files."""
+    file = folder / f"{name}.json"
+    if not file.is_file():
+        raise RunError(f"there is no run record {file}; correct the name, or collect the run")
+    return RunRecord.read(file)
+
+
 def read_run(path: str | PathLike[str], benchmark: str) -> RunRecord:
     """The record of a finished run directory."""
     directory = RunDirectory(path)
@@ -151,21 +124,23 @@ def read_run(path: str | PathLike[str], benchmark: str) -> RunRecord:
     settings = {k: v for k, v in flatten(config.model_dump()).items() if k not in _LOCATION}
     preset = flatten(benchmark_config(benchmark, config.method).model_dump())
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    values = {
-        "promptcal": __version__,
-        "benchmark": benchmark,
-        "method": config.method,
-        "seed": config.seed,
-        "settings": {k: v for k, v in settings.items() if v != preset.get(k) and k not in ("seed", "variant")},
-        "config_hash": digest,
-        "epochs": _read_epochs(directory.path / "metrics.jsonl"),
-    }
-    file = directory.results_file
-    try:
-        return RunRecord.model_validate({**values, **_read_results(file)})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise RunError(f"{file} is damaged ({reason}); delete its folder and run the table again") from error
+    results = directory.results()
+    if results is None or results.selected is None or results.last is None or results.seconds is None:
+        raise RunError(f"{directory.results_file} has no final scores; fit again")
+    return RunRecord(
+        promptcal=directory.info().promptcal,
+        benchmark=benchmark,
+        method=config.method,
+        seed=config.seed,
+        settings={k: v for k, v in settings.items() if v != preset.get(k) and k not in ("seed", "variant")},
+        config_hash=digest,
+        seconds=results.seconds,
+        baselines=results.baselines,
+        stages=results.stages,
+        selected=results.selected,
+        last=results.last,
+        epochs=_read_epochs(directory.metrics_file),
+    )
 
 
 def collect(benchmark: str, runs: list[str], folder: str | PathLike[str]) -> list[Path]:
@@ -189,21 +164,6 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat
-
-
-def _read_results(file: Path) -> dict[str, Any]:
-    results = json.loads(file.read_text(encoding="utf-8"))
-    parts = {name: found for name, found in results.items() if isinstance(found, dict)}
-    return {
-        "seconds": results["seconds"],
-        **results["scores"],
-        "stages": {name: found for name, found in parts.items() if "best_epoch" in found},
-        "baselines": {
-            name: found["accuracy"]
-            for name, found in parts.items()
-            if "accuracy" in found and "best_epoch" not in found
-        },
-    }
 
 
 def _read_epochs(file: Path) -> list[dict[str, Any]]:

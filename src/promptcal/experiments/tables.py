@@ -14,28 +14,33 @@ from promptcal.experiments.jobs import Job, RunOptions, State, short_hash
 from promptcal.experiments.plan import Cell, jobs_of, plan
 from promptcal.experiments.runner import run_missing, states_of
 from promptcal.experiments.summary import Summary, summarise
+from promptcal.pipeline.request import PathOrText, option
 from promptcal.runtime import files
+
+# ruff: noqa: RUF009 - `option` returns a dataclass field
 
 REPORTS = "reports"  # folder below the output
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TableRequest:
-    """Everything that a call of `promptcal table` asks for; `promptcal.api.table` describes the options."""
+    """Everything that a call of `promptcal table` asks for."""
 
-    name: str = ""
-    output: Path = Path("runs/tables")
-    seeds: Sequence[int] = (0, 1, 2)
-    scale: Scale = "full"
-    epoch: Epoch = "selected"
-    rows: Sequence[str] = ()
-    root: Path | None = None
-    device: str | None = None
-    overrides: Sequence[str] = ()
-    run: bool = True
-    download: bool = False
-    progress: bool = True
+    name: str = option("", help="A table that `tables` lists, or a YAML file that defines one.")
+    output: PathOrText = option("runs/tables", help="Folder of the runs, which tables share, and of the reports.")
+    seeds: Sequence[int] = option((0, 1, 2), help="A run for each; mean and deviation are over them.")
+    scale: Scale = option("full", help="full, or mini for the included images and backbone.")
+    epoch: Epoch = option("selected", help="Report the selected or the last epoch. The CSV has both.")
+    rows: Sequence[str] = option((), help="Labels of the rows to run, or parts of them. Default: all.")
+    root: PathOrText | None = option(help="Folder with the datasets. Default: PROMPTCAL_DATA, or ./data.")
+    device: str | None = option(help="auto, cpu, cuda or mps.")
+    overrides: Sequence[str] = option(
+        (), help="Settings as ``a.b=value`` for all rows whose method has them; a row's own have priority."
+    )
+    run: bool = option(True, help="Whether to run anything; if not, the report is of the finished runs.")
+    download: bool = option(False, help="Download datasets that are missing.")
+    progress: bool = option(True, help="Show progress.")
 
     def __post_init__(self) -> None:
         if self.scale not in get_args(Scale):
@@ -47,7 +52,8 @@ class TableRequest:
 
     @property
     def options(self) -> RunOptions:
-        return RunOptions(Path(self.output), self.root and Path(self.root), self.device, self.download, self.progress)
+        root = None if self.root is None else Path(self.root)
+        return RunOptions(Path(self.output), root, self.device, self.download, self.progress)
 
     @property
     def unique_seeds(self) -> list[int]:

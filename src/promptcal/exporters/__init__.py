@@ -1,8 +1,20 @@
-"""What a finished run found, in the forms other programs read. A form is a function run, output -> nothing.
+"""Formats that a finished run can be exported to."""
 
-Originals are never moved or changed, nothing that exists is overwritten, and an export is whole or absent.
-"""
+from pathlib import Path
+from typing import Any
 
-from promptcal.exporters.forms import FORMS, Form, export_run
+FORMATS = {
+    "folders": "a folder for each category with links to its images",
+    "csv": "the category of each image as CSV (or as parquet, if the output is named so)",
+    "coco": "COCO JSON, an annotation of each whole image",
+    "huggingface": "an image folder for datasets.load_dataset",
+    "fiftyone-json": "a FiftyOneImageClassificationDataset",
+    "embeddings": "path, category and embedding of each image as parquet",
+    "onnx": "the network with its categories as one ONNX file",
+}
 
-__all__ = ["FORMS", "Form", "export_run"]
+
+def export_run(run: Any, to: str, output: Path, *, copy: bool, console: Any) -> None:
+    from promptcal.exporters.forms import export_run as write
+
+    write(run, to, output, copy=copy, console=console)

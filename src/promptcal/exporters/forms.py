@@ -65,7 +65,7 @@ def _check_free(run: Run, form: Form, output: Path) -> None:
             raise RunError(f"the folder {output} is not empty; choose another --output")
     elif output.exists() or output.is_symlink():
         raise RunError(f"{output} exists already; choose another --output")
-    root = run.info.get("root")
+    root = run.info.root
     if form.folder and root is not None and output.resolve().is_relative_to(Path(root).resolve()):
         raise RunError(
             f"the output {output} lies in the image folder, where its images would be taken for new ones; "

@@ -22,9 +22,8 @@ from promptcal._version import __version__
 from promptcal.data import ImageSet, View, embedded_set
 from promptcal.data.store import decode
 from promptcal.data.views import Normalise
-from promptcal.discovery.partition import centre_cosines, nearest_centres
+from promptcal.discovery.partition import centroid_cosines
 from promptcal.errors import RunError
-from promptcal.models import ClassifierNetwork
 from promptcal.run.inference import Run
 from promptcal.runtime import files
 
@@ -52,19 +51,15 @@ class Portable(nn.Module):
         normalise = Normalise(mean, std, torch.device("cpu"))
         self.register_buffer("scale", normalise.scale)
         self.register_buffer("shift", normalise.shift)
-        self.register_buffer("centres", run.centres)
-        if isinstance(run.network, ClassifierNetwork):
-            self.register_buffer("columns", run.columns)
+        self.register_buffer("centres", run.centroids)
+        self.register_buffer("columns", run.columns)
+        self.assignment = run.assignment
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         embedding = F.normalize(self.network.vit(pixels * self.scale + self.shift).cls.float(), dim=1)
-        cosines = centre_cosines(embedding, self.centres)
-        if isinstance(self.network, ClassifierNetwork):
-            scores = self.network.classify(embedding).index_select(1, self.columns)
-            cluster = scores.argmax(dim=1)
-        else:
-            scores, cluster = cosines, nearest_centres(embedding, self.centres)
-        similarity = cosines.max(dim=1).values
+        scores = self.assignment.scores(embedding, self.centres, self.columns)
+        cluster = self.assignment.choose(embedding, scores, self.centres)
+        similarity = centroid_cosines(embedding, self.centres).max(dim=1).values
         return embedding, scores, torch.softmax(scores / self.temperature, dim=1), cluster, similarity
 
 
@@ -160,7 +155,7 @@ def run_onnx(path: Path, pixels: np.ndarray) -> dict[str, np.ndarray]:
 
 def pixels_of(run: Run, images: Any) -> np.ndarray:
     """What the file is to be fed for these images: upright, resized and cropped as `predict` does it."""
-    side, resize = run.network.vit.preprocessing.image_size, run.info["resize"]
+    side, resize = run.network.vit.preprocessing.image_size, run.info.resize
     store, kept, _ = decode(ImageSet.of(images), resize)
     view = View(store, side, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), resize=resize)
     return torch.round(255 * view.centre(torch.arange(len(kept)))).numpy()
@@ -176,7 +171,7 @@ def _description(run: Run, differences: dict[str, float]) -> dict[str, Any]:
             "type": "float32",
             "preprocessing": [
                 "RGB, turned upright by its EXIF tag",
-                f"shorter side resized to {run.info['resize']} pixels (bicubic, antialiased; the longer side rounded "
+                f"shorter side resized to {run.info.resize} pixels (bicubic, antialiased; the longer side rounded "
                 "down)",
                 f"centre crop of {side} x {side}",
                 "values 0 to 255, channels first; mean and standard deviation are in the file",
@@ -185,9 +180,7 @@ def _description(run: Run, differences: dict[str, float]) -> dict[str, Any]:
         },
         "outputs": {
             "embedding": "L2-normalised class token",
-            "scores": "classifier's outputs"
-            if isinstance(run.network, ClassifierNetwork)
-            else "cosines with the centres",
+            "scores": "classifier's outputs" if run.assignment.score_kind == "outputs" else "cosines with the centres",
             "probabilities": "softmax of the scores at the calibrated temperature",
             "cluster": "number of the category",
             "similarity": "cosine with the nearest centre; none of the categories if below the threshold",

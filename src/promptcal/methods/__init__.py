@@ -1,33 +1,21 @@
-"""Methods of generalized category discovery, on one backbone and in one training loop.
+"""Methods of generalized category discovery as plug-ins (`base.Method`): settings, network, stages, assignment.
 
-`fitting.py` drives each through the same interface (`base.Method`): build the network, train its stages in order,
-assign the images by its classifier if it has one and by k-means if not.
+`METHODS` finds them by name. Importing this package imports neither a method nor PyTorch nor pydantic.
 """
 
-from promptcal.config.schema import Config
-from promptcal.methods.base import Method, StageContext
-from promptcal.methods.gcd import GCD
-from promptcal.methods.kmeans import KMeans
-from promptcal.methods.orca import ORCA
-from promptcal.methods.promptcal.method import TwoStages, WarmupOnly
-from promptcal.methods.rankstats import RankStats
-from promptcal.methods.simgcd import SimGCD
-from promptcal.methods.uno import UNO
+from typing import TYPE_CHECKING, Any
 
-METHODS: dict[str, type[Method]] = {
-    "promptcal": TwoStages,
-    "promptcal-warmup": WarmupOnly,
-    "gcd": GCD,
-    "simgcd": SimGCD,
-    "orca": ORCA,
-    "uno": UNO,
-    "rankstats": RankStats,
-    "kmeans": KMeans,
-}
+from promptcal.methods.registry import METHODS, WITHOUT_LABELS, register_method
+
+if TYPE_CHECKING:
+    from promptcal.methods.configure import load_config, read_config, resolve
+
+__all__ = ["METHODS", "WITHOUT_LABELS", "load_config", "read_config", "register_method", "resolve"]
 
 
-def method_of(config: Config) -> Method:
-    return METHODS[config.method](config)
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from promptcal.methods import configure
 
-
-__all__ = ["METHODS", "Method", "StageContext", "method_of"]
+    return getattr(configure, name)

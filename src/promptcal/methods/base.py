@@ -1,45 +1,86 @@
-"""What `fitting.py` asks of a method."""
+"""The interface of a method: everything that the pipeline asks of one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
 from torch import Tensor
 
-from promptcal.config.schema import Config
-from promptcal.methods.promptcal.warmup import Distillation
-from promptcal.models import Network, PromptedViT, TrainedNetwork
+from promptcal.config import Config
+from promptcal.data import View
+from promptcal.methods.assignment import Assignment, KMeansAssignment
+from promptcal.models import DiscoveryNetwork, ProjectionNetwork, PromptedViT, load_weights
+from promptcal.runtime.seeds import derive_seed
 from promptcal.training.stage import Stage
 
-
-class StageContext(NamedTuple):
-    """What a stage may know besides the config: class numbers (known classes first) for statistics only, images to
-    distil on, and the centres of the categories as k-means finds them now (None where a stage is gone on with)."""
-
-    truth: Tensor | None
-    n_known: int
-    distillation: Callable[[], Distillation | None]
-    centres: Callable[[], Tensor] | None = None
+C = TypeVar("C", bound=Config)
 
 
-class Method(ABC):
-    """A way to learn the categories.
+@dataclass(frozen=True)
+class StageContext:
+    """What a stage may use besides the config and the network.
 
-    ``title`` names it for people, and ``stage_titles`` its stages where there are several. Where the network is a
-    `ClassifierNetwork`, images are assigned by its classifier; otherwise by k-means on the class token, which is
-    given the labels if ``uses_labels_to_cluster``.
+    ``truth`` holds class numbers (known classes first, -1 = unknown), for statistics only. ``is_resumed``: the stage
+    continues from a checkpoint. ``is_continued``: the weights come from a previous run (`--from`). ``centroids`` gives
+    those that k-means finds with the network's present weights, known classes first. ``load_images`` gives views of
+    the images in another folder.
     """
 
-    title: ClassVar[str]
-    stage_titles: ClassVar[dict[str, str]] = {}
-    uses_labels_to_cluster: ClassVar[bool] = True
+    n_known: int
+    truth: Tensor | None
+    is_resumed: bool
+    is_continued: bool
+    centroids: Callable[[], Tensor]
+    load_images: Callable[[str], View]
 
-    def __init__(self, config: Config) -> None:
+
+class Method(ABC, Generic[C]):
+    """A way to learn the categories. A subclass names itself, its settings, its network and its stages.
+
+    ``config_class`` adds the method's sections to `Config`. ``presets`` maps the name of a preset ("" = every preset)
+    to settings that the method changes; ``variants`` maps names to settings that ``variant=NAME`` selects.
+    ``trains``: whether anything is trained at all. ``stage_titles`` names the stages where there are several.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    stage_titles: ClassVar[Mapping[str, str]] = {}
+    config_class: ClassVar[type[Config]] = Config
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"official": {}}
+    trains: ClassVar[bool] = True
+
+    def __init__(self, config: C) -> None:
         self.config = config
 
-    def network(self, vit: PromptedViT, n_known: int) -> TrainedNetwork:
+    # -- network ----------------------------------------------------------------------------------------------
+
+    def build_vit(self, *, pretrained: bool) -> PromptedViT:
+        """The backbone with prompts; ``pretrained=False`` leaves its weights random, to be loaded later."""
+        model = self.config.model
+        vit = PromptedViT(
+            model.backbone,
+            model.prompts,
+            model.supervised_prompts,
+            train_blocks=model.train_blocks,
+            image_size=model.image_size,
+            pretrained=pretrained and model.pretrained and model.weights is None,
+            prompt_pooling=self.prompt_pooling,
+        )
+        if pretrained and model.weights is not None:
+            load_weights(vit, model.weights)
+        return vit
+
+    @property
+    def prompt_pooling(self) -> str:
+        """How the supervised prompts become one embedding."""
+        return "mean"
+
+    def build_network(self, vit: PromptedViT, n_known: int) -> DiscoveryNetwork:
         """What is trained; by default the ViT with a projection head for each token."""
-        return Network(vit, **self.head_sizes())
+        return ProjectionNetwork(vit, **self.head_sizes())
 
     def head_sizes(self) -> dict[str, int]:
         model = self.config.model
@@ -49,20 +90,72 @@ class Method(ABC):
             "prototypes": model.head_prototypes,
         }
 
+    # -- training ---------------------------------------------------------------------------------------------
+
     @abstractmethod
     def epochs(self) -> dict[str, int]:
         """Epochs by stage, in order; a stage of 0 epochs is left out."""
 
     @abstractmethod
-    def stage(self, name: str, network: Any, surroundings: StageContext) -> Stage:
-        """The stage to train next; the network holds the best weights of the one before."""
+    def stage(self, name: str, network: Any, context: StageContext) -> Stage:
+        """The stage to train next; the network holds the best weights of the previous one."""
+
+    def parameter_groups(self, network: DiscoveryNetwork) -> list[dict[str, Any]]:
+        """The optimiser's parameter groups; a group may set its own ``weight_decay`` and ``lr_scale``."""
+        return [{"params": list(network.trained_parameters().values())}]
+
+    def augment(self, views: Tensor, generator: torch.Generator) -> Tensor:
+        """Change a batch of normalised views (random crops, flipped half of the time) before the stage sees it."""
+        return views
+
+    def validation_score(self, stage: str, known: float, silhouette: float) -> float:
+        """What the epochs of a stage are compared by.
+
+        ``known`` is the accuracy on held-out labels, ``silhouette`` that of the images predicted as new.
+        """
+        return (known + silhouette) / 2
+
+    def first_stage_settings(self) -> dict[str, Any] | None:
+        """The settings that two runs must share to share their first stage; None if it cannot be shared."""
+        return None
+
+    # -- clusters ---------------------------------------------------------------------------------------------
+
+    def assignment(self, network: Any) -> Assignment:
+        """How embeddings become clusters; by default semi-supervised k-means."""
+        return KMeansAssignment(self.config.loss.affinity_temperature)
 
 
-class OneStage(Method):
-    """A method with a single stage of its own name, as long by default as PromptCAL's two together."""
-
-    name: ClassVar[str]
+class OneStageMethod(Method[C]):
+    """A method with a single stage, which has the method's name and `optim.epochs` epochs."""
 
     def epochs(self) -> dict[str, int]:
-        own = getattr(self.config, self.name).epochs
-        return {self.name: self.config.warmup.epochs + self.config.affinity.epochs if own is None else own}
+        return {self.name: self.config.optim.epochs}
+
+
+@dataclass(frozen=True)
+class SeededViT:
+    """A ViT, and the state of the random generator after it was built, from which the heads are drawn."""
+
+    vit: PromptedViT
+    rng_state: Tensor
+
+
+def build_vit(method: Method[Any], *, pretrained: bool) -> SeededViT:
+    """The method's ViT. Its random parts depend only on the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(method.config.seed, "network"))
+        return SeededViT(method.build_vit(pretrained=pretrained), torch.get_rng_state())
+
+
+def build_network(method: Method[Any], seeded: SeededViT, n_known: int) -> DiscoveryNetwork:
+    """The method's network on a ViT. Its random parts depend only on the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(seeded.rng_state)
+        return method.build_network(seeded.vit, n_known)
+
+
+def trained_stages(method: Method[Any], *, only_last: bool) -> Sequence[str]:
+    """The stages that train for at least one epoch, in order."""
+    epochs = list(method.epochs().items())
+    return [name for name, n in (epochs[-1:] if only_last else epochs) if n]

@@ -10,19 +10,24 @@ with z = phi(f(x)) the L2-normalised projection and N(i) the labelled views of i
 warm-up loss on the class token alone. Images are assigned by semi-supervised k-means on f(x).
 """
 
-from promptcal.methods.base import OneStage, StageContext
+from typing import Any, ClassVar
+
+from promptcal.config import Config
+from promptcal.methods.base import OneStageMethod, StageContext
 from promptcal.methods.promptcal.warmup import WarmupStage
-from promptcal.models import Network
+from promptcal.methods.registry import register_method
+from promptcal.models import ProjectionNetwork
 from promptcal.training.stage import Stage
 
 
-class GCDStage(WarmupStage):
-    name = "gcd"
-
-
-class GCD(OneStage):
+@register_method
+class GCD(OneStageMethod[Config]):
     name = "gcd"
     title = "GCD"
+    presets: ClassVar[dict[str, Any]] = {"": {"model": {"prompts": 0}}}
 
-    def stage(self, name: str, network: Network, surroundings: StageContext) -> Stage:
-        return GCDStage(network, self.config.loss)
+    def stage(self, name: str, network: ProjectionNetwork, context: StageContext) -> Stage:
+        return WarmupStage(name, network, self.config.loss)
+
+    def validation_score(self, stage: str, known: float, silhouette: float) -> float:
+        return known

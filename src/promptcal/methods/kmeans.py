@@ -4,22 +4,42 @@ Labels play no part in the clustering. Afterwards each known class gives its nam
 labelled images as possible lie in the cluster of their name.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
+from pydantic import model_validator
+
+from promptcal.config import Config
+from promptcal.methods.assignment import Assignment, KMeansAssignment
 from promptcal.methods.base import Method, StageContext
-from promptcal.models import PromptedViT, TrainedNetwork
+from promptcal.methods.registry import register_method
+from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.training.stage import Stage
 
 
-class KMeans(Method):
-    title = "k-means, frozen backbone"
-    uses_labels_to_cluster = False
+class KMeansConfig(Config):
+    @model_validator(mode="after")
+    def _no_prompts(self) -> "KMeansConfig":
+        if self.model.prompts:
+            raise ValueError("model.prompts must be 0 for the method kmeans, which does not train them")
+        return self
 
-    def network(self, vit: PromptedViT, n_known: int) -> TrainedNetwork:
-        return TrainedNetwork(vit)
+
+@register_method
+class KMeans(Method[KMeansConfig]):
+    name = "kmeans"
+    title = "k-means, frozen backbone"
+    config_class = KMeansConfig
+    presets: ClassVar[dict[str, Any]] = {"": {"model": {"prompts": 0}}}
+    trains = False
+
+    def build_network(self, vit: PromptedViT, n_known: int) -> DiscoveryNetwork:
+        return DiscoveryNetwork(vit)
 
     def epochs(self) -> dict[str, int]:
         return {}
 
-    def stage(self, name: str, network: Any, surroundings: StageContext) -> Stage:
-        raise NotImplementedError("k-means trains nothing")
+    def stage(self, name: str, network: DiscoveryNetwork, context: StageContext) -> Stage:
+        raise NotImplementedError("k-means has no stages")
+
+    def assignment(self, network: DiscoveryNetwork) -> Assignment:
+        return KMeansAssignment(self.config.loss.affinity_temperature, use_labels=False)

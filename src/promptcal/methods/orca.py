@@ -13,17 +13,34 @@ else i's nearest neighbour in the batch by cosine; p is of the first view and p'
 epoch before (in the first epoch, over it so far). An image goes where p is largest.
 """  # noqa: E501
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.config.schema import Config
-from promptcal.methods.base import OneStage, StageContext
+from promptcal.config import Config, Section
+from promptcal.methods.assignment import Assignment, ClassifierAssignment
+from promptcal.methods.base import OneStageMethod, StageContext
 from promptcal.methods.parametric import labelled_cross_entropy, mean_entropy
+from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
 from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
+
+
+class ORCASettings(Section):
+    """Weights of the terms, and the margin."""
+
+    scale: float = Field(10.0, gt=0, description="of the cosines")
+    margin_weight: float = Field(1.0, ge=0)
+    max_margin: float = Field(0.5, ge=0)
+    pair_weight: float = Field(1.0, ge=0)
+    entropy_weight: float = Field(1.0, ge=0)
+
+
+class ORCAConfig(Config):
+    orca: ORCASettings = Field(default_factory=lambda: ORCASettings())
 
 
 def margin_cross_entropy(cosines: Tensor, labels: Tensor, margin: Tensor | float, scale: float) -> Tensor:
@@ -54,9 +71,9 @@ def pairwise_loss(p: Tensor, partners: Tensor) -> Tensor:
 
 
 class ORCANetwork(ClassifierNetwork):
-    by_category = ("classifier.prototypes",)
+    category_parameters = ("classifier.prototypes",)
 
-    def __init__(self, vit: PromptedViT, config: Config) -> None:
+    def __init__(self, vit: PromptedViT, config: ORCAConfig) -> None:
         super().__init__(vit)
         self.scale = config.orca.scale
         self.classifier = CosineClassifier(vit.dim, config.n_classes)
@@ -73,7 +90,7 @@ class ORCANetwork(ClassifierNetwork):
 class ORCAStage(PlainStage):
     name = "orca"
 
-    def __init__(self, network: ORCANetwork, config: Config) -> None:
+    def __init__(self, network: ORCANetwork, config: ORCAConfig) -> None:
         self.network = network
         self.settings = config.orca
         self.uncertainty = _Uncertainty(next(network.parameters()).device)
@@ -123,12 +140,22 @@ class _Uncertainty:
         self.sums, self.sums_before = (state[key].to(self.sums.device) for key in ("sums", "sums_before"))
 
 
-class ORCA(OneStage):
+@register_method
+class ORCA(OneStageMethod[ORCAConfig]):
     name = "orca"
     title = "ORCA"
+    config_class = ORCAConfig
+    presets: ClassVar[dict[str, Any]] = {
+        "": {"model": {"prompts": 0}, "optim": {"weight_decay": 5e-4}},
+        # in so few steps the pairs draw a new class onto a known output before the labels can hold it
+        "quick": {"orca": {"pair_weight": 0.25}},
+    }
 
-    def network(self, vit: PromptedViT, n_known: int) -> ORCANetwork:
+    def build_network(self, vit: PromptedViT, n_known: int) -> ORCANetwork:
         return ORCANetwork(vit, self.config)
 
-    def stage(self, name: str, network: ORCANetwork, surroundings: StageContext) -> Stage:
+    def stage(self, name: str, network: ORCANetwork, context: StageContext) -> Stage:
         return ORCAStage(network, self.config)
+
+    def assignment(self, network: ORCANetwork) -> Assignment:
+        return ClassifierAssignment(network)

@@ -7,10 +7,22 @@ SimGCD trains nothing else (`methods/simgcd.py`); PromptCAL's second stage can h
 from typing import NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.config.schema import SimGCDConfig
+from promptcal.config import Section
+from promptcal.config.schema import LEAST_TEMPERATURE
+
+
+class ParametricSettings(Section):
+    """Temperatures and weights of a classifier that learns from its own sharpened predictions."""
+
+    student_temperature: float = Field(0.1, ge=LEAST_TEMPERATURE)
+    teacher_temperature_start: float = Field(0.07, ge=LEAST_TEMPERATURE)
+    teacher_temperature: float = Field(0.04, ge=LEAST_TEMPERATURE)
+    teacher_epochs: int = Field(30, ge=0, description="epochs from the one to the other")
+    entropy_weight: float = Field(2.0, ge=0)
 
 
 def labelled_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -38,7 +50,7 @@ def self_distillation(
     return -(other_view * torch.log_softmax(cosines / student_temperature, dim=1)).sum(dim=1).mean()
 
 
-def teacher_temperature(settings: SimGCDConfig, epoch: int) -> float:
+def teacher_temperature(settings: ParametricSettings, epoch: int) -> float:
     """tau_t: linear by epoch from its start, reached at epoch 0, to its end, reached at the last of the ramp."""
     done = min(1.0, epoch / max(1, settings.teacher_epochs - 1))
     return settings.teacher_temperature_start + done * (
@@ -55,7 +67,7 @@ class ParametricTerms(NamedTuple):
 
 
 def parametric_terms(
-    cosines: Tensor, teacher_cosines: Tensor, labels: Tensor, settings: SimGCDConfig, epoch: int
+    cosines: Tensor, teacher_cosines: Tensor, labels: Tensor, settings: ParametricSettings, epoch: int
 ) -> ParametricTerms:
     """Of 2B views' cosines with the categories: agree with the teacher's sharpened view of the other view, use all
     categories evenly, and put labelled images (-1 = unlabelled) into their class."""

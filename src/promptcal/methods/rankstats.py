@@ -16,16 +16,32 @@ largest.
 """
 
 import math
+from typing import Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from promptcal.config.schema import Config
-from promptcal.methods.base import OneStage, StageContext
+from promptcal.config import Config, Section
+from promptcal.methods.assignment import Assignment, ClassifierAssignment
+from promptcal.methods.base import OneStageMethod, StageContext
 from promptcal.methods.parametric import labelled_cross_entropy
+from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, PromptedViT
 from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
+
+
+class RankStatsSettings(Section):
+    """Ranking statistics and the consistency term."""
+
+    top: int = Field(5, ge=1, description="dimensions that must be the same")
+    consistency: float = Field(5.0, ge=0)
+    ramp_epochs: float = Field(50.0, ge=0, description="over which the consistency rises")
+
+
+class RankStatsConfig(Config):
+    rankstats: RankStatsSettings = Field(default_factory=lambda: RankStatsSettings())
 
 
 def same_ranking(features: Tensor, k: int) -> Tensor:
@@ -52,9 +68,9 @@ def ramp_up(weight: float, epochs_done: float, length: float) -> float:
 
 
 class RankStatsNetwork(ClassifierNetwork):
-    by_category = ("classifier.weight", "classifier.bias")
+    category_parameters = ("classifier.weight", "classifier.bias")
 
-    def __init__(self, vit: PromptedViT, config: Config) -> None:
+    def __init__(self, vit: PromptedViT, config: RankStatsConfig) -> None:
         super().__init__(vit)
         self.classifier = nn.Linear(vit.dim, config.n_classes)
 
@@ -71,7 +87,7 @@ class RankStatsNetwork(ClassifierNetwork):
 class RankStatsStage(PlainStage):
     name = "rankstats"
 
-    def __init__(self, network: RankStatsNetwork, config: Config) -> None:
+    def __init__(self, network: RankStatsNetwork, config: RankStatsConfig) -> None:
         self.network = network
         self.settings = config.rankstats
 
@@ -94,12 +110,18 @@ class RankStatsStage(PlainStage):
         return StepResult(loss, {name: value.detach() for name, value in logs.items()})
 
 
-class RankStats(OneStage):
+@register_method
+class RankStats(OneStageMethod[RankStatsConfig]):
     name = "rankstats"
     title = "RankStats+"
+    config_class = RankStatsConfig
+    presets: ClassVar[dict[str, Any]] = {"": {"model": {"prompts": 0}, "optim": {"weight_decay": 1e-4}}}
 
-    def network(self, vit: PromptedViT, n_known: int) -> RankStatsNetwork:
+    def build_network(self, vit: PromptedViT, n_known: int) -> RankStatsNetwork:
         return RankStatsNetwork(vit, self.config)
 
-    def stage(self, name: str, network: RankStatsNetwork, surroundings: StageContext) -> Stage:
+    def stage(self, name: str, network: RankStatsNetwork, context: StageContext) -> Stage:
         return RankStatsStage(network, self.config)
+
+    def assignment(self, network: RankStatsNetwork) -> Assignment:
+        return ClassifierAssignment(network)

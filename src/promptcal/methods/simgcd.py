@@ -13,21 +13,32 @@ GCD on a projection of f(x). There is no averaged teacher: the targets are the s
 largest.
 """
 
+from typing import Any, ClassVar
+
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from promptcal.config.schema import Config
-from promptcal.methods.base import OneStage, StageContext
+from promptcal.config import Config
+from promptcal.methods.assignment import Assignment, ClassifierAssignment
+from promptcal.methods.base import OneStageMethod, StageContext
 from promptcal.methods.losses import semi_supervised_terms
-from promptcal.methods.parametric import parametric_terms
+from promptcal.methods.parametric import ParametricSettings, parametric_terms
+from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
 from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
 
-class SimGCDNetwork(ClassifierNetwork):
-    by_category = ("classifier.prototypes",)
+class SimGCDConfig(Config):
+    """Weight and temperatures of the contrastive terms are those of `loss`."""
 
-    def __init__(self, vit: PromptedViT, config: Config) -> None:
+    simgcd: ParametricSettings = Field(default_factory=lambda: ParametricSettings())
+
+
+class SimGCDNetwork(ClassifierNetwork):
+    category_parameters = ("classifier.prototypes",)
+
+    def __init__(self, vit: PromptedViT, config: SimGCDConfig) -> None:
         super().__init__(vit)
         self.temperature = config.simgcd.student_temperature
         self.classifier = CosineClassifier(vit.dim, config.n_classes)
@@ -48,7 +59,7 @@ class SimGCDNetwork(ClassifierNetwork):
 class SimGCDStage(PlainStage):
     name = "simgcd"
 
-    def __init__(self, network: SimGCDNetwork, config: Config) -> None:
+    def __init__(self, network: SimGCDNetwork, config: SimGCDConfig) -> None:
         self.network = network
         self.weights = config.loss
         self.settings = config.simgcd
@@ -74,12 +85,22 @@ class SimGCDStage(PlainStage):
         return StepResult(loss, {name: value.detach() for name, value in logs.items()})
 
 
-class SimGCD(OneStage):
+@register_method
+class SimGCD(OneStageMethod[SimGCDConfig]):
     name = "simgcd"
     title = "SimGCD"
+    config_class = SimGCDConfig
+    presets: ClassVar[dict[str, Any]] = {
+        "": {"model": {"prompts": 0}},
+        # in so few steps the even use of all categories outweighs the labels at the preset's learning rate
+        "quick": {"optim": {"lr": 0.01}},
+    }
 
-    def network(self, vit: PromptedViT, n_known: int) -> SimGCDNetwork:
+    def build_network(self, vit: PromptedViT, n_known: int) -> SimGCDNetwork:
         return SimGCDNetwork(vit, self.config)
 
-    def stage(self, name: str, network: SimGCDNetwork, surroundings: StageContext) -> Stage:
+    def stage(self, name: str, network: SimGCDNetwork, context: StageContext) -> Stage:
         return SimGCDStage(network, self.config)
+
+    def assignment(self, network: SimGCDNetwork) -> Assignment:
+        return ClassifierAssignment(network)

@@ -12,16 +12,36 @@ the original an unlabelled image is certainly new and is assigned among g alone;
 An image goes where p of the head with the lowest loss in training is largest.
 """
 
+from typing import Any, ClassVar
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from promptcal.config.schema import Config
-from promptcal.methods.base import OneStage, StageContext
+from promptcal.config import Config, Section
+from promptcal.config.schema import LEAST_TEMPERATURE
+from promptcal.methods.assignment import Assignment, ClassifierAssignment
+from promptcal.methods.base import OneStageMethod, StageContext
+from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
 from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
 _LOSS_MEMORY = 0.99  # of the moving average by which a head is chosen
+
+
+class UNOSettings(Section):
+    """Heads, temperature and the Sinkhorn-Knopp algorithm."""
+
+    temperature: float = Field(0.1, ge=LEAST_TEMPERATURE)
+    epsilon: float = Field(0.05, ge=LEAST_TEMPERATURE, description="smoothness of the assignments")
+    iterations: int = Field(3, ge=1, description="of Sinkhorn-Knopp")
+    heads: int = Field(4, ge=1)
+    overclustering: int = Field(3, ge=1, description="clusters of an over-clustering head for each new category")
+
+
+class UNOConfig(Config):
+    uno: UNOSettings = Field(default_factory=lambda: UNOSettings())
 
 
 @torch.no_grad()
@@ -51,7 +71,7 @@ def swapped_targets(cosines: Tensor, labels: Tensor, epsilon: float, iterations:
 
 
 class UNONetwork(ClassifierNetwork):
-    def __init__(self, vit: PromptedViT, config: Config, n_known: int) -> None:
+    def __init__(self, vit: PromptedViT, config: UNOConfig, n_known: int) -> None:
         super().__init__(vit)
         settings, hidden, out = config.uno, config.model.head_hidden, config.model.head_bottleneck
         n_new = config.n_classes - n_known
@@ -88,7 +108,7 @@ class UNONetwork(ClassifierNetwork):
 class UNOStage(PlainStage):
     name = "uno"
 
-    def __init__(self, network: UNONetwork, config: Config) -> None:
+    def __init__(self, network: UNONetwork, config: UNOConfig) -> None:
         self.network = network
         self.settings = config.uno
         self._losses: Tensor | None = None
@@ -112,12 +132,20 @@ class UNOStage(PlainStage):
         self.network.head_losses.lerp_(self._losses, 1 - _LOSS_MEMORY)
 
 
-class UNO(OneStage):
+@register_method
+class UNO(OneStageMethod[UNOConfig]):
     name = "uno"
     title = "UNO+"
+    config_class = UNOConfig
+    presets: ClassVar[dict[str, Any]] = {
+        "": {"model": {"prompts": 0}, "optim": {"min_lr": 1e-3, "weight_decay": 1.5e-4}}
+    }
 
-    def network(self, vit: PromptedViT, n_known: int) -> UNONetwork:
+    def build_network(self, vit: PromptedViT, n_known: int) -> UNONetwork:
         return UNONetwork(vit, self.config, n_known)
 
-    def stage(self, name: str, network: UNONetwork, surroundings: StageContext) -> Stage:
+    def stage(self, name: str, network: UNONetwork, context: StageContext) -> Stage:
         return UNOStage(network, self.config)
+
+    def assignment(self, network: UNONetwork) -> Assignment:
+        return ClassifierAssignment(network)

@@ -78,3 +78,10 @@ def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -
         separate_known=_mean(separate[known]),
         separate_new=_mean(separate[~known]),
     )
+
+
+def contingency_table(rows: np.ndarray, columns: np.ndarray, n_rows: int, n_columns: int) -> np.ndarray:
+    """How often each pair (row, column) occurs; pairs with -1 on either side are ignored."""
+    both = (rows >= 0) & (columns >= 0)
+    counts = np.bincount(rows[both] * n_columns + columns[both], minlength=n_rows * n_columns)
+    return counts.reshape(n_rows, n_columns)

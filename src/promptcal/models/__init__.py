@@ -3,8 +3,8 @@
 from promptcal.models.backbones import EMBEDDED_BACKBONE, create_backbone, preprocessing
 from promptcal.models.classifier import ClassifierNetwork, CosineClassifier, ParametricNetwork
 from promptcal.models.head import DINOHead, Projection, projected_cosine
-from promptcal.models.network import Network, TokenOutput, TrainedNetwork
-from promptcal.models.prompted_vit import PromptedViT, Tokens
+from promptcal.models.network import DiscoveryNetwork, ProjectionNetwork, TokenOutput
+from promptcal.models.prompted_vit import PromptedViT, TokenEmbeddings
 from promptcal.models.teacher import Teacher
 from promptcal.models.weights import load_weights
 
@@ -13,14 +13,14 @@ __all__ = [
     "ClassifierNetwork",
     "CosineClassifier",
     "DINOHead",
-    "Network",
+    "DiscoveryNetwork",
     "ParametricNetwork",
     "Projection",
+    "ProjectionNetwork",
     "PromptedViT",
     "Teacher",
+    "TokenEmbeddings",
     "TokenOutput",
-    "Tokens",
-    "TrainedNetwork",
     "create_backbone",
     "load_weights",
     "preprocessing",

@@ -1,33 +1,42 @@
 """Networks that put an image into a category themselves, or learn by trying to."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from promptcal.models.network import Network, TrainedNetwork
+from promptcal.errors import ConfigError
+from promptcal.models.network import DiscoveryNetwork, ProjectionNetwork
 from promptcal.models.prompted_vit import PromptedViT
 
 
-class ClassifierNetwork(TrainedNetwork, ABC):
+class ClassifierNetwork(DiscoveryNetwork, ABC):
     """A network with one output for each category, known classes first, in their order.
 
-    ``by_category`` names the parameters that have one row for each category and through which alone the categories
-    are told apart; none where it is not so simple, and such a network cannot take over another's categories.
+    ``category_parameters`` names the parameters with one row per category, if these alone tell the categories apart.
+    Without them a network cannot load another network's categories in a different order.
     """
 
-    by_category: ClassVar[tuple[str, ...]] = ()
+    category_parameters: ClassVar[tuple[str, ...]] = ()
 
-    def take_over(self, state: dict[str, Tensor], rows: Sequence[int]) -> None:
+    def load_previous(self, state: dict[str, Tensor], outputs: Callable[[], Sequence[int]]) -> None:
+        if not self.category_parameters:
+            raise ConfigError(
+                "the new categories of this method have a network of their own that cannot become known ones; "
+                "fit without --from, or continue a run of another method"
+            )
+        self.load_reordered(state, outputs())
+
+    def load_reordered(self, state: dict[str, Tensor], rows: Sequence[int]) -> None:
         """Load another network's ``state``, its row ``rows[i]`` for category i; -1 leaves that category as it is."""
         own = self.state_dict()
         taken = torch.tensor(rows, device=next(self.parameters()).device)
-        for name in self.by_category:
+        for name in self.category_parameters:
             own[name][taken >= 0] = state[name].to(own[name])[taken[taken >= 0]]
-        self.load_state_dict({**state, **{name: own[name] for name in self.by_category}})
+        self.load_state_dict({**state, **{name: own[name] for name in self.category_parameters}})
 
     @abstractmethod
     def classify(self, features: Tensor) -> Tensor:
@@ -46,13 +55,13 @@ class CosineClassifier(nn.Module):
         return F.normalize(features.float(), dim=1) @ F.normalize(self.prototypes.float(), dim=1).T
 
     @torch.no_grad()
-    def start_at(self, centres: Tensor) -> None:
+    def initialize_from(self, centres: Tensor) -> None:
         """The categories as they are found already."""
         self.prototypes.copy_(centres)
 
 
-class ParametricNetwork(Network):
-    """`Network` with a classifier beside it to learn by; images are still put into clusters by k-means."""
+class ParametricNetwork(ProjectionNetwork):
+    """`ProjectionNetwork` with a classifier beside it to learn by; images are still put into clusters by k-means."""
 
     def __init__(self, vit: PromptedViT, categories: int, **heads: Any) -> None:
         super().__init__(vit, **heads)

@@ -10,7 +10,7 @@ from promptcal.models.backbones import create_backbone, preprocessing, require_v
 from promptcal.models.shortcuts import can_forward_prefix, embed_patches, forward_prefix_tokens
 
 
-class Tokens(NamedTuple):
+class TokenEmbeddings(NamedTuple):
     """Embeddings before L2: the class token, and the mean of the supervised prompts (None without any)."""
 
     cls: Tensor
@@ -82,15 +82,15 @@ class PromptedViT(nn.Module):
     def arithmetic(self, device: torch.device) -> torch.autocast:
         return torch.autocast(device.type, torch.bfloat16, enabled=self.compute_dtype == torch.bfloat16)
 
-    def forward(self, images: Tensor) -> Tokens:
+    def forward(self, images: Tensor) -> TokenEmbeddings:
         first = self.backbone.num_prefix_tokens
         output = self.forward_tokens(images, read=first + self.n_supervised)
         supervised = output[:, first:]
         if self.n_supervised == 0:
-            return Tokens(output[:, 0], None)
+            return TokenEmbeddings(output[:, 0], None)
         if self.prompt_pooling == "mean-of-normalised":
             supervised = F.normalize(supervised, dim=-1)
-        return Tokens(output[:, 0], supervised.mean(dim=1))
+        return TokenEmbeddings(output[:, 0], supervised.mean(dim=1))
 
     def forward_tokens(self, images: Tensor, read: int | None = None) -> Tensor:
         """Tokens after the final norm in the order prefix, prompts, patches; the first ``read`` of them, or all."""

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from promptcal.models.network import Network, TokenOutput
+from promptcal.models.network import ProjectionNetwork, TokenOutput
 
 
 class Teacher:
-    def __init__(self, student: Network, momentum: float = 0.999) -> None:
+    def __init__(self, student: ProjectionNetwork, momentum: float = 0.999) -> None:
         self.student = student
         self.momentum = momentum
         self._followed = student.trained_parameters()  # looked up once: a walk over all modules takes a millisecond

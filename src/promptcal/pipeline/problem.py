@@ -1,4 +1,4 @@
-"""What a fit is to solve: images, labels, and what it may be scored by."""
+"""The problem of a fit: images, labels, and the truth that it is scored by."""
 
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,7 @@ class Inductive:
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be solved: images, their labels (-1 = unlabelled) and, for scoring only, the truth.
+    """Images, their labels (-1 = unlabelled) and, for scoring only, the truth.
 
     With ``inductive`` it is the test images that are scored, otherwise the unlabelled ones.
     """
@@ -42,6 +42,10 @@ class Problem:
     ) -> "Problem":
         numbers, classes = class_numbers(labels)
         return cls(images, numbers, classes, truth, inductive)
+
+    @property
+    def has_truth(self) -> bool:
+        return self.truth is not None
 
     @property
     def can_be_scored(self) -> bool:

@@ -1,1 +1,3 @@
-"""Pictures of what was found."""
+"""The report of a run, and its figures."""
+
+FIGURE_NAMES = ("tsne", "confusion", "attention", "neighbours", "curves")

@@ -1,7 +1,6 @@
 """From a finished run directory to its report: gather what the run left, make what is missing, write the page."""
 
 import hashlib
-import json
 import shlex
 import warnings
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from promptcal._version import __version__
 from promptcal.data import ImageSet, StreamedImages
 from promptcal.data.images import OpenFile
 from promptcal.errors import PromptCALWarning, RunError
-from promptcal.methods import METHODS
 from promptcal.report.attention_panels import AttentionMaps, Examples, attention_maps, example_record, overlay_sheet
 from promptcal.report.changes import changes_record
 from promptcal.report.data import ClusterAnalysis, page_data
@@ -27,8 +25,6 @@ from promptcal.runtime import files
 from promptcal.runtime.arrays import read_array
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
-
-_PARTS = ("all", "known", "new")
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class ReportInputs:
     run: Run
     found: ClusterAnalysis
     thumbnails: Thumbnails | None
-    results: dict[str, Any]
+    results: Any
     records: list[dict[str, Any]]
     console: Console
 
@@ -61,12 +57,12 @@ class ReportInputs:
         found = ClusterAnalysis(
             assignments,
             _embeddings(run, len(assignments)),
-            run.info["known_classes"],
+            run.info.known_classes,
             _temperature(run),
             run.truth(),
             chosen_images(assignments) if thumbnails is None else thumbnails.images,
         )
-        return cls(run, found, thumbnails, _results(run), _records(run), console)
+        return cls(run, found, thumbnails, run.directory.results(), run.records(), console)
 
     def coordinates(self) -> np.ndarray:
         """The map of the shown images: the stored one, or made now and stored."""
@@ -119,8 +115,8 @@ def make_report(run: Run, output: Path | None, console: Console) -> Report:
         changes=changes_record(run.directory, found),
         # decisions the browser keeps are for these very clusters
         fingerprint=hashlib.sha256(run.directory.assignments_file.read_bytes()).hexdigest(),
-        root=run.info.get("root"),
-        folder=run.info.get("folder", run.info.get("root")),
+        root=run.info.root,
+        folder=run.info.folder,
         next_step=_next_step(run),
         version=__version__,
     )
@@ -132,7 +128,7 @@ def make_report(run: Run, output: Path | None, console: Console) -> Report:
 
 def _next_step(run: Run) -> str:
     """How to go on from this run with the labels that its page gives."""
-    here, root = run.path.absolute(), run.info.get("root")
+    here, root = run.path.absolute(), run.info.root
     onward = here.with_name(f"{here.name}-2")
     if root is None:  # the images came as an array or a dataset
         return f'promptcal.fit(images=..., labels="labels.csv", start_from={str(here)!r}, output={str(onward)!r})'
@@ -142,7 +138,7 @@ def _next_step(run: Run) -> str:
 
 def _thumbnails_from_folder(run: Run, console: Console) -> Thumbnails | None:
     """For a run made before thumbnails were kept: from its images, if they are still there; kept from then on."""
-    root = run.info.get("root")
+    root = run.info.root
     folder = None if root is None else Path(root)
     if folder is None or not folder.is_dir():
         _warn(f"{run.path} kept no thumbnails and its image folder is not there, so its report has no pictures")
@@ -156,7 +152,7 @@ def _thumbnails_from_folder(run: Run, console: Console) -> Thumbnails | None:
     with progress_bar(console) as bar:
         task = bar.add_task("thumbnails", total=len(shown), note="")
         made = make_thumbnails(
-            StreamedImages(opened, run.info["resize"]),
+            StreamedImages(opened, run.info.resize),
             shown,
             on_progress=lambda done: bar.update(task, completed=done),
             on_missing=missing.append,
@@ -174,8 +170,7 @@ def _refuse_other_places(images: np.ndarray, n_images: int, where: Path) -> None
 
 
 def _temperature(run: Run) -> float:
-    """Of the softmax over cosines: as calibrated, where it is not a classifier's outputs that were."""
-    if run.directory.calibration_file.exists() and run.calibration.scores == "cosines":
+    if run.calibration.scores == "cosines":
         return run.calibration.temperature
     return run.config.loss.affinity_temperature
 
@@ -190,52 +185,6 @@ def _embeddings(run: Run, n_images: int) -> np.ndarray:
     if embeddings.ndim != 2 or len(embeddings) != n_images or embeddings.dtype.kind != "f":
         raise RunError(f"{file} is of shape {embeddings.shape} for {n_images} images; fit again")
     return np.array(embeddings, dtype=np.float32)
-
-
-def _results(run: Run) -> dict[str, Any]:
-    file = run.directory.results_file
-    found = _json(file, _read(file)) if file.is_file() else {}
-    steps = [step for step in found.values() if isinstance(step, dict) and "accuracy" in step]
-    shares = [
-        step["accuracy"].get(part, "") if isinstance(step["accuracy"], dict) else ""
-        for step in steps
-        for part in _PARTS
-    ]
-    if found.get("method", "kmeans") not in list(METHODS) or not all(map(_is_number, [*shares, found.get("seconds")])):
-        raise RunError(f"{file} is damaged (it tells no results); delete it")
-    return found
-
-
-def _records(run: Run) -> list[dict[str, Any]]:
-    file = run.directory.metrics_file
-    if not file.is_file():
-        return []
-    records = [_json(file, line) for line in _read(file).splitlines()]
-    for record in records:
-        if not isinstance(record.get("stage"), str) or not all(map(_is_number, (record | {"stage": 0}).values())):
-            raise RunError(f"{file} is damaged (an epoch of no stage, or figures that are none); delete it")
-    return records
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or isinstance(value, int | float)
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise RunError(f"{file} is damaged ({error}); delete it") from error
-
-
-def _json(file: Path, text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RunError(f"{file} is damaged ({error}); delete it") from error
-    if not isinstance(found, dict):
-        raise RunError(f"{file} is damaged (it holds a {type(found).__name__}); delete it")
-    return found
 
 
 def _warn(message: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from promptcal.config.schema import Config
+from promptcal.config import Config
 from promptcal.methods import METHODS
 from promptcal.metrics import discovery_accuracy
 from promptcal.report import measures

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from promptcal.runtime.distributed import Group
+if TYPE_CHECKING:
+    from promptcal.runtime.distributed import Group
 
 _CLOCK = 1  # among the signals' numbers, of which none that is listened to is that low
 EXIT_TIME_LIMIT = 75  # exit code: nothing went wrong, the same command with --resume goes on
@@ -36,7 +38,7 @@ class StopRequest:
     def _time_is_up(self) -> bool:
         return self.has_progressed and self._deadline is not None and time.monotonic() >= self._deadline
 
-    def requested_by_any(self, group: Group) -> bool:
+    def requested_by_any(self, group: "Group") -> bool:
         """Whether any process of a group was asked to stop, on which all then stop before the same step."""
         heard = group.all_reduce_max(self.signal or (_CLOCK if self._time_is_up() else 0))
         if heard == _CLOCK:

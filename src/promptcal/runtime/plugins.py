@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
@@ -44,8 +43,7 @@ class Registry(Generic[T]):
 
     def _load(self, name: str) -> T:
         if name in self._built_in:
-            module, _, attribute = self._built_in[name].partition(":")
-            return getattr(import_module(module), attribute)
+            return EntryPoint(name, self._built_in[name], self.group).load()
         found = _entry_points(self.group).get(name)
         if found is None:
             raise ConfigError(f"there is no {self.kind} {name!r}; choose one of {', '.join(self.names())}")

@@ -2,8 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import torch
 from torch import nn
 
 from promptcal.errors import RunError
-from promptcal.models import TrainedNetwork
-from promptcal.run.info import check_format
+from promptcal.models import DiscoveryNetwork
 from promptcal.runtime.files import read_safetensors, read_torch, save_torch, write_safetensors, write_with
+from promptcal.runtime.formats import check_format
 
-FORMAT = 1
-FIRST_FORMAT = 1  # that of checkpoints which do not say
+FORMAT = 2
 _PARTS = ("stage", "position", "network", "optimiser", "stage_state", "records", "random")
 
 
@@ -54,10 +52,9 @@ class Checkpoints:
         restore_random_states(state.pop("random"))
         return state
 
-    def load_last_weights(self, network: TrainedNetwork) -> None:
-        """Put the weights training ended with into the network: those its stage would have kept."""
-        state = self._read_last()
-        load_trained(network, state.get("kept") or state["network"])
+    def load_last_weights(self, network: DiscoveryNetwork) -> None:
+        """Put the weights that training ended with into the network."""
+        load_trained(network, self._read_last()["network"])
 
     def describe_last(self) -> str:
         """The last checkpoint in words, for whoever must stop."""
@@ -78,7 +75,7 @@ class Checkpoints:
     def _checked(self, state: Any) -> dict[str, Any]:
         """Of a format that is known, and with all that a run goes on from."""
         if isinstance(state, dict):
-            check_format(state.get("format", FIRST_FORMAT), FORMAT, FIRST_FORMAT, f"the checkpoint {self.last}")
+            check_format(state.get("format"), FORMAT, FORMAT, f"the checkpoint {self.last}")
         is_one = isinstance(state, dict) and all(key in state for key in _PARTS)
         if not is_one or not _is_duration(state.get("seconds", 0.0)):
             raise RunError(f"the checkpoint {self.last} is not one of a fit; start the run anew with --overwrite")
@@ -96,11 +93,11 @@ class Checkpoints:
     def best(self, stage: str) -> Path:
         return self.folder / f"{stage}-best.safetensors"
 
-    def save_best(self, stage: str, network: TrainedNetwork) -> None:
+    def save_best(self, stage: str, network: DiscoveryNetwork) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_safetensors(self.best(stage), {n: p.detach() for n, p in network.trained_parameters().items()})
 
-    def load_best(self, stage: str, network: TrainedNetwork) -> None:
+    def load_best(self, stage: str, network: DiscoveryNetwork) -> None:
         """Put a stage's best weights into the network."""
         try:
             load_trained(network, read_safetensors(self.best(stage)))
@@ -126,17 +123,6 @@ def load_trained(network: nn.Module, weights: dict[str, torch.Tensor]) -> None:
     parameters = dict(network.named_parameters())
     for name, value in weights.items():
         parameters[name].copy_(value)
-
-
-@contextmanager
-def temporary_weights(network: TrainedNetwork, weights: dict[str, torch.Tensor] | None) -> Iterator[None]:
-    """With other weights in the network for a while; None: with its own."""
-    own = {} if weights is None else {name: p.detach().clone() for name, p in network.trained_parameters().items()}
-    load_trained(network, weights or {})
-    try:
-        yield
-    finally:
-        load_trained(network, own)
 
 
 def random_states() -> dict[str, Any]:

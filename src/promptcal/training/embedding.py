@@ -1,18 +1,27 @@
-"""Embeddings of stored images by a network at rest."""
+"""Embeddings of images by a network in evaluation mode."""
 
+import warnings
 from collections.abc import Callable
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
-from promptcal.data import StreamedView, View
-from promptcal.models import PromptedViT, TrainedNetwork
+from promptcal.data import ImageSet, StreamedView, View
+from promptcal.data.loading import view_of
+from promptcal.data.store import decode, refuse_faults
+from promptcal.errors import PromptCALWarning
+from promptcal.models import DiscoveryNetwork, PromptedViT
+from promptcal.runtime.device import device_context
 from promptcal.runtime.distributed import ALONE, Group
+from promptcal.runtime.progress import progress_bar
+
+_IMAGES_AT_ONCE = 2048  # decoded together when new images are embedded
 
 
 @torch.no_grad()
 def embed(
-    network: TrainedNetwork | PromptedViT,
+    network: DiscoveryNetwork | PromptedViT,
     view: View | StreamedView,
     images: Tensor,
     *,
@@ -40,3 +49,31 @@ def _in_full_batches(images: Tensor, batch_size: int) -> Tensor:
     """With some images again at the end: a compiled network would be compiled anew for a batch of another size."""
     missing = -len(images) % batch_size
     return torch.cat([images, images[torch.arange(missing) % len(images)]])
+
+
+def embed_images(
+    vit: PromptedViT, images: ImageSet, resize: int, *, skip_unreadable: bool, console: Console
+) -> tuple[list[int], Tensor]:
+    """Positions of the readable images and their L2-normalised embeddings; only a part is decoded at a time."""
+    device = next(vit.parameters()).device
+    positions: list[int] = []
+    features = []
+    left_out: list[tuple[str, str]] = []
+    with progress_bar(console) as bar:
+        task = bar.add_task("reading and embedding", total=len(images), note="")
+        for first in range(0, len(images), _IMAGES_AT_ONCE):
+            part = images.subset(range(first, min(first + _IMAGES_AT_ONCE, len(images))))
+            store, kept, faults = decode(part, resize, skip_unreadable=skip_unreadable, part=True)
+            left_out += faults
+            positions += [first + i for i in kept]
+            if kept:
+                view = view_of(store, *vit.preprocessing, resize=resize, device=device)
+                with device_context(device, vit.compute_dtype):
+                    features.append(embed(vit, view, torch.arange(len(store))))
+            bar.advance(task, len(part))
+    refuse_faults(left_out, len(positions), skip_unreadable)
+    if left_out:
+        names = "; ".join(f"{name} ({reason})" for name, reason in left_out)
+        message = f"{len(left_out)} unreadable images were skipped: {names}"
+        warnings.warn(message, PromptCALWarning, stacklevel=2)
+    return positions, torch.cat(features)

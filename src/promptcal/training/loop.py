@@ -1,4 +1,4 @@
-"""The training loop both stages run in, and its watch over numbers that are none any more."""
+"""The training loop that every stage runs in. It stops when the loss, gradients or weights are not finite."""
 
 import math
 import time
@@ -18,7 +18,7 @@ from promptcal.errors import DataError, Interrupted, TrainingError
 from promptcal.runtime.interrupts import StopRequest
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
-from promptcal.training.checkpoints import Checkpoints, load_trained, temporary_weights
+from promptcal.training.checkpoints import Checkpoints, load_trained
 from promptcal.training.recorder import AsyncScalars, Recorder
 from promptcal.training.stage import Batch, Stage
 from promptcal.training.validation import ValidationResult
@@ -28,7 +28,7 @@ _WATCHED = {"loss": "the loss is", "gradient_norm": "the gradient is", "weights"
 
 @dataclass
 class Position:
-    """Where a stage stands: epochs done, steps done of the current one, its sums so far, the best look."""
+    """Where a stage stands: epochs done, steps done of the current one, its sums so far, the best validation."""
 
     epoch: int = 0
     step: int = 0
@@ -62,18 +62,21 @@ class TrainingData:
     """Views of the images, their training labels (-1 = unlabelled), and how batches are drawn from them.
 
     ``part`` is this process's part of a batch, of which it sees the views; labels and indices are of the whole batch.
+    ``augment`` changes the views before a stage sees them.
     """
 
     view: View | StreamedView
     labels: Tensor
     sampler: BalancedSampler
     part: slice = field(default_factory=lambda: WHOLE)
+    augment: Callable[[Tensor, torch.Generator], Tensor] = lambda views, generator: views
 
     def batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Batch]:
         """A batch for each row of ``order``; its seed decides crops, flips and what the stage draws."""
         for views, indices, seed in zip(self.view.batches(order, seeds, self.part), order, seeds, strict=True):
             twice = indices.repeat(2).to(views.device, non_blocking=True)
-            yield Batch(views, self.labels[twice], twice, torch.Generator(views.device).manual_seed(seed))
+            generator = torch.Generator(views.device).manual_seed(seed)
+            yield Batch(self.augment(views, generator), self.labels[twice], twice, generator)
 
 
 def cosine_lr(settings: OptimConfig, epoch: int, epochs: int) -> float:
@@ -94,18 +97,19 @@ class Loop:
         seed: int,
         checkpoints: Checkpoints,
         recorder: Recorder,
-        look: Callable[[], ValidationResult] | None = None,
+        validate: Callable[[], ValidationResult] | None = None,
         validate_every: int = 1,
+        parameter_groups: list[dict[str, Any]] | None = None,
         stop: StopRequest | None = None,
     ) -> None:
         self.stage, self.data, self.epochs, self.optim, self.seed = stage, data, epochs, optim, seed
-        self.look, self.validate_every = look, validate_every
+        self.validate, self.validate_every = validate, validate_every
         self.checkpoints, self.recorder = checkpoints, recorder
         self.stop = StopRequest() if stop is None else stop  # one that is not set is as good as False
         self.position = Position()
         self.parameters = stage.network.trained_parameters()
         self.optimiser = torch.optim.SGD(
-            self.parameters.values(),
+            parameter_groups or [{"params": list(self.parameters.values())}],
             lr=optim.lr,
             momentum=optim.momentum,
             weight_decay=optim.weight_decay,
@@ -127,7 +131,7 @@ class Loop:
         position = self.position
         started = time.monotonic()
         for group in self.optimiser.param_groups:
-            group["lr"] = cosine_lr(self.optim, position.epoch, self.epochs)
+            group["lr"] = group.get("lr_scale", 1.0) * cosine_lr(self.optim, position.epoch, self.epochs)
         order = self.data.sampler.epoch(derive_seed(self.seed, self.stage.name, "order", position.epoch))
         seeds = [derive_seed(self.seed, self.stage.name, "step", position.epoch, step) for step in range(len(order))]
         reading: AsyncScalars | None = None
@@ -152,7 +156,7 @@ class Loop:
         self._refuse_unsound()
         position.next_epoch()
         self.stage.network.group.sync_parameters(self.parameters.values())
-        record |= self._look()
+        record |= self._validate()
         record["seconds"] = time.monotonic() - started
         self.recorder.epoch(record, position.epoch * len(order))
         self.save()
@@ -191,18 +195,17 @@ class Loop:
                 f"{position.step}; {self.checkpoints.describe_last()}; lower optim.lr and start anew with --overwrite"
             )
 
-    def _look(self) -> dict[str, float]:
-        """Compare with the best so far; of equals the later epoch is kept. Without looks, the last epoch is."""
+    def _validate(self) -> dict[str, float]:
+        """Compare with the best epoch so far; of equals the later one is kept. Without validation, the last one is."""
         position = self.position
-        if position.epoch != self.epochs and (self.look is None or position.epoch % self.validate_every):
+        if position.epoch != self.epochs and (self.validate is None or position.epoch % self.validate_every):
             return {}
-        with temporary_weights(self.stage.network, self.stage.kept()):
-            if self.look is None:
-                self._keep(math.nan)
-                return {}
-            found = self.look()
-            if not found.score < position.best_score:  # one that is not a number must not leave a stage without weights
-                self._keep(found.score)
+        if self.validate is None:
+            self._keep(math.nan)
+            return {}
+        found = self.validate()
+        if not found.score < position.best_score:  # a score of NaN must not leave a stage without weights
+            self._keep(found.score)
         return found.logs()
 
     def _keep(self, score: float) -> None:
@@ -228,7 +231,6 @@ class Loop:
                 "stage": self.stage.name,
                 "position": {**vars(position), "sums": dict(position.sums), "counts": dict(position.counts)},
                 "network": {name: p.detach() for name, p in self.parameters.items()},
-                "kept": self.stage.kept(),
                 "optimiser": self.optimiser.state_dict(),
                 "stage_state": self.stage.state_dict(),
                 "records": self.recorder.position(),

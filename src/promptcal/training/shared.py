@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from promptcal.models import TrainedNetwork
+from promptcal.models import DiscoveryNetwork
 from promptcal.runtime.distributed import Group
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.recorder import Recorder
@@ -29,15 +29,15 @@ class SharedCheckpoints(Checkpoints):
     def describe_last(self) -> str:
         return super().describe_last() if self.group.is_first else "the first process has the last checkpoint"
 
-    def load_last_weights(self, network: TrainedNetwork) -> None:
+    def load_last_weights(self, network: DiscoveryNetwork) -> None:
         self.group.on_first(lambda: super(SharedCheckpoints, self).load_last_weights(network))
         self.group.broadcast_parameters(network.trained_parameters().values())
 
-    def save_best(self, stage: str, network: TrainedNetwork) -> None:
+    def save_best(self, stage: str, network: DiscoveryNetwork) -> None:
         if self.group.is_first:
             super().save_best(stage, network)
 
-    def load_best(self, stage: str, network: TrainedNetwork) -> None:
+    def load_best(self, stage: str, network: DiscoveryNetwork) -> None:
         self.group.on_first(lambda: super(SharedCheckpoints, self).load_best(stage, network))
         self.group.broadcast_parameters(network.trained_parameters().values())
 

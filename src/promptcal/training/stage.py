@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from promptcal.models import TrainedNetwork
+from promptcal.models import DiscoveryNetwork
 
 
 class Batch(NamedTuple):
@@ -25,10 +25,16 @@ class StepResult(NamedTuple):
 
 
 class Stage(Protocol):
-    name: str
+    """What the training loop asks of a stage. ``description`` is printed before training; it may be empty."""
 
     @property
-    def network(self) -> TrainedNetwork:
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def network(self) -> DiscoveryNetwork:
         """What the optimiser moves."""
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult: ...
@@ -36,22 +42,18 @@ class Stage(Protocol):
     def after_update(self) -> None:
         """Called when the optimiser has moved the student."""
 
-    def kept(self) -> dict[str, Tensor] | None:
-        """Weights to look at and to keep, where these are not the network's own."""
-
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class PlainStage:
-    """A stage that carries nothing from one step to the next but its network."""
+    """A stage without any state besides its network."""
+
+    description = ""
 
     def after_update(self) -> None:
         pass
-
-    def kept(self) -> dict[str, Tensor] | None:
-        return None
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from promptcal.config.schema import Config, has_term
 from promptcal.methods.losses import SemiSupervisedTerms, contrastive_loss, semi_supervised_terms
 from promptcal.methods.parametric import parametric_terms
 from promptcal.methods.promptcal.graph import (
@@ -18,7 +17,8 @@ from promptcal.methods.promptcal.graph import (
     sample_negatives,
 )
 from promptcal.methods.promptcal.graph.affinity_graph import SAMPLED_ROWS, GraphSettings, select_backend
-from promptcal.models import Network, ParametricNetwork, Teacher, TokenOutput, projected_cosine
+from promptcal.methods.promptcal.settings import PromptCALConfig, Recipe, applies_to
+from promptcal.models import ProjectionNetwork, Teacher, TokenOutput, projected_cosine
 from promptcal.training.stage import Batch, StepResult
 
 
@@ -28,14 +28,24 @@ class Term(NamedTuple):
 
 
 class AffinityStage:
-    """``truth`` (class number by image, known classes first, -1 = untold) is only for the statistics of the graph.
+    """Contrastive affinity learning.
 
-    A term that is switched off for a token is 0; nothing else changes.
+    ``truth`` (class number by image, known classes first, -1 = unknown) is only used for the statistics of the graph.
+    A term that is switched off for a token is 0. ``recipe`` replaces the config's, for tests of single details.
     """
 
     name = "affinity"
 
-    def __init__(self, network: Network, config: Config, truth: Tensor | None = None, n_known: int = 0) -> None:
+    def __init__(
+        self,
+        network: ProjectionNetwork,
+        config: PromptCALConfig,
+        truth: Tensor | None = None,
+        n_known: int = 0,
+        *,
+        recipe: Recipe | None = None,
+    ) -> None:
+        self.recipe = config.recipe if recipe is None else recipe
         self.network = network
         self.config = config
         self.truth = truth
@@ -45,20 +55,20 @@ class AffinityStage:
         self.memories = {
             token: EmbeddingMemory(config.affinity.memory, network.vit.dim, device)
             for token in network.tokens
-            if has_term(token, config.affinity.cal)
+            if applies_to(token, config.affinity.cal)
         }
         self._to_push: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
 
     @property
-    def about(self) -> str:
-        """How exact the affinity graph is, for the user to know."""
+    def description(self) -> str:
+        """Whether the affinity graph is exact."""
         settings = self.config.affinity
         if settings.mining != "graph" or not self.memories:
             return ""
         nodes = 2 * self.config.data.batch_size + settings.memory
-        way = select_backend(nodes, self._graph_settings(), next(self.network.parameters()).device)
-        whence = {"sampled": f"{SAMPLED_ROWS:,} sampled rows", "rows": "the queries' rows"}
-        return f"Affinity graph of {nodes:,} nodes, its threshold from {whence.get(way, 'all rows (exact)')}"
+        backend = select_backend(nodes, self._graph_settings(), next(self.network.parameters()).device)
+        rows = f"{SAMPLED_ROWS:,} sampled rows" if backend == "sampled" else "all rows (exact)"
+        return f"Affinity graph of {nodes:,} nodes, its threshold from {rows}"
 
     def _graph_settings(self) -> GraphSettings:
         settings = self.config.affinity
@@ -66,10 +76,8 @@ class AffinityStage:
             self.config.neighbours,
             settings.quantile,
             settings.diffusion_steps,
-            self.config.switches.threshold_diagonal,
+            self.recipe.threshold_diagonal,
             settings.consensus,
-            settings.threshold,
-            settings.class_share / self.config.n_classes,
         )
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
@@ -85,11 +93,11 @@ class AffinityStage:
                 (1 - beta) * terms.self_supervised + beta * affinity.loss
             )
             total = total + (loss if token == "cls" else weights.gamma * loss)
-            if has_term(token, self.config.affinity.semicl):
+            if applies_to(token, self.config.affinity.semicl):
                 logs[f"{token}/self"] = terms.self_supervised.detach()
                 logs[f"{token}/supervised"] = terms.supervised.detach()
             logs |= {f"{token}/{name}": value for name, value in affinity.logs.items()}
-        if isinstance(self.network, ParametricNetwork):
+        if self.config.affinity.classifier:
             parametric = self._parametric_term(student["cls"].h, teacher["cls"].h, batch, int(epochs_done))
             total = total + self.config.affinity.classifier * parametric.loss
             logs |= parametric.logs
@@ -104,14 +112,14 @@ class AffinityStage:
         self.teacher.update()
 
     def _beta(self, epochs_done: float) -> float:
-        ramp = self.config.switches.beta_ramp_epochs
+        ramp = self.recipe.beta_ramp_epochs
         return self.config.loss.beta * (min(1.0, epochs_done / ramp) if ramp else 1.0)
 
     def _semi_supervised_terms(
         self, token: str, student: TokenOutput, teacher: TokenOutput, batch: Batch
     ) -> SemiSupervisedTerms:
         """SemiCL: student features as queries, teacher features as keys."""
-        if not has_term(token, self.config.affinity.semicl):
+        if not applies_to(token, self.config.affinity.semicl):
             return SemiSupervisedTerms(student.h.sum() * 0.0, student.h.sum() * 0.0)
         return semi_supervised_terms(
             projected_cosine(student.z, teacher.z),
@@ -122,8 +130,7 @@ class AffinityStage:
 
     def _parametric_term(self, student: Tensor, teacher: Tensor, batch: Batch, epoch: int) -> Term:
         """A classifier beside the graph, as in SimGCD, taught by the teacher's."""
-        assert isinstance(self.network, ParametricNetwork)
-        cosines = self.network.classifier(student)
+        cosines = self.network.get_submodule("classifier")(student)
         terms = parametric_terms(
             cosines, self.teacher.part("classifier", teacher), batch.labels, self.config.simgcd, epoch
         )
@@ -136,12 +143,12 @@ class AffinityStage:
         memory = self.memories.get(token)
         if memory is None or len(memory) == 0:
             return Term(queries.sum() * 0.0, {})
-        settings, switches = self.config.affinity, self.config.switches
+        settings, recipe = self.config.affinity, self.recipe
         n = len(queries)
         other_view = teacher.roll(n // 2, dims=0)  # the graph's node for a query is the teacher's other view
         found, logs = self._mine(other_view, memory.embeddings)
         own_node = torch.eye(n, dtype=torch.bool, device=queries.device)
-        if switches.keys == "memory":
+        if not recipe.batch_keys:
             keys, key_labels, key_indices = memory.embeddings, memory.labels, memory.indices
             positives, drawable = found[:, n:], None
         else:
@@ -158,7 +165,7 @@ class AffinityStage:
         negatives = sample_negatives(
             positives,
             settings.negatives,
-            subtract_positives=switches.negatives == "budget-minus-positives",
+            subtract_positives=recipe.subtract_positives,
             candidates=drawable,
             generator=batch.generator,
         )
@@ -167,7 +174,7 @@ class AffinityStage:
         if drawable is not None:
             positives, negatives = positives & drawable, negatives & drawable
 
-        same_view = token == "cls" and switches.own_positive == "same-view"
+        same_view = token == "cls" and recipe.own_view_positive
         own = teacher if same_view else other_view
         always = own_node.new_ones(n, 1)
         similarity = torch.cat([(queries * own).sum(dim=1, keepdim=True), queries @ keys.T], dim=1)
@@ -194,9 +201,6 @@ class AffinityStage:
         if self.truth is None:
             return mining_statistics(positives)
         return mining_statistics(positives, self.truth[query_indices], self.truth[key_indices], self.n_known)
-
-    def kept(self) -> dict[str, Tensor] | None:
-        return self.teacher.parameters if self.config.affinity.keep == "teacher" else None
 
     def state_dict(self) -> dict[str, Any]:
         return {

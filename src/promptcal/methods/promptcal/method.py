@@ -1,51 +1,115 @@
 """PromptCAL (Zhang et al., CVPR 2023): warm-up with prompts, then contrastive affinity learning.
 
-The stages' losses are in `training/warmup.py` (Eq. 2 and 3) and `training/affinity.py` (Eq. 6 to 9). Images are
-assigned by semi-supervised k-means on the class token.
+The losses of the stages are in `warmup.py` (Eq. 2 and 3) and `affinity.py` (Eq. 6 to 9). Images are assigned by
+semi-supervised k-means on the class token.
 """
 
-from typing import ClassVar
+import copy
+from typing import Any, ClassVar
 
 import torch
 
 from promptcal.methods.base import Method, StageContext
 from promptcal.methods.promptcal.affinity import AffinityStage
-from promptcal.methods.promptcal.warmup import WarmupStage
-from promptcal.models import Network, ParametricNetwork, PromptedViT
+from promptcal.methods.promptcal.settings import VARIANTS, PromptCALConfig
+from promptcal.methods.promptcal.warmup import Distillation, WarmupStage
+from promptcal.methods.registry import register_method
+from promptcal.models import ParametricNetwork, ProjectionNetwork, PromptedViT
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.stage import Stage
 
+WARMUP, AFFINITY = "warmup", "affinity"
+# settings that stage 1 does not use; None: the whole section
+_ONLY_STAGE_2: dict[str, set[str] | None] = {
+    "method": None,
+    "variant": None,
+    "affinity": None,
+    "simgcd": None,
+    "clustering": None,
+    "estimation": None,
+    "device": None,
+    "compile": None,
+    "tensorboard": None,
+    "loss": {"beta", "affinity_temperature"},
+    "optim": {"epochs"},
+    "data": {"store", "cache"},
+}
 
-class TwoStages(Method):
+
+@register_method
+class PromptCAL(Method[PromptCALConfig]):
+    name = "promptcal"
     title = "PromptCAL"
     stage_titles: ClassVar[dict[str, str]] = {
-        "warmup": "PromptCAL stage 1, warm-up",
-        "affinity": "PromptCAL stage 2, affinity learning",
+        WARMUP: "PromptCAL stage 1, warm-up",
+        AFFINITY: "PromptCAL stage 2, affinity learning",
     }
+    config_class = PromptCALConfig
+    variants = VARIANTS
 
-    def epochs(self) -> dict[str, int]:
-        return {"warmup": self.config.warmup.epochs, "affinity": self.config.affinity.epochs}
+    @property
+    def prompt_pooling(self) -> str:
+        return self.config.recipe.prompt_pooling
 
-    def network(self, vit: PromptedViT, n_known: int) -> Network:
+    def build_network(self, vit: PromptedViT, n_known: int) -> ProjectionNetwork:
         if not self.config.affinity.classifier:
-            return Network(vit, **self.head_sizes())
+            return ProjectionNetwork(vit, **self.head_sizes())
         return ParametricNetwork(vit, self.config.n_classes, **self.head_sizes())
 
-    def stage(self, name: str, network: Network, surroundings: StageContext) -> Stage:
-        if name == "warmup":
-            distillation, semicl = surroundings.distillation(), self.config.warmup.semicl
-            return WarmupStage(network, self.config.loss, distillation, semicl=semicl)
-        if self.config.switches.prompt_head == "new":
+    def epochs(self) -> dict[str, int]:
+        return {WARMUP: self.config.warmup.epochs, AFFINITY: self.config.affinity.epochs}
+
+    def stage(self, name: str, network: Any, context: StageContext) -> Stage:
+        if name == WARMUP:
+            return self._warmup_stage(network, context)
+        return self._affinity_stage(network, context)
+
+    def _warmup_stage(self, network: ProjectionNetwork, context: StageContext) -> WarmupStage:
+        settings = self.config.warmup
+        distillation = None
+        if settings.distillation is not None:
+            # the trunk has its pretrained weights here even in a resumed run, whose weights are loaded later
+            frozen = PromptedViT(copy.deepcopy(network.vit.backbone), prompts=0, train_blocks=0)
+            frozen.set_compute_dtype(network.vit.compute_dtype)
+            distillation = Distillation(
+                frozen,
+                context.load_images(settings.distillation),
+                self.config.data.batch_size,
+                settings.distillation_weight,
+                settings.distillation_epochs,
+            )
+        return WarmupStage(WARMUP, network, self.config.loss, distillation, semicl=settings.semicl)
+
+    def _affinity_stage(self, network: ProjectionNetwork, context: StageContext) -> AffinityStage:
+        if self.config.recipe.reset_prompt_head and not context.is_continued:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derive_seed(self.config.seed, "affinity", "head"))
-                network.renew_prompt_head()
-        if isinstance(network, ParametricNetwork) and surroundings.centres is not None:
-            network.classifier.start_at(surroundings.centres())
-        return AffinityStage(network, self.config, surroundings.truth, surroundings.n_known)
+                network.reset_prompt_head()
+        if self.config.affinity.classifier and not context.is_resumed:
+            network.get_submodule("classifier").initialize_from(context.centroids())  # type: ignore[operator]
+        return AffinityStage(network, self.config, context.truth, context.n_known)
+
+    def validation_score(self, stage: str, known: float, silhouette: float) -> float:
+        """The warm-up is compared by the known classes alone."""
+        return known if stage == WARMUP else super().validation_score(stage, known, silhouette)
+
+    def first_stage_settings(self) -> dict[str, Any] | None:
+        if not (self.config.warmup.epochs and self.config.affinity.epochs):
+            return None
+        settings: dict[str, Any] = {"prompt_pooling": self.prompt_pooling}
+        for key, value in self.config.model_dump().items():
+            left_out = _ONLY_STAGE_2.get(key, set())
+            if left_out is not None:
+                kept = isinstance(value, dict) and {k: v for k, v in value.items() if k not in left_out}
+                settings[key] = kept if isinstance(value, dict) else value
+        return settings
 
 
-class WarmupOnly(TwoStages):
-    """Stage 1 alone, for its own number of epochs."""
+@register_method
+class PromptCALWarmup(PromptCAL):
+    """Stage 1 alone."""
+
+    name = "promptcal-warmup"
 
     def epochs(self) -> dict[str, int]:
-        return {"warmup": self.config.warmup.epochs}
+        return {WARMUP: self.config.warmup.epochs}

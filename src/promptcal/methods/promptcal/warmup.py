@@ -4,15 +4,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.config.schema import LossConfig, Tokens, has_term
+from promptcal.config.schema import LossConfig
 from promptcal.data import View
 from promptcal.methods.losses import semi_supervised_terms
-from promptcal.models import Network, PromptedViT, projected_cosine
+from promptcal.methods.promptcal.settings import TokenChoice, applies_to
+from promptcal.models import ProjectionNetwork, PromptedViT, projected_cosine
 from promptcal.training.stage import Batch, PlainStage, StepResult
 
 
 class Distillation:
-    """Holds the class token to the frozen backbone's on extra images, less each epoch, while prompts settle in."""
+    """Keeps the class token near the frozen backbone's on extra images, with a weight that falls every epoch."""
 
     def __init__(self, frozen: PromptedViT, view: View, batch_size: int, weight: float = 0.5, epochs: int = 5) -> None:
         self.frozen = frozen.eval()
@@ -24,7 +25,7 @@ class Distillation:
     def weight(self, epoch: int) -> float:
         return max(0.0, self.start_weight * (1 - epoch / self.epochs))
 
-    def loss(self, network: Network, seed: int) -> Tensor:
+    def loss(self, network: ProjectionNetwork, seed: int) -> Tensor:
         """Mean squared difference of the L2-normalised class tokens on images drawn by ``seed``."""
         generator = torch.Generator().manual_seed(seed)
         images = torch.randint(len(self.view.store), (self.batch_size,), generator=generator)
@@ -40,16 +41,16 @@ class Distillation:
 class WarmupStage(PlainStage):
     """``semicl`` names the tokens with the semi-supervised loss."""
 
-    name = "warmup"
-
     def __init__(
         self,
-        network: Network,
+        name: str,
+        network: ProjectionNetwork,
         loss: LossConfig,
         distillation: Distillation | None = None,
         *,
-        semicl: Tokens = "both",
+        semicl: TokenChoice = "both",
     ) -> None:
+        self.name = name
         self.network = network
         self.loss = loss
         self.distillation = distillation
@@ -60,7 +61,7 @@ class WarmupStage(PlainStage):
         total = torch.zeros((), device=batch.views.device)
         logs: dict[str, Tensor] = {}
         for token, output in self.network(batch.views).items():
-            if not has_term(token, self.semicl):
+            if not applies_to(token, self.semicl):
                 continue
             terms = semi_supervised_terms(
                 projected_cosine(output.z, output.z),

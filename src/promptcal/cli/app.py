@@ -1,0 +1,491 @@
+"""The commands. Each is a function of `promptcal.api`, which is imported when a command runs."""
+
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+from rich.console import Console
+from typer.core import TyperCommand
+
+from promptcal._version import __version__
+from promptcal.cli.options import (
+    Device,
+    Images,
+    Labels,
+    Overrides,
+    Preset,
+    Quiet,
+    Root,
+    RunPath,
+    Seed,
+    SkipUnreadable,
+    options_of,
+)
+from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning
+from promptcal.exporters import FORMATS
+from promptcal.pipeline.request import BenchmarkRequest, FitRequest
+from promptcal.report import FIGURE_NAMES
+from promptcal.runtime.interrupts import StopRequest
+
+app = typer.Typer(
+    help="Sort images into the categories you know and the ones you do not know yet (PromptCAL, CVPR 2023).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+_DISTRIBUTED_COMMANDS = ("fit", "demo", "benchmark")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"promptcal {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if "RANK" not in os.environ or context.invoked_subcommand in _DISTRIBUTED_COMMANDS:
+        return
+    from promptcal.runtime.distributed import RankInfo
+
+    if RankInfo.here().world > 1:
+        raise ConfigError(
+            f"{context.invoked_subcommand} runs in one process; run it without torchrun "
+            f"({', '.join(_DISTRIBUTED_COMMANDS)} can use several processes)"
+        )
+
+
+@app.command()
+@options_of(FitRequest)
+def fit(options: dict[str, Any], no_report: bool) -> None:
+    """Learn the categories of a folder of images and write a run directory.
+
+    Example: promptcal fit photos --labels labels.csv --n-classes 20 --output run
+
+    With some of the new categories named: promptcal fit photos --labels more.csv --from run --output run-2
+
+    On two GPUs: torchrun --nproc-per-node 2 -m promptcal fit photos --labels labels.csv --n-classes 20 --output run
+    """
+    from promptcal import api
+
+    _finish(api.fit(**options), options, no_report)
+
+
+@app.command()
+@options_of(BenchmarkRequest)
+def benchmark(options: dict[str, Any], no_report: bool) -> None:
+    """Fit a benchmark with its preset, and score it on its unlabelled training images.
+
+    NAME-inductive scores the test images instead, with a tenth of the training images held out to select an epoch.
+    The benchmark mini needs no download.
+
+    Example: promptcal benchmark cub --root data --output run
+    """
+    from promptcal import api
+
+    _finish(api.benchmark(**options), options, no_report)
+
+
+@app.command()
+@options_of(BenchmarkRequest, without=("name", "root", "download"), output=Path("promptcal-demo"))
+def demo(options: dict[str, Any], no_report: bool) -> None:
+    """The benchmark mini: included images and backbone, minutes on a CPU, no network.
+
+    Then name a new category in its report, download labels.csv, and continue with it:
+
+    Example: promptcal demo --labels labels.csv --from promptcal-demo --output promptcal-demo-2
+    """
+    from promptcal import api
+
+    _finish(api.demo(**options), options, no_report)
+
+
+def _finish(run: Any, options: dict[str, Any], no_report: bool) -> None:
+    """Write the report and show the results, on the first process."""
+    from promptcal import api
+    from promptcal.cli.run_output import show_run
+    from promptcal.runtime import distributed
+
+    if not distributed.group().is_first:
+        return
+    if not no_report:
+        api.make_report(run=run, progress=options["progress"])
+    show_run(run, console, has_report=not no_report)
+
+
+@app.command()
+def predict(
+    run: RunPath,
+    images: Annotated[list[Path], typer.Argument(help="Folder, quoted pattern, or image files.")],
+    output: Annotated[Path | None, typer.Option(help="CSV file to write. Default: the terminal.")] = None,
+    none_below: Annotated[
+        float | None,
+        typer.Option(
+            help="Answer 'none of these' below this cosine with the nearest centroid. Default: the cosine that 95 % of "
+            "the fit's unlabelled images reach.",
+            show_default=False,
+        ),
+    ] = None,
+    accept_all: Annotated[bool, typer.Option("--accept-all", help="Never answer 'none of these'.")] = False,
+    device: Device = None,
+    skip_unreadable: SkipUnreadable = False,
+    quiet: Quiet = False,
+) -> None:
+    """Assign new images to the categories of a finished run, with a confidence, or to none of them.
+
+    Example: promptcal predict run new-photos --output predictions.csv
+    """
+    from promptcal import api
+    from promptcal.cli.run_output import categories_table
+
+    assignments = api.predict(
+        run=run,
+        images=images[0] if len(images) == 1 else images,
+        output=output,
+        none_below=none_below,
+        accept_all=accept_all,
+        device=device,
+        skip_unreadable=skip_unreadable,
+        progress=not quiet,
+    )
+    if output is None:
+        sys.stdout.write(assignments.to_csv())
+    else:
+        console.print(categories_table(assignments, "images"))
+        _say_written(output)
+
+
+@app.command()
+def evaluate(
+    run: RunPath,
+    truth: Annotated[Path, typer.Option(help="CSV with the columns path,label: the true classes.")],
+) -> None:
+    """Score a run against true classes, on the images that had no label.
+
+    Example: promptcal evaluate run --truth truth.csv
+    """
+    from promptcal import api
+    from promptcal.cli.run_output import accuracy_table
+
+    console.print(accuracy_table(api.evaluate(run=run, truth=truth)))
+
+
+@app.command()
+def export(
+    run: RunPath,
+    to: Annotated[str, typer.Option(help=f"Format: {'; '.join(f'{name}, {text}' for name, text in FORMATS.items())}.")],
+    output: Annotated[Path, typer.Option(help="File or folder to write; must not exist yet.")],
+    copy: Annotated[bool, typer.Option("--copy", help="Copy images instead of linking to them.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write the categories in a format that other programs read. Original images are never moved or changed.
+
+    Example: promptcal export run --to folders --output sorted
+    """
+    from promptcal import api
+
+    _say_written(api.export(run=run, to=to, output=output, copy=copy, progress=not quiet))
+
+
+@app.command()
+def estimate_classes(
+    images: Images,
+    labels: Labels = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run directory of a finished fit, whose network embeds the images.")
+    ] = None,
+    max_classes: Annotated[
+        int | None, typer.Option(help="Largest number to try. Default: a tenth of the number of images, at most 1,000.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder to write the curves to (PNG, CSV, JSON).")] = None,
+    backbone: Annotated[str | None, typer.Option(help="timm name of a ViT, as in fit.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Local weight file for the backbone.")] = None,
+    preset: Preset = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
+    overrides: Overrides = None,
+    seed: Seed = None,
+    device: Device = None,
+    skip_unreadable: SkipUnreadable = False,
+    quiet: Quiet = False,
+) -> None:
+    """Estimate the number of categories, known and new together.
+
+    All images are clustered into K groups without their labels, for about a dozen values of K. The estimate is the K
+    at which the labelled classes are recovered best. It is a guide, not a count: look at the curves.
+
+    Example: promptcal estimate-classes photos --labels labels.csv --output curves
+    """
+    from promptcal import api
+    from promptcal.report.class_count_curves import class_count_table
+
+    count = api.estimate_classes(
+        images=images,
+        labels=labels,
+        run=run,
+        max_classes=max_classes,
+        output=output,
+        backbone=backbone,
+        weights=weights,
+        preset=preset,
+        config=config,
+        overrides=overrides or (),
+        seed=seed,
+        device=device,
+        skip_unreadable=skip_unreadable,
+        progress=not quiet,
+    )
+    console.print(class_count_table(count))
+    known, most = count.bounds
+    console.print(f"{count.n_classes} classes, {known} of them known (searched {known} to {most})", highlight=False)
+    if output is not None:
+        console.print(f"Written to {output}: class-count.png, .csv, .json", markup=False, highlight=False)
+
+
+@app.command()
+def report(
+    run: RunPath,
+    output: Annotated[
+        Path | None, typer.Option(help="HTML file to write.", show_default="report.html in the run directory")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run's report: clusters, map, confusion, curves, neighbours and attention in one HTML file.
+
+    It opens from disk, loads nothing from the network, and lets you name clusters and download labels.csv.
+
+    Example: promptcal report run
+    """
+    from promptcal import api
+
+    made = api.make_report(run=run, output=output, progress=not quiet)
+    shown = "all" if made.n_shown == made.n_images else f"{made.n_shown:,}"
+    details = f"{made.n_bytes / 1e6:.1f} MB, {shown} of {made.n_images:,} images shown"
+    _say_written(made.path, f" ({details})")
+
+
+@app.command()
+def figure(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(FIGURE_NAMES)}.")],
+    run: RunPath,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="PNG, SVG or PDF file to write.", show_default="figures/NAME.png in the run directory"),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write one of the report's figures as a file for a paper.
+
+    Example: promptcal figure tsne run --output map.svg
+    """
+    from promptcal import api
+
+    _say_written(api.make_figure(name=name, run=run, output=output, progress=not quiet))
+
+
+@app.command()
+def check(
+    images: Images,
+    labels: Labels = None,
+    json: Annotated[Path | None, typer.Option(help="JSON file to write, with every finding in full.")] = None,
+    min_side: Annotated[int, typer.Option(help="Shorter side in pixels below which an image is tiny.", min=0)] = 32,
+    near_distance: Annotated[
+        int,
+        typer.Option(
+            help="Near duplicates differ in at most this many of 64 bits of a perceptual hash.", min=0, max=16
+        ),
+    ] = 4,
+    quiet: Quiet = False,
+) -> None:
+    """Check a folder of images and its labels before a fit.
+
+    Exits with 1 if there are problems: files that cannot be read, the same image with two labels, or nothing left to
+    discover. Warnings (duplicates, tiny images, imbalanced classes) exit with 0. Labels that do not fit the images are
+    an error, 2.
+
+    Example: promptcal check photos --labels labels.csv
+    """
+    from promptcal import api
+    from promptcal.cli.check_output import check_report
+
+    found = api.check(
+        images=images,
+        labels=labels,
+        output=json,
+        min_side=min_side,
+        near_distance=near_distance,
+        progress=not quiet,
+    )
+    for part in check_report(found):
+        console.print(part, highlight=False, soft_wrap=True)
+    if found.problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def datasets(root: Root = None) -> None:
+    """List the benchmarks, and say which of them are present.
+
+    Example: promptcal datasets --root data
+    """
+    from promptcal import api
+    from promptcal.cli.datasets_output import show_datasets
+
+    show_datasets(api.datasets(root=root), root, console)
+
+
+class MultiValueCommand(TyperCommand):
+    """A command with options that may be followed by several values: ``--seeds 0 1 2``, ``--rows GCD PromptCAL``."""
+
+    VALUES: ClassVar = {"--seeds": re.compile(r"[\d,]+"), "--rows": re.compile(r"[^-].*")}
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Repeat the option before each of its values, as the parser needs it."""
+        spread: list[str] = []
+        option = None  # the option whose values are being read
+        for argument in args:
+            if argument.startswith("-"):
+                option = argument if argument in self.VALUES else None
+            elif option is not None and spread[-1] != option:  # a second value, or the end of them
+                option = option if self.VALUES[option].fullmatch(argument) else None
+                spread += [] if option is None else [option]
+            spread.append(argument)
+        return super().parse_args(ctx, spread)
+
+
+@app.command(cls=MultiValueCommand)
+def table(
+    name: Annotated[
+        str | None, typer.Argument(help="A name from `promptcal table --list`, or a YAML file of your own.")
+    ] = None,
+    seeds: Annotated[
+        list[str] | None,
+        typer.Option(metavar="N...", help="A run for each: --seeds 0 1 2 or 0,1,2.", show_default="0 1 2"),
+    ] = None,
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL...", help="Run only these rows, named by their label or a part of it."),
+    ] = None,
+    preset_scale: Annotated[
+        str,
+        typer.Option(
+            metavar="full|mini",
+            help="full: as published; mini: the included images and backbone, minutes per row on a CPU.",
+        ),
+    ] = "full",
+    epoch: Annotated[
+        str, typer.Option(metavar="selected|last", help="Which weights the figures are of; the CSV has both.")
+    ] = "selected",
+    output: Annotated[Path, typer.Option(help="Folder of the runs, shared by all tables, and of the reports.")] = Path(
+        "runs/tables"
+    ),
+    root: Root = None,
+    device: Device = None,
+    overrides: Overrides = None,
+    download: Annotated[bool, typer.Option("--download", help="Download datasets that are missing.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the tables and how far each is.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")] = False,
+    no_run: Annotated[bool, typer.Option("--no-run", help="Report what is finished, and run nothing.")] = False,
+    document: Annotated[
+        Path | None,
+        typer.Option(metavar="PAGE.md", help="Fill a page's tables, between <!-- table: NAME --> and <!-- end -->."),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Make a table of the paper, or one of your own: run what is missing, report mean and deviation.
+
+    Interrupted runs are resumed and finished runs are reused. --set applies to all rows whose method has the setting; a
+    row's own settings have priority. Exits with 1 if a run failed or its data are missing, after the others have run.
+
+    Example: promptcal table generic --seeds 0 1 2 --root data
+    """
+    from promptcal import api
+    from promptcal.cli import table_output
+
+    common: dict[str, Any] = {
+        "output": output,
+        "seeds": _seeds(seeds),
+        "scale": preset_scale,
+        "root": root,
+        "device": device,
+        "overrides": overrides or (),
+    }
+    if list_ or name is None:
+        if rows or (name is None and (dry_run or no_run)):
+            raise typer.BadParameter("give the name of a table first, such as: promptcal table generic --rows GCD")
+        table_output.show_listing(api.tables(**common), console)
+    elif dry_run:
+        planned = api.table_runs(name=name, rows=rows or (), download=download, **common)
+        table_output.show_planned_runs(planned, output, console)
+    else:
+        common |= {"rows": rows or (), "epoch": epoch, "download": download, "run": not no_run, "progress": not quiet}
+        if document is None:
+            made = api.table(name=name, **common)
+            table_output.show_table(made, console)
+            problems = made.summary.problems
+        else:
+            filled = api.table_document(name=name, document=document, **common)
+            for file in filled.written:
+                _say_written(file)
+            problems = filled.problems
+        table_output.show_problems(problems)
+        if problems and not no_run:
+            raise typer.Exit(1)
+
+
+def _seeds(texts: list[str] | None) -> list[int]:
+    numbers = [number for text in texts or ["0", "1", "2"] for number in text.split(",") if number]
+    try:
+        return [int(number) for number in numbers]
+    except ValueError:
+        raise typer.BadParameter(f"seeds are whole numbers, not {' '.join(numbers)}") from None
+
+
+def _say_written(path: Path, details: str = "") -> None:
+    console.print(f"Written to {path}{details}", markup=False, highlight=False, soft_wrap=True)
+
+
+def run() -> None:
+    """Run a command: user errors are one sentence and exit code 2, an interrupted run exits with 130 or 143."""
+    errors = Console(stderr=True, soft_wrap=True)
+
+    def show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, PromptCALWarning):
+            errors.print(f"promptcal: {message}", style="yellow", markup=False, highlight=False)
+
+    warnings.showwarning = show_warning
+    stop = StopRequest()
+    try:
+        with stop.listening():
+            app()
+    except SystemExit:
+        if not stop:
+            raise
+        if _is_first_process():
+            errors.print("promptcal: stopped", markup=False, highlight=False)
+        sys.exit(stop.exit_code)
+    except PromptCALError as error:
+        if not error.already_reported:
+            errors.print(f"promptcal: {error}", style="red", markup=False, highlight=False)
+        sys.exit(2)
+    except Interrupted as stopped:
+        if _is_first_process():
+            errors.print(f"promptcal: {stopped}", markup=False, highlight=False)
+        sys.exit(stopped.exit_code)
+    except OSError as error:  # disk full, no permission
+        errors.print(f"promptcal: {error}; free some space or choose another place", markup=False, highlight=False)
+        sys.exit(2)
+
+
+def _is_first_process() -> bool:
+    distributed = sys.modules.get("promptcal.runtime.distributed")
+    return distributed is None or distributed.group().is_first

@@ -1,0 +1,104 @@
+"""Options that several commands share, and commands made from a request's fields."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from promptcal.config.names import preset_names
+from promptcal.pipeline.request import RunRequest
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, such as affinity.k=10. May be repeated."),
+]
+Images = Annotated[
+    Path, typer.Argument(help="Folder of images, sub-folders included, or a quoted pattern such as 'photos/**/*.jpg'.")
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV, TSV or parquet file with the columns path,label; other images are unlabelled. Default: class "
+        "folders beside a folder named unlabelled, if there are any."
+    ),
+]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a finished fit.")]
+Seed = Annotated[int | None, typer.Option(help="Random seed.")]
+Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
+Preset = Annotated[str | None, typer.Option(help=f"Settings to start from: {', '.join(preset_names())}.")]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder with the datasets. Default: the environment variable PROMPTCAL_DATA, or ./data.",
+        show_default=False,
+    ),
+]
+SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help="Skip images that cannot be read.")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Do not write report.html at the end.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
+
+
+def number_or_auto(text: str) -> int | str:
+    try:
+        return text if text == "auto" else int(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor auto") from error
+
+
+def options_of(
+    request: type[RunRequest], *, without: tuple[str, ...] = (), output: Path | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for every field of ``request``, and --no-report and --quiet.
+
+    The command is called with ``options`` (the fields), ``no_report`` and ``quiet``. ``output`` is the default of
+    --output.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        declared = [field for field in fields(request) if field.name not in ("progress", *without)]
+        shown = [field for field in declared if field.metadata.get("cli") is not False]
+
+        def call(no_report: bool, quiet: bool, **options: Any) -> None:
+            command({**options, "overrides": tuple(options["overrides"] or ()), "progress": not quiet}, no_report)
+
+        parameters = sorted((_parameter(field, output) for field in shown), key=_arguments_first)
+        parameters += [_flag("no_report", NoReport), _flag("quiet", Quiet)]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        call.__name__, call.__doc__ = command.__name__, command.__doc__
+        return call
+
+    return decorate
+
+
+def _parameter(field: "Field[Any]", output: Path | None) -> inspect.Parameter:
+    told = field.metadata
+    default = field.default
+    if field.name == "output" and output is not None:
+        default = output
+    kind: Any = told.get("cli") or field.type
+    extra: dict[str, Any] = {"help": told["help"], "metavar": told.get("metavar")}
+    if told.get("argument"):
+        annotation: Any = Annotated[kind, typer.Argument(**extra)]
+        return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+    if field.name == "n_classes":
+        kind, extra["parser"] = Any, number_or_auto
+    if field.name == "overrides":
+        kind, default = list[str] | None, None
+    flag = told.get("flag") or f"--{field.name.replace('_', '-')}"
+    extra["show_default"] = field.name == "output"
+    annotation = Annotated[kind, typer.Option(flag, **extra)]
+    empty = inspect.Parameter.empty if default is MISSING else default
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=annotation)
+
+
+def _flag(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+
+
+def _arguments_first(parameter: inspect.Parameter) -> int:
+    is_argument = isinstance(parameter.annotation.__metadata__[0], typer.models.ArgumentInfo)
+    return 0 if is_argument else 1 if parameter.default is inspect.Parameter.empty else 2

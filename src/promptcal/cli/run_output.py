@@ -1,0 +1,100 @@
+"""The end of a fit on the terminal: categories, accuracy, and where the results are."""
+
+from collections import Counter
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from promptcal.methods import METHODS
+from promptcal.metrics import DiscoveryAccuracy
+from promptcal.run import Assignments, Run, RunResults, Scores, StageResult
+
+_BASELINES = {
+    "kmeans": "k-means, frozen backbone",
+    "semi_supervised_kmeans": "semi-supervised k-means, frozen backbone",
+}
+
+
+def show_run(run: Run, console: Console, *, has_report: bool) -> None:
+    results = run.directory.results()
+    assert results is not None
+    console.print(categories_table(run.assignments(), "unlabelled images"))
+    table = results_table(results)
+    if table.row_count:
+        console.print(table)
+    if results.changes is not None:
+        changes = results.changes
+        console.print(
+            f"{changes.moved} of {changes.images} images moved to another category since {changes.previous_run}, "
+            f"{changes.added} are new.",
+            markup=False,
+            highlight=False,
+        )
+    console.print(f"Took {results.seconds:.0f} s. Results in {run.path}:", markup=False, highlight=False)
+    report = [(run.directory.report_file, "open this in a browser")] if has_report else []
+    for file, description in (
+        *report,
+        (run.directory.assignments_file, "the category of each image"),
+        (run.directory.sheets_folder / "overview.png", "a picture of each category"),
+    ):
+        console.print(f"  {file.relative_to(run.path)}  {description}", markup=False, highlight=False)
+
+
+def categories_table(assignments: Assignments, title: str) -> Table:
+    table = Table("category", "kind")
+    table.add_column(title, justify="right")
+    accepted = np.ones(len(assignments), dtype=bool) if assignments.accepted is None else assignments.accepted
+    counts = Counter(assignments.clusters[~assignments.labelled & accepted].tolist())
+    for cluster, name in enumerate(assignments.names):
+        table.add_row(escape(name), assignments.kind(cluster), str(counts[cluster]))
+    if not accepted.all():
+        table.add_row("(none of these)", "", str(int((~accepted).sum())))
+    return table
+
+
+def results_table(results: RunResults) -> Table:
+    """Accuracy of the baselines and of each stage, and of the last epoch if another one was selected."""
+    method = METHODS[results.method]
+    titles = method.stage_titles or {results.method: method.title}
+    rows = [(_BASELINES[name], scores) for name, scores in results.baselines.items()]
+    rows += [
+        (_stage_label(titles.get(name, name), stage), stage.accuracy)
+        for name, stage in results.stages.items()
+        if stage.accuracy is not None
+    ]
+    if results.selected is not None and results.selected not in [scores for _, scores in rows]:
+        rows.append((f"{method.title}, untrained", results.selected))
+    if results.last is not None and results.last != results.selected:
+        rows.append((f"{method.title}, last epoch", results.last))
+    scored, columns = "unlabelled", {"All": "all", "Known": "known", "New": "new"}
+    if results.protocol == "inductive":
+        scored, columns = "test", {**columns, "Known*": "separate_known", "New*": "separate_new"}
+    table = Table(f"accuracy on the {scored} images, %", title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for label, scores in rows:
+        table.add_row(label, *_percentages(scores, tuple(columns.values())))
+    return table
+
+
+def accuracy_table(accuracy: DiscoveryAccuracy) -> Table:
+    table = Table("accuracy, %")
+    for column in ("All", "Known", "New"):
+        table.add_column(column, justify="right")
+    scores = Scores.of(accuracy)
+    table.add_row("one matching (as papers report)", *_percentages(scores, ("all", "known", "new")))
+    separate = ("separate_all", "separate_known", "separate_new")
+    table.add_row("separate matchings", *_percentages(scores, separate))
+    return table
+
+
+def _percentages(scores: Scores, parts: tuple[str, ...]) -> list[str]:
+    known = scores.percent()
+    return [f"{known[part]:.1f}" if part in known else "-" for part in parts]
+
+
+def _stage_label(title: str, stage: StageResult) -> str:
+    """A stage's title, with its epoch if that was selected from several."""
+    return title if stage.kept_last_epoch else f"{title}, epoch {stage.best_epoch} of {stage.epochs}"

@@ -1,0 +1,201 @@
+"""Where settings come from, and which source wins.
+
+From lowest to highest: defaults, preset, variant, method, file, values, overrides (``a.b=value``).
+"""
+
+import difflib
+import reprlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ValidationError
+
+from promptcal.config.names import PRESETS_FOLDER, preset_names
+from promptcal.config.renamed import renamed_setting
+from promptcal.config.schema import Config
+from promptcal.errors import ConfigError
+from promptcal.runtime.safe_yaml import read_yaml
+
+AUTO = "auto"
+
+
+class MethodSettings(Protocol):
+    """What a method says about settings: its config class, and values it changes.
+
+    ``presets`` maps a preset's name to settings; those under "" apply whatever the preset. ``variants`` maps names to
+    settings.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def config_class(self) -> type[Config]: ...
+
+    @property
+    def presets(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def variants(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The sources of a configuration: a preset's name, then mappings of settings from lowest to highest."""
+
+    preset: str | None
+    given: tuple[Mapping[str, Any], ...]
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        preset: str | None = None,
+        file: str | PathLike[str] | None = None,
+        values: Mapping[str, Any] | None = None,
+        overrides: Iterable[str] = (),
+    ) -> "Layers":
+        if preset is not None and preset not in preset_names():
+            raise ConfigError(f"there is no preset {preset!r}; choose one of {', '.join(preset_names())}")
+        from_file = [] if file is None else [_read_file(Path(file))]
+        return cls(preset, (*from_file, values or {}, *map(_parse_override, overrides)))
+
+    @property
+    def method(self) -> str:
+        """The name of the chosen method."""
+        name = self._chosen("method", Config.model_fields["method"].default)
+        if not isinstance(name, str):
+            raise ConfigError(f"the setting 'method' is wrong: input should be a name, not {reprlib.repr(name)}")
+        return name
+
+    def merged(self, method: MethodSettings) -> dict[str, Any]:
+        """All settings for a method in one mapping; ``n_classes`` may be "auto"."""
+        variant = self._chosen("variant", Config.model_fields["variant"].default)
+        if variant not in method.variants:
+            choices = ", ".join(method.variants)
+            raise ConfigError(f"the method {method.name} has no variant {variant!r}; choose one of {choices}")
+        self._check_variant_of_saved(variant)
+        sections = method.config_class.model_fields
+        merged: dict[str, Any] = {}
+        shipped = (
+            {key: value for key, value in preset_settings(self.preset).items() if key in sections},
+            method.variants[variant],
+            method.presets.get("", {}),
+            method.presets.get(self.preset or "", {}),
+        )
+        for layer in (*shipped, *self.given):
+            if "n_classes" in layer:
+                merged.pop("n_classes_estimated", None)
+            merge_into(merged, layer)
+        return merged
+
+    def _chosen(self, key: str, default: Any) -> Any:
+        layers = [preset_settings(self.preset), *self.given]
+        return next((layer[key] for layer in reversed(layers) if key in layer), default)
+
+    def _check_variant_of_saved(self, variant: Any) -> None:
+        """A source that names another variant states all its values, so changing the variant would do nothing."""
+        for layer in self.given:
+            if layer.get("variant", variant) != variant:
+                raise ConfigError(
+                    f"a configuration with variant={layer['variant']} cannot be changed to variant={variant}, because "
+                    "it states all of its settings; start from a preset, or change single settings with --set"
+                )
+
+
+def preset_settings(name: str | None) -> dict[str, Any]:
+    """The settings of a preset; it may have sections of several methods."""
+    if name is None:
+        return {}
+    return parse_yaml((PRESETS_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), f"the preset {name}")
+
+
+def validate(values: Mapping[str, Any], method: MethodSettings) -> Config:
+    """A method's config from plain values, or a `ConfigError` that says which setting is wrong and how."""
+    if values.get("n_classes") == AUTO:
+        raise ConfigError("n_classes=auto needs images to estimate it; use it with fit, or give a number")
+    try:
+        return method.config_class.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(e, method) for e in error.errors())) from error
+
+
+def parse_yaml(text: str, source: str) -> dict[str, Any]:
+    try:
+        parsed = read_yaml(text)
+    except ValueError as error:  # also of a date such as 2024-99-99
+        raise ConfigError(f"{source} is not valid YAML ({error}); correct it") from error
+    if parsed is None:
+        return {}
+    if not isinstance(parsed, dict):
+        raise ConfigError(f"{source} must be a YAML mapping of settings, not a {type(parsed).__name__}")
+    return parsed
+
+
+def merge_into(settings: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Settings are one section deep: sections are merged, everything else is replaced."""
+    for key, value in layer.items():
+        present = settings.get(key)
+        both_sections = isinstance(value, Mapping) and isinstance(present, Mapping)
+        settings[key] = {**present, **value} if both_sections else value  # type: ignore[dict-item]
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as ``a.b`` keys."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ConfigError(f"the config file {path} does not exist; check the path")
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the config file {path} is not text; give a YAML file") from error
+
+
+def _parse_override(override: str) -> dict[str, Any]:
+    key, equals, value = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set takes key=value, such as affinity.k=10, not {override!r}")
+    nested: Any = parse_yaml(f"value: {value}", override).get("value")
+    for part in reversed(key.strip().split(".")):
+        nested = {part: nested}
+    return nested
+
+
+def _explain(error: Any, method: MethodSettings) -> str:
+    key = ".".join(str(part) for part in error["loc"])
+    if not key and error["type"] == "value_error":  # of several settings together
+        return error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        return _explain_unknown(key, method)
+    if error["type"] == "missing":
+        return f"the setting {key!r} is missing; give --{key.replace('_', '-')} or set it in the config"
+    given = "" if isinstance(error["input"], dict) else f", not {reprlib.repr(error['input'])}"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"the setting {key!r} is wrong: {message[0].lower()}{message[1:]}{given}"
+
+
+def _explain_unknown(key: str, method: MethodSettings) -> str:
+    renamed = renamed_setting(key)
+    if renamed is not None:
+        return renamed
+    close = difflib.get_close_matches(key, _all_keys(method.config_class), n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"the method {method.name} has no setting {key!r}{hint}"
+
+
+def _all_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+    keys = []
+    for name, field in section.model_fields.items():
+        keys.append(prefix + name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys += _all_keys(field.annotation, f"{prefix}{name}.")
+    return keys

@@ -1,0 +1,42 @@
+"""Fit a benchmark with its preset, and score it by its protocol."""
+
+from dataclasses import fields
+
+from promptcal.data import benchmarks
+from promptcal.pipeline.fit import run_fit
+from promptcal.pipeline.problem import Inductive
+from promptcal.pipeline.request import BenchmarkRequest, FitRequest, RunRequest
+from promptcal.run.inference import Run
+from promptcal.runtime import distributed
+
+
+@distributed.distributed_entry_point
+def run_benchmark(request: BenchmarkRequest) -> Run:
+    """A benchmark is scored on its unlabelled training images; `NAME-inductive` on its test images.
+
+    With ``start_from``, settings and labels are those of the previous run, and ``labels`` are added.
+    """
+    setup = benchmarks.setup(request.name)
+    group = distributed.group()
+    if request.download and not group.is_first:
+        group.wait()  # until the first process has downloaded it
+    data = benchmarks.benchmark(request.name, request.root, request.download)
+    if request.download and group.is_first:
+        group.wait()
+    inductive = None
+    if data.test is not None and data.validation is not None:
+        inductive = Inductive(data.validation, data.test, data.test_truth())
+    options = {option.name: getattr(request, option.name) for option in fields(RunRequest)}
+    is_new = request.start_from is None
+    if is_new and request.labels is None:
+        options["labels"] = data.labels()
+    return run_fit(
+        FitRequest(
+            **options,
+            images=data.train,
+            truth=data.truth(),
+            preset=setup.preset if is_new else None,
+            n_classes=setup.dataset.n_classes if is_new else None,
+            inductive=inductive,
+        )
+    )

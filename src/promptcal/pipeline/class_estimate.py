@@ -1,0 +1,75 @@
+"""The number of classes, estimated from embeddings: `estimate-classes` and `fit --n-classes auto`."""
+
+import numpy as np
+from rich.console import Console
+from torch import Tensor
+
+from promptcal.config import Config
+from promptcal.discovery.class_count import EXPECTED_TRIALS, ClassCount, Trial, count_classes
+from promptcal.errors import ConfigError
+from promptcal.methods import METHODS
+from promptcal.models import PromptedViT
+from promptcal.pipeline.problem import Problem
+from promptcal.run.inference import Run
+from promptcal.runtime.device import choose_device, choose_dtype
+from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.seeds import derive_seed
+from promptcal.training.embedding import embed_images
+
+
+def count_with_backbone(problem: Problem, config: Config, *, skip_unreadable: bool, console: Console) -> ClassCount:
+    """In the embeddings of the pretrained backbone."""
+    device = choose_device(config.device)
+    vit = METHODS[config.method](config).build_vit(pretrained=True)
+    vit = frozen_vit(vit, config.model.train_blocks).to(device).eval()
+    vit.set_compute_dtype(choose_dtype(config.precision, device))
+    resize = stored_side(config, vit)
+    kept, features = embed_images(vit, problem.images, resize, skip_unreadable=skip_unreadable, console=console)
+    return count_from_features(features, problem.labels[kept], config, console)
+
+
+def count_with_run(
+    problem: Problem, run: Run, config: Config, *, skip_unreadable: bool, console: Console
+) -> ClassCount:
+    """In the embeddings of a finished run's network."""
+    kept, features = embed_images(
+        run.network.vit, problem.images, run.info.resize, skip_unreadable=skip_unreadable, console=console
+    )
+    return count_from_features(features, problem.labels[kept], config, console)
+
+
+def count_from_features(features: Tensor, labels: np.ndarray, config: Config, console: Console) -> ClassCount:
+    with progress_bar(console) as bar:
+        task = bar.add_task("counting classes", total=EXPECTED_TRIALS, note="")
+
+        def show(trial: Trial) -> None:
+            bar.update(task, advance=1, note=f"{trial.n_classes} classes: {100 * trial.accuracy:.1f} %")
+
+        count = count_classes(
+            features,
+            labels,
+            max_classes=config.estimation.max_classes,
+            n_init=config.estimation.n_init,
+            max_iter=config.clustering.max_iter,
+            tol=config.clustering.tol,
+            seed=derive_seed(config.seed, "class count"),
+            on_trial=show,
+        )
+        bar.update(task, total=len(count.trials), completed=len(count.trials))
+    return count
+
+
+def frozen_vit(vit: PromptedViT, train_blocks: int) -> PromptedViT:
+    """The same backbone without prompts; ``train_blocks`` as in ``vit``, whose parameters it shares."""
+    plain = PromptedViT(vit.backbone, prompts=0, train_blocks=train_blocks)
+    plain.set_compute_dtype(vit.compute_dtype)
+    return plain
+
+
+def stored_side(config: Config, vit: PromptedViT) -> int:
+    """The shorter side that images are stored with: as set, or the published 256 : 224 of the crop."""
+    crop = vit.preprocessing.image_size
+    size = config.data.resize or crop * 256 // 224
+    if size < crop:
+        raise ConfigError(f"data.resize ({size}) is smaller than the crop ({crop}); raise it")
+    return size

@@ -1,0 +1,158 @@
+"""What a request gives: images, labels, settings and earlier runs, read and checked before anything is computed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from promptcal.config import AUTO, Config, Layers, validate
+from promptcal.data import ImageSet, parse_labels, read_labels
+from promptcal.errors import ConfigError, RunError
+from promptcal.methods import METHODS
+from promptcal.pipeline.previous_run import PreviousRun
+from promptcal.pipeline.problem import Problem
+from promptcal.pipeline.request import FitRequest
+from promptcal.pipeline.shared_stage import SharedStage
+from promptcal.run.directory import RunDirectory
+from promptcal.runtime import distributed
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings before the number of classes is known: ``n_classes`` may be "auto" in ``values``."""
+
+    values: dict[str, Any]
+
+    @property
+    def estimates_classes(self) -> bool:
+        return self.values.get("n_classes") == AUTO
+
+    def config(self, n_classes: int | None = None) -> Config:
+        """The config, with an estimated number of classes if it is to be estimated."""
+        values = self.values
+        if self.estimates_classes and n_classes is not None:
+            values = {**values, "n_classes": n_classes, "n_classes_estimated": True}
+        return validate(values, METHODS[values.get("method", Config.model_fields["method"].default)])
+
+
+@dataclass(frozen=True)
+class FitInputs:
+    """All inputs of a fit. ``resume``: there is a run to resume."""
+
+    problem: Problem
+    settings: Settings
+    previous: PreviousRun | None
+    shared: SharedStage | None
+    resume: bool
+
+
+def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) -> FitInputs:
+    """Read and check what the request names; nothing is written."""
+    group = distributed.group()
+    if request.stop_after is not None and not request.stop_after > 0:
+        raise ConfigError(f"--stop-after takes minutes above 0, not {request.stop_after}")
+    resume = group.on_first(lambda: directory.check_free(resume=request.resume, overwrite=request.overwrite))
+    previous = group.on_first(lambda: _previous_run(request, directory, resume))
+    images = ImageSet.of(request.images)
+    _check_output_is_outside(images, directory.path)
+    labels = parse_labels(request.labels, images)
+    names = labels.names if previous is None else previous.merge_labels(labels.names, labels.removed, images.names)
+    group.check_same((images.names, names), "images or labels")
+    truth = None if request.truth is None else read_labels(request.truth, images)
+    problem = Problem.of(images, names, truth, request.inductive)
+    settings = group.on_first(lambda: _settings(request, previous, problem, console))
+    draft = settings.config(n_classes=max(1, len(problem.classes)))
+    if previous is not None:
+        previous.check(draft, directory.path)
+    if not settings.estimates_classes:
+        problem.check(draft.n_classes)
+    if draft.selection.by == "oracle" and not problem.has_truth:
+        raise ConfigError("selection.by=oracle needs the truth; give --truth or choose validation or last")
+    shared = group.on_first(lambda: _shared_stage(request, draft, directory))
+    return FitInputs(problem, settings, previous, shared, resume)
+
+
+def _check_output_is_outside(images: ImageSet, output: Path) -> None:
+    if images.root is not None and output.resolve().is_relative_to(images.root.resolve()):
+        raise RunError(
+            f"the output {output} lies in the image folder, where its pictures would be taken for images; "
+            "choose another place"
+        )
+
+
+def _previous_run(request: FitRequest, directory: RunDirectory, resume: bool) -> PreviousRun | None:
+    if request.start_from is None:
+        start = directory.info().started_from if resume else None
+        if start is not None:
+            raise RunError(f"the run in {directory.path} continues {start}; add --from {start} to resume it")
+        return None
+    if request.config is not None or request.preset is not None:
+        raise ConfigError(f"--from takes its settings from {request.start_from}; change single ones with --set")
+    return PreviousRun(request.start_from)
+
+
+def _settings(request: FitRequest, previous: PreviousRun | None, problem: Problem, console: Console) -> Settings:
+    layers = settings_layers(request, {} if previous is None else previous.settings(request.method))
+    values = layers.merged(METHODS[layers.method])
+    if previous is not None and request.n_classes is None and not _overrides_n_classes(request):
+        values = {**values, "n_classes": _without_merged(values["n_classes"], previous, problem, console)}
+    return Settings(values)
+
+
+def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> Layers:
+    """The sources of settings that a request names, on top of ``base``."""
+    compile = None if request.compile is None else "always" if request.compile else "never"
+    named = {
+        "n_classes": request.n_classes,
+        "method": request.method,
+        "seed": request.seed,
+        "device": request.device,
+        "precision": request.precision,
+        "compile": compile,
+        "deterministic": request.deterministic or None,
+    }
+    values: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
+    model = {"backbone": request.backbone, "weights": request.weights}
+    values["model"] = {key: str(value) for key, value in model.items() if value is not None}
+    file, given = request.config, base or {}
+    if isinstance(request.config, Config):
+        file, given = None, request.config.model_dump()
+        if request.method not in (None, request.config.method):
+            given = {key: value for key, value in given.items() if key in Config.model_fields}
+            del given["method"]
+    layers = Layers.of(preset=request.preset, file=file, values=values, overrides=request.overrides)
+    return Layers(layers.preset, (given, *layers.given)) if given else layers
+
+
+def _overrides_n_classes(request: FitRequest) -> bool:
+    return any(setting.replace(" ", "").startswith("n_classes=") for setting in request.overrides)
+
+
+def _without_merged(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
+    """As many categories fewer as the labels merge into others."""
+    merged = previous.merged_categories(problem.label_names(), problem.images.names)
+    left = max(n_classes - len(merged), len(problem.classes))
+    if left >= n_classes:
+        return n_classes
+    console.print(
+        f"The labels merge {', '.join(merged)} into other categories, so the number of categories is now {left} "
+        "(--n-classes sets another number)",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    return left
+
+
+def _shared_stage(request: FitRequest, config: Config, directory: RunDirectory) -> SharedStage | None:
+    if request.warmup_from is None:
+        return None
+    if request.start_from is not None:
+        raise ConfigError("--from continues a run's last stage and --warmup-from reuses its first; give one of them")
+    method = METHODS[config.method](config)
+    if method.first_stage_settings() is None:
+        raise ConfigError(f"--warmup-from is for methods with two stages, which {config.method} does not have here")
+    if Path(request.warmup_from).resolve() == directory.path.resolve():
+        raise RunError(f"{directory.path} cannot reuse its own first stage; give another --output")
+    return SharedStage(request.warmup_from, next(iter(method.epochs())))

@@ -1,0 +1,115 @@
+"""What a fit is asked for: every option is declared here once, for Python, the command line and the estimator.
+
+This module imports nothing heavy: the command line builds its help from it.
+"""
+
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from promptcal.config.names import preset_names
+from promptcal.methods.registry import METHODS
+
+if TYPE_CHECKING:
+    from promptcal.pipeline.problem import Inductive
+
+# ruff: noqa: RUF009 - `option` returns a dataclass field
+
+PathOrText = str | PathLike[str]
+
+
+def option(
+    default: Any = None, *, help: str, flag: str | None = None, metavar: str | None = None, cli: Any = None
+) -> Any:
+    """A field with its help text. ``flag`` and ``metavar`` are for the command line, ``cli`` is its type there."""
+    return field(default=default, metadata={"help": help, "flag": flag, "metavar": metavar, "cli": cli})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """Options of every command that trains."""
+
+    output: PathOrText = field(metadata={"help": "Run directory to write.", "cli": Path})
+    method: str | None = option(help=f"Method: {', '.join(METHODS.names())}. Default: promptcal.")
+    seed: int | None = option(help="Random seed. Default: 0.")
+    device: str | None = option(help="auto, cpu, cuda or mps.")
+    precision: str | None = option(
+        help="auto, fp32 or bf16: precision of the network's matrix products. auto: bf16 on a GPU that supports it."
+    )
+    compile: bool | None = option(
+        flag="--compile/--no-compile", help="Compile the network. Default: on CUDA, for runs of 2,000 steps or more."
+    )
+    deterministic: bool = option(
+        False, help="Use only deterministic algorithms: bit-equal repetitions, slower on a GPU. A CPU always does."
+    )
+    overrides: tuple[str, ...] = option(
+        (), flag="--set", metavar="KEY=VALUE", help="Change one setting, such as affinity.k=10. May be repeated."
+    )
+    labels: Any = option(
+        cli=Path | None,
+        help="CSV, TSV or parquet file with the columns path,label; other images are unlabelled. Default: class "
+        "folders beside a folder named unlabelled, if there are any.",
+    )
+    start_from: PathOrText | None = option(
+        flag="--from",
+        metavar="RUN",
+        cli=Path | None,
+        help="Finished run to continue with new labels. Its settings, weights, labels and the numbers and names of its "
+        "categories are kept; changes.csv lists the images that moved.",
+    )
+    warmup_from: PathOrText | None = option(
+        metavar="RUN",
+        cli=Path | None,
+        help="Run with the same images, labels, seed and settings of stage 1, whose stage 1 is reused.",
+    )
+    resume: bool = option(False, help="Continue the unfinished run in --output.")
+    overwrite: bool = option(False, help="Discard the run in --output, if there is one.")
+    stop_after: float | None = option(
+        metavar="MINUTES",
+        help="Stop training after this time, at a checkpoint from which --resume continues (exit code 75).",
+    )
+    skip_unreadable: bool = option(False, help="Skip images that cannot be read.")
+    progress: bool = option(True, help="Show progress.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRequest(RunRequest):
+    """A fit of somebody's images.
+
+    ``images`` is a folder, a glob pattern, a list of image files, a uint8 array N x H x W x 3, or a Hugging Face
+    `datasets.Dataset`. ``labels`` and ``truth`` are a file, a mapping path -> label, or one label per image; empty,
+    missing or -1 is unlabelled. ``config`` may be a `Config`, which is then the whole configuration.
+    """
+
+    images: Any = field(
+        metadata={
+            "help": "Folder of images, sub-folders included, or a quoted pattern such as 'photos/**/*.jpg'.",
+            "argument": True,
+            "cli": Path,
+        }
+    )
+    n_classes: int | Literal["auto"] | None = option(
+        metavar="N|auto", help="Number of categories, known and new together; auto: estimated from the labelled images."
+    )
+    truth: Any = option(cli=Path | None, help="CSV with true classes, used only to report accuracy.")
+    backbone: str | None = option(
+        help="timm name of a ViT. Default: vit_base_patch16_224.dino, downloaded once. "
+        "vit_tiny_patch4_32.promptcal is included in the package."
+    )
+    weights: PathOrText | None = option(cli=Path | None, help="Local weight file for the backbone.")
+    preset: str | None = option(help=f"Settings to start from: {', '.join(preset_names())}.")
+    config: Any = option(cli=Path | None, help="YAML file of settings.")
+    inductive: "Inductive | None" = field(default=None, metadata={"help": "For the inductive protocol.", "cli": False})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkRequest(RunRequest):
+    """A fit of a benchmark with its preset, scored by its protocol."""
+
+    name: str = field(metadata={"help": "A name from `promptcal datasets`.", "argument": True})
+    root: PathOrText | None = option(
+        cli=Path | None,
+        help="Folder with the datasets. Default: the environment variable PROMPTCAL_DATA, or ./data.",
+    )
+    download: bool = option(False, help="Download the dataset first if it is missing.")

@@ -1,0 +1,80 @@
+"""The process that runs a fit: its device, its group, its lock, its clock, and how it stops."""
+
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from rich.console import Console
+
+from promptcal.config import Config
+from promptcal.errors import Interrupted, PromptCALWarning, RunError
+from promptcal.run.directory import RunDirectory
+from promptcal.runtime import distributed
+from promptcal.runtime.device import choose_device, choose_dtype, deterministic_mode, device_context
+from promptcal.runtime.interrupts import StopRequest
+from promptcal.training.shared import SharedCheckpoints
+
+
+class Clock:
+    """Seconds that a run has taken, including the parts before it was resumed."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.before = 0.0
+
+    def elapsed(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+
+class Session:
+    """What every step of a fit uses. `active` holds the run directory's lock and listens for Ctrl-C."""
+
+    def __init__(
+        self, directory: RunDirectory, config: Config, console: Console, *, stop_after: float | None = None
+    ) -> None:
+        self.directory = directory
+        self.console = console
+        self.group = distributed.group()
+        self.device = choose_device(config.device)
+        self.dtype: torch.dtype = choose_dtype(config.precision, self.device)
+        self.deterministic = config.deterministic
+        self.clock = Clock()
+        self.checkpoints = SharedCheckpoints(directory.checkpoints_folder, self.group, self.clock.elapsed)
+        self.stop = StopRequest(
+            self._say_stopping, None if stop_after is None else self.clock.started + 60 * stop_after
+        )
+        self.group.check(config.data.batch_size, self.device)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        with (
+            self.group.locked_by_first(self.directory.locked()),
+            self.stop.listening(),
+            device_context(self.device, self.dtype),
+            deterministic_mode(self.deterministic),
+        ):
+            try:
+                yield
+            except KeyboardInterrupt:
+                message = "stopped; run the same command with --resume to continue"
+                raise Interrupted(message, self.stop.exit_code) from None
+            except OSError as error:  # disk full, or disk gone
+                how = "with --resume" if self.directory.exists() else "again"
+                raise RunError(
+                    f"{_describe(error)}; {self.checkpoints.describe_last()}: fix this, then run the same command {how}"
+                ) from error
+
+    def _say_stopping(self) -> None:
+        self.console.print("Stopping after this step; press Ctrl-C again to stop at once.")
+
+
+def warn(message: str) -> None:
+    warnings.warn(message, PromptCALWarning, stacklevel=2)
+
+
+def _describe(error: OSError) -> str:
+    """What went wrong and with which file, without the error number."""
+    reason = error.strerror or str(error)
+    return reason if error.filename is None else f"{reason}: {error.filename}"

@@ -1,0 +1,187 @@
+"""Step 2 of a fit: train the method's stages, each from the best weights of the previous one."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from promptcal.data import BalancedSampler, ImageSet, View
+from promptcal.data.store import decode
+from promptcal.errors import Interrupted
+from promptcal.methods.base import StageContext
+from promptcal.pipeline.clustering import embed_all, final_kmeans, validation_kmeans
+from promptcal.pipeline.prepare import Prepared
+from promptcal.pipeline.scoring import score_frozen
+from promptcal.pipeline.session import Session, warn
+from promptcal.run.results import RunResults, StageResult
+from promptcal.runtime.device import choose_compile, compile_in_place
+from promptcal.runtime.seeds import derive_seed, isolated_rng
+from promptcal.training.loop import Loop, TrainingData
+from promptcal.training.recorder import Recorder
+from promptcal.training.shared import recorder_of
+from promptcal.training.stage import Stage
+from promptcal.training.validation import ValidationResult, Validator
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained network (with the weights of the last stage that ran) and what was measured so far."""
+
+    prepared: Prepared
+    results: RunResults
+
+
+def train(prepared: Prepared, session: Session) -> Trained:
+    results = prepared.results
+    if prepared.problem.can_be_scored and not prepared.is_continued:
+        results = results.model_copy(update={"baselines": score_frozen(prepared, session)})
+    with isolated_rng(derive_seed(prepared.config.seed, "backbone")):  # for backbones with dropout
+        return Trained(prepared, _train_stages(prepared, results, session))
+
+
+def _train_stages(prepared: Prepared, results: RunResults, session: Session) -> RunResults:
+    stages, config, method, group = prepared.stages, prepared.config, prepared.method, session.group
+    if not stages:
+        return results
+    state = session.checkpoints.load_last() if prepared.is_resumed else None
+    session.clock.before = state.get("seconds", 0.0) if state else 0.0
+    recorder = recorder_of(group, session.directory.path, session.console, tensorboard=config.tensorboard)
+    recorder.rewind(state["records"] if state else 0)  # drop what was recorded after the last checkpoint
+    labels = prepared.training_labels
+    drawn = None if prepared.problem.inductive is None else torch.from_numpy(~prepared.problem.inductive.validation)
+    data = TrainingData(
+        prepared.view,
+        torch.from_numpy(labels).to(session.device),
+        BalancedSampler(torch.from_numpy(labels >= 0), config.data.batch_size, drawn),
+        group.part(config.data.batch_size),
+        method.augment,
+    )
+    validator = _validator(prepared)
+    epochs = sum(method.epochs()[name] for name in stages)
+    _compile_if_worth_it(prepared, epochs * data.sampler.steps_per_epoch, session)
+    done = [] if state is None else stages[: stages.index(state["stage"])]
+    if prepared.shared is not None and state is None:
+        shared = prepared.shared
+        reused = group.on_first(lambda: shared.copy_into(session.checkpoints, recorder.path))
+        results = _with_stage(results, shared.name, reused)
+        _write(results, session)
+        done = [shared.name]
+    for place, name in enumerate(stages):
+        if name in done:
+            continue
+        if place:
+            session.checkpoints.load_best(stages[place - 1], prepared.network)
+        stage = method.stage(name, prepared.network, _context(prepared, session, is_resumed=state is not None))
+        results = _with_stage(results, name, _run_stage(stage, prepared, data, validator, recorder, state, session))
+        _write(results, session)
+        if session.stop.requested_by_any(group):
+            raise Interrupted(f"stopped after {name}; run the same command with --resume", session.stop.exit_code)
+        state = None
+    return results
+
+
+def _run_stage(
+    stage: Stage,
+    prepared: Prepared,
+    data: TrainingData,
+    validator: Validator | None,
+    recorder: Recorder,
+    state: dict[str, Any] | None,
+    session: Session,
+) -> StageResult:
+    config, method, network = prepared.config, prepared.method, prepared.network
+    assignment, kmeans = method.assignment(network), validation_kmeans(config)
+
+    def validate() -> ValidationResult:
+        assert validator is not None
+        return validator.validate(
+            network,
+            lambda features, labels: assignment.validation_clusters(features, labels, kmeans),
+            lambda known, silhouette: method.validation_score(stage.name, known, silhouette),
+        )
+
+    epochs = method.epochs()[stage.name]
+    loop = Loop(
+        stage,
+        data,
+        epochs=epochs,
+        optim=config.optim,
+        seed=config.seed,
+        validate=None if validator is None else validate,
+        validate_every=config.selection.validate_every,
+        parameter_groups=method.parameter_groups(network),
+        checkpoints=session.checkpoints,
+        recorder=recorder,
+        stop=session.stop,
+    )
+    if state is not None:
+        loop.restore(state)
+    if stage.description:
+        session.console.print(stage.description, highlight=False)
+    with session.stop.waiting():
+        loop.run()
+    return StageResult(best_epoch=loop.position.best_epoch, epochs=epochs, score=loop.position.best_score)
+
+
+def _with_stage(results: RunResults, name: str, stage: StageResult) -> RunResults:
+    return results.model_copy(update={"stages": {**results.stages, name: stage}})
+
+
+def _write(results: RunResults, session: Session) -> None:
+    if session.group.is_first:
+        results.write(session.directory.results_file)
+
+
+def _validator(prepared: Prepared) -> Validator | None:
+    by, inductive = prepared.config.selection.by, prepared.problem.inductive
+    if by == "last" or (by == "validation" and not (prepared.held_out >= 0).any()):
+        return None
+    return Validator(
+        prepared.view,
+        prepared.training_labels,
+        prepared.held_out,
+        prepared.config,
+        prepared.problem.truth_numbers() if by == "oracle" else None,
+        None if inductive is None else inductive.validation,
+    )
+
+
+def _context(prepared: Prepared, session: Session, *, is_resumed: bool) -> StageContext:
+    truth = prepared.problem.truth_numbers()
+
+    def centroids() -> Tensor:
+        features = embed_all(prepared.network, prepared.view, len(prepared.problem.images), "embedding", session)
+        fitted = final_kmeans(prepared.config, session)(features, prepared.training_labels)
+        return torch.from_numpy(fitted.cluster_centers_)
+
+    def load_images(folder: str) -> View:
+        store, _, faults = decode(ImageSet.of(folder), prepared.resize, skip_unreadable=True)
+        if faults:
+            warn(f"{len(faults)} images in {folder} cannot be read and were skipped")
+        sizes, device = prepared.network.vit.preprocessing, session.device
+        return View(store.placed(device), *sizes, resize=prepared.resize, device=device)
+
+    return StageContext(
+        len(prepared.problem.classes),
+        None if truth is None else torch.from_numpy(truth).to(session.device),
+        is_resumed,
+        prepared.is_continued,
+        centroids,
+        load_images,
+    )
+
+
+def _compile_if_worth_it(prepared: Prepared, steps: int, session: Session) -> None:
+    vit, device, world = prepared.network.vit, session.device, session.group.world
+    is_compiled = choose_compile(prepared.config.compile, device, steps)
+    if is_compiled:
+        # drop what an earlier fit of this process compiled: its CUDA graphs hold GPU memory, and its versions count
+        # towards the number after which the compiler gives up
+        torch.compiler.reset()
+        compile_in_place(vit, device, alone=world == 1)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    details = ", compiled (the first steps take half a minute)" if is_compiled else ""
+    details += f", in {world} processes" if world > 1 else ""
+    dtype = str(vit.compute_dtype).removeprefix("torch.")
+    session.console.print(f"Training on {name} in {dtype}{details}", highlight=False)

@@ -1,0 +1,123 @@
+"""The category of each image, as a table with one row per image (`assignments.csv`)."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from promptcal.errors import RunError
+from promptcal.runtime import files
+from promptcal.runtime.json_model import damaged
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """The category of each image, with its probability as confidence.
+
+    ``known`` says of each category whether it is a class with labels. ``second`` is the most likely other category of
+    each image (-1 if there is none). For new images, ``similarity`` is the cosine with the nearest centroid, and
+    ``accepted`` says whether that is enough to belong to any category.
+    """
+
+    paths: list[str]
+    clusters: np.ndarray
+    confidence: np.ndarray
+    names: list[str]
+    known: list[bool]
+    labelled: np.ndarray
+    second: np.ndarray
+    second_confidence: np.ndarray
+    similarity: np.ndarray | None = None
+    accepted: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def categories(self) -> list[str]:
+        """The name of each image's category."""
+        return [self.names[c] for c in self.clusters]
+
+    def kind(self, cluster: int) -> str:
+        """known or new."""
+        return "known" if self.known[cluster] else "new"
+
+    def table(self) -> dict[str, list[Any]]:
+        """Values by column; None where there is no second category."""
+        has_second = self.second >= 0
+        table = {
+            "path": self.paths,
+            "cluster": self.clusters.tolist(),
+            "name": self.categories,
+            "kind": [self.kind(c) for c in self.clusters],
+            "confidence": self.confidence.tolist(),
+            "labelled": self.labelled.tolist(),
+            "second": [self.names[c] if exists else None for c, exists in zip(self.second, has_second, strict=True)],
+            "second_confidence": [
+                c if exists else None for c, exists in zip(self.second_confidence.tolist(), has_second, strict=True)
+            ],
+        }
+        if self.similarity is not None and self.accepted is not None:
+            table["similarity"] = self.similarity.tolist()
+            table["decision"] = ["accepted" if accepted else "none" for accepted in self.accepted]
+        return table
+
+    def to_csv(self) -> str:
+        table = self.table()
+        return files.csv_text(list(table), zip(*(map(_cell, column) for column in table.values()), strict=True))
+
+    @classmethod
+    def read_csv(cls, file: Path, names: list[str], known: list[bool]) -> "Assignments":
+        """The assignments of a run with these categories; a `RunError` if the file does not fit them."""
+        rows = read_csv_rows(file)
+        number = {name: i for i, name in enumerate(names)}
+        try:
+            found = cls(
+                [as_text(row["path"]) for row in rows],
+                np.array([int(row["cluster"]) for row in rows], dtype=np.int64),
+                np.array([float(row["confidence"]) for row in rows], dtype=np.float64),
+                names,
+                known,
+                np.array([row["labelled"] == "yes" for row in rows], dtype=bool),
+                np.array([number.get(row["second"], -1) for row in rows], dtype=np.int64),
+                np.array([float(row["second_confidence"] or 0) for row in rows], dtype=np.float64),
+            )
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
+            raise damaged(file, error) from error
+        if not ((found.clusters >= 0) & (found.clusters < len(names))).all():
+            raise damaged(file, "a cluster number that the run does not have")
+        if not (np.isfinite(found.confidence).all() and np.isfinite(found.second_confidence).all()):
+            raise damaged(file, "a confidence that is not a number")
+        return found
+
+
+def category_names(classes: Sequence[str], n_clusters: int) -> list[str]:
+    """The known classes, then new-1, new-2, ...; a name that a known class has is skipped."""
+    unused = (name for i in range(1, 2 * n_clusters + 1) if (name := f"new-{i}") not in classes)
+    return [*classes, *(next(unused) for _ in range(n_clusters - len(classes)))]
+
+
+def read_csv_rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of a CSV file that the fit wrote; a `RunError` if it cannot be read."""
+    try:
+        with file.open(newline="", encoding="utf-8") as opened:
+            return list(csv.DictReader(opened))
+    except OSError as error:
+        raise RunError(f"{file} cannot be read ({error.strerror}); fit again with --overwrite") from error
+    except (ValueError, csv.Error) as error:
+        raise damaged(file, error) from error
+
+
+def as_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4f}" if isinstance(value, float) else "" if value is None else value
