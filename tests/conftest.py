@@ -10,14 +10,14 @@ import pytest
 from PIL import Image
 from safetensors.torch import load_file
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the hub's client is imported: no test may use a network
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the hub's client is imported: no test may use the network
 
-from promptcal.cli import main as cli
+from promptcal import cli
 from promptcal.data import embedded_set
 from promptcal.training.loop import Loop
 
-# The embedded backbone and images, cut down so that a whole fit takes seconds.
-QUICK = (
+# The included backbone and images, reduced so that a whole fit takes seconds.
+COMMON = (
     "model.backbone=vit_tiny_patch4_32.promptcal",
     "model.image_size=16",
     "model.head_hidden=32",
@@ -25,24 +25,35 @@ QUICK = (
     "model.head_prototypes=64",
     "data.batch_size=16",
     "optim.lr=0.01",
+    "optim.epochs=2",
+    "clustering.n_init=5",
+    "selection.n_init=3",
+)
+QUICK = (
+    *COMMON,
     "warmup.epochs=2",
     "affinity.epochs=2",
     "affinity.k=5",
     "affinity.memory=64",
     "affinity.negatives=32",
-    "clustering.n_init=5",
-    "selection.n_init=3",
 )
 
 
 @pytest.fixture(scope="session")
+def common_settings() -> tuple[str, ...]:
+    """For any method; a method with one stage trains two epochs."""
+    return COMMON
+
+
+@pytest.fixture(scope="session")
 def quick_settings() -> tuple[str, ...]:
+    """For PromptCAL."""
     return QUICK
 
 
 @pytest.fixture(scope="session")
 def whole_size_settings() -> tuple[str, ...]:
-    """For what looks at the categories found: half the backbone's size is enough to run, not to see much."""
+    """For PromptCAL, with images large enough for its clusters to be meaningful."""
     return (*QUICK, "model.image_size=32")
 
 
@@ -72,7 +83,7 @@ def small_folder(tmp_path_factory, small_set):
 
 @pytest.fixture
 def interrupted_at(monkeypatch):
-    """``interrupted_at(n)``: as if Ctrl-C were pressed in training's n-th step; gives the list of steps done."""
+    """``interrupted_at(n)``: press Ctrl-C in the n-th training step; returns the list of completed steps."""
 
     def interrupt(n):
         step, done = Loop.step, []
@@ -91,7 +102,7 @@ def interrupted_at(monkeypatch):
 
 @pytest.fixture(scope="session")
 def outcome():
-    """``outcome(run)``: everything a run computed: records without their times, weights, embeddings, assignments."""
+    """``outcome(run)``: everything a run computed: records without times, weights, embeddings, assignments."""
 
     def read(run_folder):
         records = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
@@ -110,12 +121,12 @@ def outcome():
 
 @pytest.fixture
 def promptcal(monkeypatch, capsys):
-    """Call the command line; gives exit code, standard output and standard error."""
+    """Call the command line; returns exit code, standard output and standard error."""
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["promptcal", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
-            cli()
+            cli.main()
         out, err = capsys.readouterr()
         return ended.value.code or 0, out, err
 

@@ -304,13 +304,13 @@ def check(
     return report
 
 
-def datasets(*, root: PathOrText | None = None) -> list[benchmarks.Listing]:
+def datasets(*, root: PathOrText | None = None) -> list[benchmarks.BenchmarkListing]:
     """The benchmarks, and which of them are present.
 
     Args:
         root: Folder with the datasets; by default the environment variable PROMPTCAL_DATA, or ./data.
     """
-    return benchmarks.listing(root)
+    return benchmarks.list_benchmarks(root)
 
 
 @_takes_options_of(TableRequest)

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from promptcal.data import embedded_set
-from promptcal.data.benchmarks import registry
-from promptcal.data.benchmarks.catalogue import MINI, Source
-from promptcal.data.benchmarks.parts import Part
+from promptcal.data.benchmarks import BENCHMARKS, Layout, Split
 from promptcal.data.images import ImageSet
 
 A_CLASS = 8  # images of each class
@@ -34,17 +32,17 @@ SMALL = (
 def read_few(place, test):
     data = embedded_set("test" if test else "train")
     chosen = np.concatenate([np.flatnonzero(data.labels == c)[:A_CLASS] for c in range(10)])
-    return Part(ImageSet.of(data.images[chosen]), data.labels[chosen], data.classes)
+    return Split(ImageSet.of(data.images[chosen]), data.labels[chosen], data.classes)
 
 
 @pytest.fixture
 def few_images(monkeypatch):
     """The benchmarks called mini have so few images that a whole fit takes about a second."""
-    source = Source("cifar10_mini.npz", read_few, embedded=True)
-    few = dataclasses.replace(MINI, n_images=10 * A_CLASS, sources=(source,))
-    for name, entry in registry._SETUPS.items():
-        if entry.dataset is MINI:
-            monkeypatch.setitem(registry._SETUPS, name, dataclasses.replace(entry, dataset=few))
+    layout = Layout("cifar10_mini.npz", read_few, embedded=True)
+    for name in BENCHMARKS.names():
+        if name.startswith("mini"):
+            few = dataclasses.replace(BENCHMARKS[name], n_images=10 * A_CLASS, layouts=(layout,))
+            monkeypatch.setitem(BENCHMARKS._registered, name, few)
 
 
 @pytest.fixture(scope="session")

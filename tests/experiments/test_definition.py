@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from promptcal.data.benchmarks import setup
+from promptcal.data.benchmarks import get_benchmark
 from promptcal.errors import ConfigError
 from promptcal.experiments.definition import PARTS, chosen_rows, load_table, table_names
 from promptcal.experiments.plan import plan, rows_without
@@ -66,7 +66,8 @@ def test_every_part_has_a_heading_and_every_benchmark_exists_at_both_scales(name
     assert set(table.parts) <= set(PARTS)
     if table.kind == "accuracy":
         for column in table.columns:
-            assert setup(column.benchmark_at("full")).inductive == setup(column.benchmark_at("mini")).inductive
+            full, mini = get_benchmark(column.benchmark_at("full")), get_benchmark(column.benchmark_at("mini"))
+            assert full.inductive == mini.inductive
             assert column.benchmark_at("mini").startswith("mini")
 
 
@@ -76,8 +77,8 @@ def test_tables_are_listed_in_the_order_of_the_paper():
 
 
 def test_few_annotations_stay_fewer_at_mini_scale():
-    shares = [setup(c.benchmark_at("mini")) for c in load_table("few-annotation").columns]
-    assert [(len(s.known), s.share) for s in shares] == [(5, 0.1), (3, 0.5), (2, 0.5)]
+    shares = [get_benchmark(c.benchmark_at("mini")) for c in load_table("few-annotation").columns]
+    assert [(len(s.known), s.labelled_share) for s in shares] == [(5, 0.1), (3, 0.5), (2, 0.5)]
 
 
 def test_rows_are_found_by_label_or_part_of_it():

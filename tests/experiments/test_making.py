@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from promptcal import api
-from promptcal.data.benchmarks import registry
+from promptcal.data.benchmarks import benchmark_data
 from promptcal.errors import ConfigError, Interrupted
 from promptcal.experiments.definition import load_table, table_names
 from promptcal.experiments.records import RunRecord, benchmark_config, collect, read_run
@@ -253,8 +253,8 @@ def test_a_run_that_fails_does_not_lose_the_others(promptcal, tmp_path, settings
             raise RuntimeError("the disk is on fire")
         return original(entry, *arguments, **more)
 
-    original = registry._read
-    monkeypatch.setattr(registry, "_read", fails_for_one)
+    original = benchmark_data._read
+    monkeypatch.setattr(benchmark_data, "_read", fails_for_one)
     arguments = [
         "table",
         "few-annotation",
@@ -376,7 +376,7 @@ def test_interrupted_is_what_the_verb_raises(tmp_path, small_settings, monkeypat
     def stop(*arguments, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(registry, "_read", stop)  # while images are read
+    monkeypatch.setattr(benchmark_data, "_read", stop)  # while images are read
     with pytest.raises(Interrupted, match=r"stopped in mini-kmeans-.*run the same command"):
         table("generic", tmp_path, small_settings, seeds=[0], rows=["k-means"])
 

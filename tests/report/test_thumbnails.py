@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from promptcal.data import ImageStore, embedded_set
-from promptcal.data.images import UnreadableImage
+from promptcal.data.decoding import UnreadableImage
 from promptcal.report import thumbnails
 from promptcal.report.thumbnails import Thumbnails, chosen_images, make_thumbnails
 from promptcal.run.inference import Assignments

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from promptcal.data.benchmarks import default_root, setup
+from promptcal.data.benchmarks import default_root, get_benchmark
 from promptcal.errors import RunError
 from promptcal.experiments.definition import keys_of_rows
 from promptcal.experiments.records import Record, RunRecord, benchmark_config, flatten, read_run
@@ -142,9 +142,9 @@ class FitJob:
         directory, root = self._directory(options), options.data_root
         if directory.path.is_dir() and any(directory.path.iterdir()) and not directory.is_unbegun():
             return State.damaged(RunError(f"{directory.path} has no run.json"))
-        entry = setup(self.benchmark)
-        if entry.source(root) is None and not (options.download and entry.dataset.download):
-            return State("data absent", f"{entry.dataset.title} is not in {root}; {entry.dataset.remedy}")
+        entry = get_benchmark(self.benchmark)
+        if entry.find(root) is None and not (options.download and entry.download):
+            return State("data absent", f"{entry.title} is not in {root}; {entry.remedy}")
         if self.weights is not None and not (root / self.weights).is_file():
             return State("data absent", f"the weights {self.weights} are not in {root}; put them there")
         return State("missing")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pydantic import Field
 
 from promptcal.config import Config
-from promptcal.data.benchmarks import setup
+from promptcal.data.benchmarks import get_benchmark
 from promptcal.errors import RunError
 from promptcal.experiments.definition import FINAL
 from promptcal.methods import load_config
@@ -154,8 +154,8 @@ def collect(benchmark: str, runs: list[str], folder: str | PathLike[str]) -> lis
 
 def benchmark_config(benchmark: str, method: str, overrides: tuple[str, ...] = ()) -> Config:
     """The settings that `promptcal benchmark` takes."""
-    entry = setup(benchmark)
-    values = {"n_classes": entry.dataset.n_classes, "method": method}
+    entry = get_benchmark(benchmark)
+    values = {"n_classes": entry.n_classes, "method": method}
     return load_config(preset=entry.preset, values=values, overrides=overrides)
 
 

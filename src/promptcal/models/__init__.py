@@ -1,4 +1,4 @@
-"""The network: a prompted ViT, two projection heads, and a teacher that is their moving average."""
+"""Networks: a prompted ViT, projection heads, classifiers, and a teacher (a moving average of the student)."""
 
 from promptcal.models.backbones import EMBEDDED_BACKBONE, create_backbone, preprocessing
 from promptcal.models.classifier import ClassifierNetwork, CosineClassifier, ParametricNetwork

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from promptcal._version import __version__
 from promptcal.data import ImageSet, StreamedImages
-from promptcal.data.images import OpenFile
+from promptcal.data.sources import FileSource
 from promptcal.errors import PromptCALWarning, RunError
 from promptcal.report.attention_panels import AttentionMaps, Examples, attention_maps, example_record, overlay_sheet
 from promptcal.report.changes import changes_record
@@ -146,7 +146,7 @@ def _thumbnails_from_folder(run: Run, console: Console) -> Thumbnails | None:
     _warn(f"{run.path} kept no thumbnails; they are made now from {folder}")
     assignments = run.assignments()
     reject_path_traversal(assignments.paths, run.path)
-    opened = ImageSet(assignments.paths, OpenFile([folder / path for path in assignments.paths]), folder)
+    opened = ImageSet(assignments.paths, FileSource([folder / path for path in assignments.paths]), folder)
     shown = chosen_images(assignments)
     missing: list[int] = []
     with progress_bar(console) as bar:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from PIL import Image
 
-from promptcal.data.decoding import open_image
-from promptcal.data.images import UnreadableImage
+from promptcal.data.decoding import UnreadableImage, open_image
 from promptcal.errors import RunError
 from promptcal.runtime import files
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from promptcal.data import ImageSet
 from promptcal.data.decoding import is_image
+from promptcal.data.sources import FileSource
 from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import centroid_cosines, rank_clusters
 from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
@@ -197,7 +198,7 @@ class Run:
                 raise damaged(file, error) from error
         left_out = set(skipped)
         assigned = [i for i in range(len(names)) if i not in left_out]
-        return ImageSet(names, _no_image, None if self.info.root is None else Path(self.info.root)), assigned
+        return ImageSet(names, FileSource([]), None if self.info.root is None else Path(self.info.root)), assigned
 
     def image_files(self) -> list[Path]:
         """The file of each image, in the order of the assignments."""
@@ -232,7 +233,3 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         return files.read_safetensors(path)
     except OSError as error:
         raise RunError(f"{path} cannot be read ({error}); fit again with --overwrite") from error
-
-
-def _no_image(index: int) -> Any:
-    raise NotImplementedError("a run keeps the names of its images, not the images")

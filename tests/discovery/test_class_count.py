@@ -1,4 +1,4 @@
-"""The number of classes, estimated on mixtures whose number is known, and searches on functions whose peak is known."""
+"""The estimated number of classes on mixtures with a known number, and the search on functions with a known peak."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 
 from promptcal.discovery import class_count, count_classes
-from promptcal.discovery.class_count import SEARCHES, Trial, Trials, bisection, default_max_classes
+from promptcal.discovery.class_count import Trial, Trials, default_max_classes, search_brent
 from promptcal.errors import ConfigError, LabelError, PromptCALWarning
 
 
@@ -25,19 +25,17 @@ def mixture(classes, known, each=40, dim=32, spread=0.8, seed=0):
     return torch.from_numpy(points).float(), labels
 
 
-@pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_number_of_a_mixture_is_found_within_a_tenth(search, seed):
+def test_the_estimate_for_a_mixture_is_within_a_tenth(seed):
     features, labels = mixture(30, 15, spread=0.5, seed=seed)
-    count = count_classes(features, labels, max_classes=100, search=search, seed=seed)
+    count = count_classes(features, labels, max_classes=100, seed=seed)
     assert 27 <= count.n_classes <= 33
     assert not count.at_bound
     assert len(count.trials) <= 24
-    assert (count.bounds, count.search) == ((15, 100), search)
+    assert count.bounds == (15, 100)
 
 
-@pytest.mark.parametrize("search", SEARCHES)
-def test_each_number_is_clustered_once(search, monkeypatch):
+def test_each_number_is_clustered_once(monkeypatch):
     clustered, shown = [], []
     original = class_count.SemiSupervisedKMeans
 
@@ -47,14 +45,14 @@ def test_each_number_is_clustered_once(search, monkeypatch):
 
     monkeypatch.setattr(class_count, "SemiSupervisedKMeans", watch)
     features, labels = mixture(8, 4, each=15)
-    count = count_classes(features, labels, search=search, on_trial=lambda trial: shown.append(trial.n_classes))
+    count = count_classes(features, labels, on_trial=lambda trial: shown.append(trial.n_classes))
     assert len(clustered) == len(set(clustered))
     assert clustered == shown
     assert sorted(clustered) == [trial.n_classes for trial in count.trials]
     assert {4, default_max_classes(4, 120)} <= set(clustered)
 
 
-def test_a_trial_is_k_means_without_labels_scored_on_the_labelled():
+def test_a_trial_is_k_means_without_labels_scored_on_the_labelled_images():
     features, labels = mixture(5, 3, each=20, spread=0.3)
     trial = Trials(features, labels, n_init=5, max_iter=100, tol=1e-4, seed=0)(5)
     reference = KMeans(5, n_init=10, random_state=0).fit(features.numpy())
@@ -68,9 +66,8 @@ def test_a_trial_is_k_means_without_labels_scored_on_the_labelled():
     assert trial.accuracy == pytest.approx(best / labelled.sum())
 
 
-@pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("peak", [5, 50, 117])
-def test_searches_find_the_peak_of_a_function_with_one(search, peak):
+def test_the_search_finds_the_peak_of_a_unimodal_function(peak):
     seen = {}
 
     def score(n):
@@ -78,16 +75,9 @@ def test_searches_find_the_peak_of_a_function_with_one(search, peak):
         seen[n] = -abs(n - peak) / 100
         return seen[n]
 
-    SEARCHES[search](score, 3, 120)
+    search_brent(score, 3, 120)
     assert abs(max(seen, key=seen.get) - peak) <= 1
     assert len(seen) <= 22
-
-
-@pytest.mark.parametrize(("low", "high"), [(2, 2), (2, 3), (2, 4)])
-def test_bisection_of_a_short_interval_tries_all_of_it(low, high):
-    seen = set()
-    bisection(lambda n: seen.add(n) or 0.0, low, high)
-    assert seen == set(range(low, high + 1))
 
 
 def test_rivals_are_within_one_standard_error_of_the_best():
@@ -103,15 +93,15 @@ def test_rivals_are_within_one_standard_error_of_the_best():
     assert trials.span([trials(4), trials(12)]) == (4, 12)
 
 
-def test_of_equal_accuracies_the_higher_silhouette_wins():
-    """Far apart, and only one pair of classes is labelled: many numbers find these two, one has the tight clusters."""
+def test_among_equal_accuracies_the_highest_silhouette_wins():
+    """Two of six well separated classes are labelled: many numbers find these two, but only 6 has tight clusters."""
     features, labels = mixture(6, 2, each=30, spread=0.05)
     count = count_classes(features, labels, max_classes=20)
     assert sum(trial.accuracy == 1.0 for trial in count.trials) > 1
     assert count.n_classes == 6
 
 
-def test_an_estimate_at_a_bound_is_said_to_be_one():
+def test_an_estimate_at_a_bound_warns():
     features, labels = mixture(12, 6, each=20, spread=0.2)
     with pytest.warns(PromptCALWarning, match="estimate of 8 classes is the most that were allowed"):
         assert count_classes(features, labels, max_classes=8).n_classes == 8
@@ -121,26 +111,21 @@ def test_an_estimate_at_a_bound_is_said_to_be_one():
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("known", "max_classes", "error", "message"),
     [
-        ({"max_classes": 4}, ConfigError, "more than the 4 known ones and at most as many as the 80 images, not 4"),
-        ({"max_classes": 81}, ConfigError, "not 81"),
-        ({"search": "guess"}, ConfigError, "there is no search 'guess'; choose brent or bisection"),
+        (4, 4, ConfigError, "more than the 4 known ones and at most as many as the 80 images, not 4"),
+        (4, 81, ConfigError, "not 81"),
+        (0, None, LabelError, "at least 2 classes"),
+        (1, None, LabelError, "at least 2 classes"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(options, error, message):
+def test_impossible_searches_are_errors(known, max_classes, error, message):
     with pytest.raises(error, match=message):
-        count_classes(*mixture(8, 4, each=10), **options)
-
-
-@pytest.mark.parametrize("known", [0, 1])
-def test_labels_of_two_classes_are_needed(known):
-    with pytest.raises(LabelError, match="at least 2 classes"):
-        count_classes(*mixture(8, known, each=10))
+        count_classes(*mixture(8, known, each=10), max_classes=max_classes)
 
 
 @pytest.mark.parametrize(
     ("known", "images", "most"), [(5, 1_500, 150), (80, 50_000, 1_000), (20, 100, 21), (9, 10, 10), (5, 5, 5)]
 )
-def test_the_most_by_default_is_a_tenth_of_the_images(known, images, most):
+def test_the_default_maximum_is_a_tenth_of_the_images(known, images, most):
     assert default_max_classes(known, images) == most

@@ -26,7 +26,7 @@ def brute_force(positives, query_truth, key_truth, group):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_against_a_loop(seed):
+def test_statistics_equal_a_loop(seed):
     generator = torch.Generator().manual_seed(seed)
     positives = torch.rand(12, 30, generator=generator) < 0.1
     query_truth, key_truth = (torch.randint(-1, 5, (n,), generator=generator) for n in (12, 30))
@@ -37,7 +37,7 @@ def test_against_a_loop(seed):
         assert {name: found[name + suffix].tolist() for name in expected} == expected
 
 
-def test_without_truth_only_what_was_found_is_counted():
+def test_without_truth_only_positives_are_counted():
     positives = torch.tensor([[True, True, False], [False] * 3, [True, False, False]])
     found = mining_statistics(positives)
     assert {name: pair.tolist() for name, pair in found.items()} == {"positives": [3, 3], "without_positives": [1, 3]}

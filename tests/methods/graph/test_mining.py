@@ -1,4 +1,4 @@
-"""The mining rules of the ablations, against loops."""
+"""The mining rules of the ablations against loops."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def test_neighbour_positives_are_the_k_nearest_other_nodes(k):
         assert set(found[i].nonzero().flatten().tolist()) == set(others[:k])
 
 
-def test_more_neighbours_than_nodes_means_all_others():
+def test_more_neighbours_than_nodes_selects_all_other_nodes():
     found = neighbour_positives(nodes_of(2, 3), nodes_of(3, 3, seed=1), 99)
     assert found.tolist() == [[False, True, True, True, True], [True, False, True, True, True]]
 
@@ -41,7 +41,7 @@ def test_ranking_positives_share_the_set_of_largest_features(top):
     assert 0 < found.sum() < found.numel() - 8
 
 
-def test_ranking_asks_for_the_same_features_in_any_order():
+def test_ranking_ignores_the_order_of_the_largest_features():
     query, memory = torch.tensor([[5.0, 4.0, 0.0]]), torch.tensor([[4.0, 5.0, 0.0], [5.0, 0.0, 4.0], [9.0, 8.0, -7.0]])
     assert ranking_positives(query, memory, 2).tolist() == [[False, True, False, True]]
-    assert ranking_positives(query, memory, 9).tolist() == [[False, True, True, True]]  # no more than there are
+    assert ranking_positives(query, memory, 9).tolist() == [[False, True, True, True]]  # at most the number of features

@@ -1,4 +1,4 @@
-"""Drawing of negatives, and what labels make of pairs."""
+"""Sampling of negatives, and the correction of pairs by labels."""
 
 import pytest
 import torch
@@ -12,16 +12,16 @@ def random_positives(seed=0, shape=(8, 40), share=0.2):
 
 @pytest.mark.parametrize("budget", [0, 1, 10, 40, 100])
 @pytest.mark.parametrize("subtract", [True, False])
-def test_each_query_gets_its_budget_from_what_is_not_positive(budget, subtract):
+def test_each_query_gets_its_budget_of_non_positives(budget, subtract):
     positives = random_positives()
     negatives = sample_negatives(positives, budget, subtract_positives=subtract)
     assert not (positives & negatives).any()
     for p, n in zip(positives.sum(1).tolist(), negatives.sum(1).tolist(), strict=True):
-        wanted = max(0, budget - p) if subtract else budget
-        assert n == min(wanted, 40 - p)
+        requested = max(0, budget - p) if subtract else budget
+        assert n == min(requested, 40 - p)
 
 
-def test_only_candidates_are_drawn():
+def test_only_candidates_are_sampled():
     positives = random_positives()
     candidates = torch.zeros_like(positives)
     candidates[:, :7] = True
@@ -29,7 +29,7 @@ def test_only_candidates_are_drawn():
     assert torch.equal(negatives, candidates & ~positives)
 
 
-def test_drawing_is_uniform_and_seeded():
+def test_sampling_is_uniform_and_seeded():
     positives = torch.zeros(20000, 5, dtype=torch.bool)
     negatives = sample_negatives(positives, 2, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(negatives.float().mean(0), torch.full((5,), 0.4), atol=0.02)
@@ -43,7 +43,7 @@ def test_empty_memory_has_no_negatives():
     assert sample_negatives(torch.zeros(3, 0, dtype=torch.bool), 10).shape == (3, 0)
 
 
-def test_label_prior_equals_the_rule_pair_by_pair():
+def test_label_prior_equals_the_rule_for_each_pair():
     generator = torch.Generator().manual_seed(0)
     positives, negatives = random_positives(1), random_positives(2)
     negatives &= ~positives

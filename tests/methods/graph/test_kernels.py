@@ -1,4 +1,4 @@
-"""The passes over affinities: in PyTorch, and as Triton kernels in Triton's own interpreter, against NumPy."""
+"""The passes over affinities against NumPy: plain PyTorch, and the Triton kernels in Triton's interpreter."""
 
 import importlib.util
 import os
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from promptcal.methods.promptcal.graph.kernels import join_scaled, quantile_above_mean, split_scaled
+from promptcal.methods.promptcal.graph.kernels import join_scaled, split_scaled
+from promptcal.methods.promptcal.graph.threshold import quantile_above_mean
 
 SPLIT = 2048.0
 
@@ -26,7 +27,7 @@ def value_sets():
         "all equal": torch.ones(300),
         "all zero": torch.zeros(300),
         "one": torch.tensor([0.25]),
-        "for several programs": torch.rand(40_000, generator=generator) ** 2,  # of 16,384 entries each
+        "several programs": torch.rand(40_000, generator=generator) ** 2,  # 16,384 entries per program
     }
 
 
@@ -40,7 +41,7 @@ def by_numpy(values, quantile):
 
 @pytest.mark.parametrize("name", value_sets())
 @pytest.mark.parametrize("quantile", [0.0, 0.37, 0.5, 0.8, 1.0])
-def test_quantile_above_the_mean_of_the_nonzero(name, quantile):
+def test_quantile_above_mean_equals_numpy(name, quantile):
     values = value_sets()[name]
     assert float(quantile_above_mean(values, quantile)) == pytest.approx(by_numpy(values, quantile), rel=1e-6)
 
@@ -57,24 +58,24 @@ def test_splitting_and_joining_keep_22_bits():
     torch.testing.assert_close(joined.double(), matrix.double() * (1 + 1 / SPLIT) * outer, rtol=1e-6, atol=0.0)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not there")
-def test_the_triton_kernels_do_the_same_in_tritons_interpreter():
-    """In a process of its own, since Triton decides at import whether to interpret."""
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_triton_kernels_equal_numpy():
+    """In a separate process, because Triton reads TRITON_INTERPRET when it is imported."""
     script = f"""
 import sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
-from promptcal.methods.promptcal.graph import kernels
+from promptcal.methods.promptcal.graph.kernels import use_triton
 from test_kernels import *
-assert kernels._use_triton(torch.zeros(1))
+assert use_triton(torch.zeros(1))
 for values in value_sets().values():
     for quantile in (0.0, 0.37, 1.0):
-        found = float(kernels.quantile_above_mean(values, quantile))
+        found = float(quantile_above_mean(values, quantile))
         assert abs(found - by_numpy(values, quantile)) <= 1e-6 * abs(found), (values, quantile, found)
 test_splitting_and_joining_keep_22_bits()
-print("the same")
+print("equal")
 """
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.stdout.strip() == "the same", done.stderr[-2000:]
+    assert done.stdout.strip() == "equal", done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""The ring memory against a plain Python list."""
+"""The embedding memory against a Python list."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def test_holds_the_last_rows_pushed(pushes):
         assert torch.equal(memory.labels, memory.indices % 3 - 1)
 
 
-def test_state_goes_on_where_it_was_saved():
+def test_a_restored_memory_continues_as_the_saved_one():
     memory = EmbeddingMemory(5, 2)
     memory.push(*rows(0, 7))
     state = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in memory.state_dict().items()}
