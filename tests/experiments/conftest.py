@@ -18,6 +18,7 @@ SMALL = (
     "model.head_prototypes=64",
     "data.batch_size=16",
     "optim.lr=0.01",
+    "optim.epochs=1",
     "warmup.epochs=1",
     "affinity.epochs=1",
     "affinity.memory=64",

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,15 +11,22 @@ from rich.console import Console
 from promptcal import api
 from promptcal.experiments import plot
 from promptcal.experiments.definition import load_table
-from promptcal.experiments.jobs import FitJob, RunOptions, benchmark_config
+from promptcal.experiments.jobs import FitJob
 from promptcal.experiments.plan import jobs_of, plan
+from promptcal.experiments.records import benchmark_config
 from promptcal.experiments.summary import Statistic
 from promptcal.experiments.table_report import show
-from promptcal.experiments.tables import make_table
-from promptcal.run.inference import RunDirectory
+from promptcal.experiments.tables import TableRequest, make_table
+from promptcal.run.directory import RunDirectory
+from promptcal.run.info import RunInfo
+from promptcal.run.results import RunResults, Scores, StageResult
 from promptcal.runtime import files
 
 PARTS = ("all", "known", "new", "separate_all", "separate_known", "separate_new")
+
+
+def scores(share):
+    return Scores(**dict.fromkeys(PARTS, share))
 
 
 def finish(output, job, selected, last, seconds=10.0):
@@ -27,15 +35,20 @@ def finish(output, job, selected, last, seconds=10.0):
     directory.path.mkdir(parents=True)
     config = benchmark_config(job.benchmark, job.method, job.overrides)
     files.write_text(directory.config_file, config.to_yaml())
-    scores = {kind: dict.fromkeys(PARTS, share) for kind, share in (("selected", selected), ("last", last))}
-    warmup = {"best_epoch": 3, "epochs": 5, "accuracy": dict.fromkeys(PARTS, selected / 2)}
-    files.write_json(directory.results_file, {"scores": scores, "warmup": warmup, "seconds": seconds})
-    directory.write_info({"status": "finished"})
+    warmup = StageResult(best_epoch=3, epochs=5, accuracy=scores(selected / 2))
+    RunResults(
+        method=job.method,
+        stages={"warmup": warmup},
+        selected=scores(selected),
+        last=scores(last),
+        seconds=seconds,
+    ).write(directory.results_file)
+    RunInfo(status="finished", categories=["new-1"]).write(directory.info_file)
 
 
 @pytest.fixture
 def where(tmp_path):
-    return RunOptions(tmp_path, root=tmp_path / "no data")
+    return TableRequest(output=tmp_path, root=tmp_path / "no data", run=False)
 
 
 @pytest.fixture
@@ -55,7 +68,7 @@ def csv_lines(path):
 
 
 def test_mean_deviation_and_difference(three_seeds):
-    made = make_table("semiag-ablation", where=three_seeds, run=False)
+    made = make_table(replace(three_seeds, name="semiag-ablation"))
     line = csv_lines(made.csv)["(5) PromptCAL", "CUB-200"]
     assert (line["seeds"], line["n_seeds"], line["status"], line["seconds"]) == ("0 1 2", "3", "finished", "200")
     assert float(line["all_selected_mean"]) == pytest.approx(np.mean([60, 62, 67]))
@@ -68,7 +81,7 @@ def test_mean_deviation_and_difference(three_seeds):
 
 
 def test_markdown_has_both_and_the_difference(three_seeds):
-    text = make_table("semiag-ablation", where=three_seeds, run=False).markdown.read_text()
+    text = make_table(replace(three_seeds, name="semiag-ablation")).markdown.read_text()
     measured = "| (5) PromptCAL | 63.0 ± 3.6 | 63.0 ± 3.6 | 63.0 ± 3.6 |"
     assert f"{measured} 62.9 / 64.4 / 62.1 | +0.1 / -1.4 / +0.9 | 3 of 3 | 200 |" in text
     assert "| (1) plain KNN with SemiPriori | data absent |  |  | 60.1 / 70.1 / 55.1 |  | 0 of 3 |  |" in text
@@ -76,15 +89,21 @@ def test_markdown_has_both_and_the_difference(three_seeds):
 
 
 def test_the_last_epoch_is_shown_where_it_is_asked_for(three_seeds):
-    made = make_table("semiag-ablation", where=three_seeds, run=False, epoch="last")
+    made = make_table(replace(three_seeds, name="semiag-ablation", epoch="last"))
     assert made.markdown.name == "semiag-ablation-last.md"
     assert "| (5) PromptCAL | 57.0 ± 6.1 |" in made.markdown.read_text()
-    assert "with the weights of the last epoch" in made.markdown.read_text()
+    assert "weights of the last epoch" in made.markdown.read_text()
     assert float(csv_lines(made.csv)["(5) PromptCAL", "CUB-200"]["all_selected_mean"]) == pytest.approx(63)
 
 
+def test_a_note_names_the_rows_that_a_setting_does_not_apply_to(where):
+    text = make_table(replace(where, name="herbarium", overrides=["affinity.k=7"])).markdown.read_text()
+    rows = "k-means, RankStats+, UNO+, GCD, ORCA (ViT), SimGCD"
+    assert f"- affinity.k=7 does not apply to {rows}: their method has no such setting." in text
+
+
 def test_seeds_that_are_missing_are_not_hidden(three_seeds):
-    made = make_table("semiag-ablation", where=three_seeds, run=False)
+    made = make_table(replace(three_seeds, name="semiag-ablation"))
     line = csv_lines(made.csv)["(4) without affinity propagation", "CUB-200"]
     assert (line["seeds"], line["status"]) == ("0 1", "data absent (2 of 3 seeds)")
     assert not made.summary.complete
@@ -92,7 +111,7 @@ def test_seeds_that_are_missing_are_not_hidden(three_seeds):
 
 
 def test_one_seed_has_no_deviation(three_seeds):
-    made = make_table("semiag-ablation", where=three_seeds, run=False, seeds=[2])
+    made = make_table(replace(three_seeds, name="semiag-ablation", seeds=[2]))
     line = csv_lines(made.csv)["(5) PromptCAL", "CUB-200"]
     assert (line["all_selected_mean"], line["all_selected_std"]) == ("67", "")
     assert "| (5) PromptCAL | 67.0 | 67.0 | 67.0 |" in made.markdown.read_text()
@@ -103,7 +122,7 @@ def test_stage_1_is_read_from_the_same_run(where):
     jobs = jobs_of(plan(load_table("supervised-prompts"), "full", [0]))
     (default,) = [j for j in jobs if j.name.startswith("cub-promptcal-seed0")]
     finish(where.output, default, 0.6, 0.5)
-    lines = csv_lines(make_table("supervised-prompts", where=where, run=False, seeds=[0]).csv)
+    lines = csv_lines(make_table(replace(where, name="supervised-prompts", seeds=[0])).csv)
     assert float(lines["2 of 5 supervised", "Stage 1"]["all_selected_mean"]) == pytest.approx(30)
     assert lines["2 of 5 supervised", "Stage 1"]["all_last_mean"] == ""  # epoch 3 was kept, the last not scored
     assert float(lines["2 of 5 supervised", "Stage 2"]["all_selected_mean"]) == pytest.approx(60)
@@ -111,9 +130,9 @@ def test_stage_1_is_read_from_the_same_run(where):
 
 
 def test_reports_are_the_same_bytes_again(three_seeds):
-    first = make_table("semiag-ablation", where=three_seeds, run=False)
+    first = make_table(replace(three_seeds, name="semiag-ablation"))
     before = {file: file.read_bytes() for file in (first.csv, first.runs_csv, first.markdown)}
-    make_table("semiag-ablation", where=three_seeds, run=False)
+    make_table(replace(three_seeds, name="semiag-ablation"))
     assert before == {file: file.read_bytes() for file in before}
     assert str(three_seeds.output) not in first.csv.read_text()
 
@@ -122,15 +141,15 @@ def test_a_run_of_an_older_preset_is_not_taken(three_seeds):
     (run,) = three_seeds.output.glob("cub-promptcal-seed0-*")
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("quantile: 0.8", "quantile: 0.7"))
-    made = make_table("semiag-ablation", where=three_seeds, run=False)
-    trouble = made.summary.troubles[run.name]
+    made = make_table(replace(three_seeds, name="semiag-ablation"))
+    trouble = made.summary.problems[run.name]
     assert trouble.name == "damaged"
-    assert "was made with affinity.quantile=0.7, which is 0.8 now; delete the folder" in trouble.reason
+    assert "was made with affinity.quantile=0.7, which is 0.8 now; delete its folder" in trouble.reason
     assert csv_lines(made.csv)["(5) PromptCAL", "CUB-200"]["seeds"] == "1 2"
 
 
 def test_the_corrected_column_says_what_the_paper_prints(where):
-    text = make_table("fine-grained", where=where, run=False, seeds=[0]).markdown.read_text()
+    text = make_table(replace(where, name="fine-grained", seeds=[0])).markdown.read_text()
     aircraft = text.split("## Aircraft")[1]
     assert "| k-means | data absent |  |  | 16.0 / 14.4 / 16.8 |" in aircraft
     assert "- k-means, Aircraft: the paper prints 12.9 / 12.9 / 12.8." in text
@@ -139,7 +158,7 @@ def test_the_corrected_column_says_what_the_paper_prints(where):
 
 @pytest.mark.parametrize("name", ["inductive", "efficiency", "generic"])
 def test_the_terminal_has_room_for_every_table(name, where):
-    made = make_table(name, where=where, run=False)
+    made = make_table(replace(where, name=name))
     for cell in made.summary.cells:
         for part in made.summary.table.parts:
             published = cell.published.get(part, 86.0)
@@ -147,16 +166,16 @@ def test_the_terminal_has_room_for_every_table(name, where):
             if part in cell.published:
                 cell.difference[part] = -99.9
     console = Console(width=80, file=io.StringIO(), record=True)
-    show(made.summary, where, console)
+    show(made.summary, console)
     text = console.export_text()
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     assert "…" not in text
 
 
 def test_the_terminal_has_both_figures(three_seeds):
-    made = make_table("semiag-ablation", where=three_seeds, run=False)
+    made = make_table(replace(three_seeds, name="semiag-ablation"))
     console = Console(width=80, file=io.StringIO(), record=True)
-    show(made.summary, three_seeds, console)
+    show(made.summary, console)
     text = console.export_text()
     rows = text.splitlines()
     measured = next(i for i, line in enumerate(rows) if "(5) PromptCAL" in line)
@@ -181,7 +200,7 @@ def test_weights_lie_below_the_root_and_the_root_is_not_part_of_the_name(tmp_pat
 
 
 def test_bars_show_means_deviations_and_published_marks(three_seeds):
-    made = make_table("semiag-ablation", where=three_seeds, run=False)
+    made = make_table(replace(three_seeds, name="semiag-ablation"))
     figure = plot.draw(made.summary)
     (panel,) = figure.axes
     widths = sorted(round(patch.get_width(), 6) for patch in panel.patches)

@@ -82,4 +82,4 @@ def test_the_table_measures_each_row_once(tmp_path):
     assert {file: file.read_bytes() for file in tmp_path.glob("*/results.json")} == first
     damaged = next(iter(first))
     damaged.write_text(json.dumps({"efficiency": {}}))
-    assert list(make().summary.troubles) == [damaged.parent.name]
+    assert list(make().summary.problems) == [damaged.parent.name]

@@ -1,4 +1,4 @@
-"""Tables from command to report, on real runs: one row of each, what is shared, resumed, damaged, absent."""
+"""Tables from the command to the report, on real runs: one row of each; shared, resumed, damaged and absent runs."""
 
 import csv
 import json
@@ -14,10 +14,11 @@ from safetensors.torch import load_file
 from promptcal import api
 from promptcal.data.benchmarks import benchmark_data
 from promptcal.errors import ConfigError, Interrupted
-from promptcal.experiments.definition import NAMES, load_table
-from promptcal.experiments.jobs import benchmark_config
+from promptcal.experiments.definition import load_table, table_names
+from promptcal.experiments.records import RunRecord, benchmark_config, collect, read_run
+from promptcal.methods import METHODS
+from promptcal.methods.base import build_vit
 from promptcal.methods.promptcal.affinity import AffinityStage
-from promptcal.run.inference import build_network
 
 pytestmark = pytest.mark.usefixtures("few_images")
 ONE_ROW = {  # of each table, one that is its own
@@ -46,21 +47,21 @@ def lines_of(path):
         return list(csv.DictReader(file))
 
 
+def final_score(run):
+    return json.loads((run / "results.json").read_text())["selected"]
+
+
 def accuracy_of(results, stage):
     """(selected, last) as the run itself says."""
     if stage == "warmup":
-        return results["warmup"]["accuracy"], results["warmup"]["accuracy"]  # kept: the last epoch
-    return results["scores"]["selected"], results["scores"]["last"]
+        return (results["stages"]["warmup"]["accuracy"],) * 2  # the last epoch was selected
+    return results["selected"], results["last"]
 
 
-def test_each_table_has_its_row():
-    assert set(ONE_ROW) == set(NAMES)
-
-
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "efficiency"])
+@pytest.mark.parametrize("name", [n for n in table_names() if n != "efficiency"])
 def test_a_row_of_each_table(name, shared_output, small_settings, results_of):
     made = table(name, shared_output, small_settings, seeds=[0], rows=[ONE_ROW[name]])
-    assert not made.summary.troubles
+    assert not made.summary.problems
     wanted = [c for c in made.summary.cells if ONE_ROW[name].lower() in c.cell.row.label.lower()]
     assert wanted
     assert all(c.status == "finished" for c in wanted)
@@ -73,7 +74,7 @@ def test_a_row_of_each_table(name, shared_output, small_settings, results_of):
         results = results_of(shared_output, run["run"])
         assert results["method"] == line["method"]
         assert results["protocol"] == ("inductive" if name == "inductive" else "transductive")
-        selected, last = accuracy_of(results, line["stage"])
+        selected, last = accuracy_of(results, line["score"])
         for part in load_table(name).parts:
             assert float(line[f"{part}_selected_mean"]) == pytest.approx(100 * selected[part], abs=1e-6)
             assert float(line[f"{part}_last_mean"]) == pytest.approx(100 * last[part], abs=1e-6)
@@ -84,22 +85,44 @@ def test_a_row_of_each_table(name, shared_output, small_settings, results_of):
     assert made.plot.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_rows_run_with_their_own_settings(shared_output, small_settings):
-    made = table("cal-weight", shared_output, small_settings, seeds=[0], rows=["0.2"])
-    job = made.summary.cells[0].cell.jobs[0]
-    assert "loss.beta=0.2" in job.name
-    config = (shared_output / job.name / "config.yaml").read_text()
+def test_a_table_and_a_document_of_ones_own(promptcal, shared_output, settings_arguments, results_of, tmp_path):
+    file, page = tmp_path / "mine.yaml", tmp_path / "page.md"
+    file.write_text(
+        "columns: [{title: Mini, benchmark: mini}]\ndetails: [seeds, epochs]\nrows:\n"
+        "  - {label: k-means, method: kmeans, published: {Mini: [50, 60, 70]}}\n"
+        "  - {label: beta 0.2, method: promptcal, overrides: [loss.beta=0.2]}\n"
+    )
+    page.write_text("<!-- table: mine -->\n<!-- end -->\n")
+    arguments = ["table", file, "--seeds", "0", "--output", shared_output, "--device", "cpu", *settings_arguments]
+    assert promptcal(*arguments)[0] == 0
+    (report,) = [f for f in (shared_output / "reports").glob("mine-*.csv") if "-runs" not in f.name]
+    kmeans, beta = lines_of(report)
+    (run,) = shared_output.glob("mini-promptcal-loss.beta=0.2*seed0-*")
+    config = (run / "config.yaml").read_text()
     assert "beta: 0.2" in config
     assert "memory: 64" in config
+    assert float(beta["all_selected_mean"]) == pytest.approx(100 * final_score(run)["all"])
+    assert float(kmeans["all_difference"]) == pytest.approx(float(kmeans["all_selected_mean"]) - 50)
+    assert promptcal(*arguments, "--document", page)[0] == 0
+    values = " / ".join(f"{100 * final_score(run)[part]:.1f}" for part in ("all", "known", "new"))
+    assert page.read_text().splitlines()[4] == f"| beta 0.2 | {values} | 1 | 1 + 1 |"
+
+    (kept,) = collect("mini", [str(run)], tmp_path)
+    record = RunRecord.read(kept)
+    assert record == read_run(run, "mini")
+    assert (record.method, record.seed, record.settings["loss.beta"]) == ("promptcal", 0, 0.2)
+    assert record.selected.model_dump() == final_score(run)
+    assert [(epoch["stage"], epoch["epoch"]) for epoch in record.epochs] == [("warmup", 1), ("affinity", 1)]
+    assert record.has_all_seconds()
 
 
 def test_the_backbone_that_is_not_pretrained_is_random(shared_output, small_settings):
     made = table("pretraining", shared_output, small_settings, seeds=[0], rows=["randomly"])
     (job,) = [c.cell.jobs[0] for c in made.summary.cells if "randomly" in c.cell.row.label]
-    frozen = "vit.backbone.blocks.0.attn.qkv.weight"
-    trained = load_file(shared_output / job.name / "model.safetensors")[frozen]
+    frozen = "backbone.blocks.0.attn.qkv.weight"
+    trained = load_file(shared_output / job.name / "model.safetensors")[f"vit.{frozen}"]
     pretrained, random, other = (
-        build_network(job_config(job, seed, pretrained), 5, pretrained=True).state_dict()[frozen]
+        build_vit(METHODS["promptcal"](job_config(job, seed, pretrained)), pretrained=True).vit.state_dict()[frozen]
         for seed, pretrained in ((0, True), (0, False), (1, False))
     )
     assert torch.equal(trained, random)
@@ -123,7 +146,7 @@ def test_mean_and_deviation_over_seeds_and_nothing_runs_twice(promptcal, shared_
     assert len(runs) == 3
     line = lines_of(report.with_name(report.name.replace("-runs", "")))[0]
     for part in ("all", "known", "new"):
-        values = [100 * results_of(shared_output, run)["scores"]["selected"][part] for run in runs]
+        values = [100 * results_of(shared_output, run)["selected"][part] for run in runs]
         assert float(line[f"{part}_selected_mean"]) == pytest.approx(np.mean(values), abs=1e-6)
         assert float(line[f"{part}_selected_std"]) == pytest.approx(np.std(values, ddof=1), abs=1e-6)
         shown = f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
@@ -163,8 +186,8 @@ def test_stage_1_of_a_run_is_what_the_warm_up_alone_gives(shared_output, tmp_pat
     api.benchmark(
         name="mini", method="promptcal-warmup", output=alone, seed=0, overrides=small_settings, progress=False
     )
-    expected = json.loads((alone / "results.json").read_text())["scores"]["selected"]
-    assert results_of(shared_output, row)["warmup"]["accuracy"] == expected
+    expected = json.loads((alone / "results.json").read_text())["selected"]
+    assert results_of(shared_output, row)["stages"]["warmup"]["accuracy"] == expected
 
 
 # -- what goes wrong ------------------------------------------------------------------------------------------
@@ -191,7 +214,7 @@ def test_an_interrupted_run_is_resumed_and_ends_as_if_it_had_not_been(
         patched.setattr(AffinityStage, "step", step_and_interrupt)
         code, _, err = promptcal(*arguments)
     assert (code, steps) == (130, 2)
-    assert f"stopped in {name} (0 of 2 runs done); run the same command to go on" in err
+    assert f"stopped in {name} (0 of 2 runs done); run the same command to continue" in err
     states = {
         job.name: state.name for job, state in runs_of("cal-weight", tmp_path, small_settings, rows=["0.2", "0.4"])
     }
@@ -201,8 +224,8 @@ def test_an_interrupted_run_is_resumed_and_ends_as_if_it_had_not_been(
     assert code == 0
     assert f"[1/2] resuming {name}" in err
     resumed, expected = results_of(tmp_path, name), results_of(shared_output, name)
-    assert resumed["scores"] == expected["scores"]
-    assert resumed["warmup"] == expected["warmup"]
+    assert resumed["selected"] == expected["selected"]
+    assert resumed["stages"] == expected["stages"]
 
 
 def test_a_damaged_run_is_named_and_the_others_are_there(promptcal, tmp_path, small_settings, settings_arguments):
@@ -210,14 +233,14 @@ def test_a_damaged_run_is_named_and_the_others_are_there(promptcal, tmp_path, sm
     arguments += ["--output", tmp_path, "--device", "cpu", *settings_arguments]
     assert promptcal(*arguments)[0] == 0
     damaged, sound = sorted(folder for folder in tmp_path.glob("mini-kmeans-*"))
-    (damaged / "results.json").write_text('{"scores": {"sel')
+    (damaged / "results.json").write_text('{"selected": {"al')
     code, out, err = promptcal(*arguments)
     assert code == 1
     assert f"promptcal: {damaged.name}: damaged." in err
     assert "delete its folder and run the table again" in err
     assert sound.name not in err
     assert "1 of 2" in out
-    assert (damaged / "results.json").read_text() == '{"scores": {"sel'  # nothing is overwritten
+    assert (damaged / "results.json").read_text() == '{"selected": {"al'  # nothing is overwritten
     (damaged / "run.json").unlink()
     code, _, err = promptcal(*arguments)
     assert code == 1
@@ -244,7 +267,7 @@ def test_a_run_that_fails_does_not_lose_the_others(promptcal, tmp_path, settings
         "--output",
         tmp_path,
     ]
-    code, out, err = promptcal(*arguments, "--quiet", "--set", "gcd.epochs=1", *settings_arguments)
+    code, out, err = promptcal(*arguments, "--quiet", *settings_arguments)
     assert code == 1
     (failed,) = [line for line in err.splitlines() if line.startswith("promptcal: ")]
     assert re.match(r"promptcal: mini-c30-l50-gcd-.*: failed. RuntimeError: the disk is on fire; see", failed)
@@ -291,7 +314,7 @@ def test_weights_that_must_be_fetched_by_hand_are_asked_for(promptcal, tmp_path)
 def test_a_misspelt_setting_stops_before_anything_runs(promptcal, tmp_path):
     code, _, err = promptcal("table", "cal-weight", "--set", "afinity.k=3", "--output", tmp_path / "out")
     assert code == 2
-    assert "there is no setting 'afinity'" in err
+    assert "the method promptcal has no setting 'afinity'; did you mean 'affinity'?" in err
     assert not (tmp_path / "out").exists()
 
 
@@ -322,7 +345,7 @@ def test_tables_are_listed_with_how_far_they_are(promptcal, tmp_path):
     for arguments in (["--list"], []):
         code, out, _ = promptcal("table", *arguments, "--preset-scale", "mini", "--output", tmp_path, "--seeds", "0")
         assert code == 0
-        for name in NAMES:
+        for name in table_names():
             (line,) = [x for x in out.splitlines() if x.split("│")[1:2] and x.split("│")[1].strip() == name]
             assert line.split("│")[-2].strip() == "0"
 
@@ -363,11 +386,11 @@ def test_interrupted_is_what_the_verb_raises(tmp_path, small_settings, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", table_names())
 def test_every_row_of_every_table(name, shared_output, small_settings):
     made = table(name, shared_output, small_settings, seeds=[0])
     assert made.summary.complete
-    assert not made.summary.troubles
+    assert not made.summary.problems
     for c in made.summary.cells:
         if c.cell.jobs:
             assert set(c.selected) == set(made.summary.table.parts)
