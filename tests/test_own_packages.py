@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from promptcal import api
 from promptcal.data import embedded_set
+from promptcal.data.benchmarks import benchmark_names
+from promptcal.errors import ConfigError
+from promptcal.methods import METHODS, load_config
+from promptcal.runtime import plugins
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SETTINGS = (
@@ -26,8 +31,8 @@ SETTINGS = (
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """An environment in which both packages are installed."""
+def installed(tmp_path_factory):
+    """A folder in which both packages are installed; this process can import them as well."""
     target, sources = tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("sources")
     for name in ("own_method", "own_benchmark"):
         package = sources / name
@@ -36,8 +41,11 @@ def environment(tmp_path_factory):
             (package / file.name).write_text(file.read_text())  # a build writes into its folder
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
         subprocess.run([*install, "--target", target, package], check=True)
-    path = os.pathsep.join([str(target), os.environ.get("PYTHONPATH", "")])
-    return {**os.environ, "PYTHONPATH": path}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(target)
+        plugins.entry_points_of.cache_clear()
+        yield target
+    plugins.entry_points_of.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -52,26 +60,21 @@ def root(tmp_path_factory):
     return folder
 
 
-def command(*arguments, settings=SETTINGS):
-    overrides = [part for setting in settings for part in ("--set", setting)]
-    return [sys.executable, "-m", "promptcal", *map(str, arguments), *overrides]
+def benchmark(root, output, **options):
+    settings = {"method": "fixmatch", "overrides": SETTINGS, "progress": False}
+    return api.benchmark(name="pets", root=root, output=output, **settings, **options)
 
 
-def promptcal(environment, *arguments, settings=SETTINGS):
-    done = subprocess.run(command(*arguments, settings=settings), env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def benchmark(root, output):
-    return ("benchmark", "pets", "--method", "fixmatch", "--root", root, "--output", output, "--quiet")
+def start(installed, *arguments):
+    """The command line in a process of its own."""
+    path = os.pathsep.join([str(installed), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", "promptcal", *map(str, arguments)]
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
-def run(environment, root, tmp_path_factory):
-    output = tmp_path_factory.mktemp("runs") / "run"
-    promptcal(environment, *benchmark(root, output))
-    return output
+def run(installed, root, tmp_path_factory):
+    return benchmark(root, tmp_path_factory.mktemp("runs") / "run")
 
 
 def test_the_method_is_a_package_of_under_60_lines():
@@ -79,64 +82,56 @@ def test_the_method_is_a_package_of_under_60_lines():
     assert len(lines) < 60
 
 
-def test_help_and_listing_name_method_and_benchmark(environment):
-    assert "fixmatch" in promptcal(environment, "fit", "--help", settings=())
-    assert "pets" in promptcal(environment, "datasets", settings=())
+def test_method_and_benchmark_are_listed(installed):
+    assert METHODS.names()[-1] == "fixmatch"
+    assert {"pets", "pets-inductive"} <= set(benchmark_names())
 
 
-def test_fit_writes_assignments_and_a_report(run):
-    assert len((run / "assignments.csv").read_text().splitlines()) == 1 + 48
-    assert "FixMatch" in (run / "report.html").read_text()
-    assert "fixmatch:" in (run / "config.yaml").read_text()
+def test_fit_and_report(run):
+    assert len(run.assignments()) == 48
+    assert run.config.fixmatch.threshold == 0.7
+    assert not hasattr(run.config, "affinity")  # the preset's sections of other methods are dropped
+    api.make_report(run=run, progress=False)
+    assert "FixMatch" in (run.path / "report.html").read_text()
 
 
-def test_a_killed_fit_is_resumed_bit_equal(environment, root, run, tmp_path):
+def test_a_killed_fit_is_resumed_bit_equal(installed, root, run, tmp_path):
     output = tmp_path / "killed"
-    with subprocess.Popen(command(*benchmark(root, output)), env=environment, stderr=subprocess.DEVNULL) as process:
+    overrides = [part for setting in SETTINGS for part in ("--set", setting)]
+    options = ("--method", "fixmatch", "--root", root, "--output", output, "--quiet", *overrides)
+    with start(installed, "benchmark", "pets", *options) as process:
         deadline = time.monotonic() + 120
         while not (output / "checkpoints" / "last.pt").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     assert not (output / "assignments.csv").exists()
-    promptcal(environment, *benchmark(root, output), "--resume")
+    benchmark(root, output, resume=True)
     for file in ("assignments.csv", "embeddings.npy"):
-        assert (output / file).read_bytes() == (run / file).read_bytes()
+        assert (output / file).read_bytes() == (run.path / file).read_bytes()
 
 
-def test_predict_in_a_new_process_agrees_with_the_fit(environment, root, run):
-    rows = promptcal(environment, "predict", run, root / "pets", "--accept-all", "--quiet", settings=()).splitlines()
-    fitted = (run / "assignments.csv").read_text().splitlines()
-    predicted = {row.split(",")[0]: row.split(",")[2] for row in rows[1:]}
-    unlabelled = [row.split(",") for row in fitted[1:] if row.split(",")[5] == "no"]
-    assert unlabelled
-    assert all(predicted[row[0]] == row[2] for row in unlabelled)
+def test_predict_in_a_new_process_agrees_with_the_fit(installed, root, run):
+    with start(installed, "predict", run.path, root / "pets", "--accept-all", "--quiet") as process:
+        rows = [row.split(",") for row in process.communicate()[0].splitlines()]
+    predicted = {row[0]: row[2] for row in rows[1:]}
+    found = run.assignments()
+    unlabelled = [i for i, labelled in enumerate(found.labelled) if not labelled]
+    assert [predicted[found.paths[i]] for i in unlabelled] == [found.categories[i] for i in unlabelled]
 
 
-def test_report_is_written_again(environment, run):
-    (run / "report.html").unlink()
-    promptcal(environment, "report", run, settings=())
-    assert "FixMatch" in (run / "report.html").read_text()
-
-
-def test_a_table_of_ones_own_has_a_row_of_the_method(environment, root, tmp_path):
+def test_a_table_of_ones_own_has_a_row_of_the_method(installed, root, tmp_path):
     table = tmp_path / "mine.yaml"
     table.write_text(
         "title: My table\n"
         "columns:\n  - {title: Pets, benchmark: pets}\n"
         "rows:\n  - {label: k-means, method: kmeans}\n  - {label: FixMatch, method: fixmatch}\n"
     )
-    arguments = ("table", table, "--seeds", 0, "--root", root, "--output", tmp_path / "tables", "--quiet")
-    shown = promptcal(environment, *arguments)
-    rows = (tmp_path / "tables" / "reports" / "mine.md").read_text()
-    for text in (shown, rows):
-        assert "FixMatch" in text
-        assert "k-means" in text
+    options = {"output": tmp_path / "tables", "overrides": SETTINGS, "progress": False}
+    made = api.table(name=str(table), seeds=[0], root=root, **options)
+    assert made.summary.complete
+    assert "| FixMatch |" in made.markdown.read_text()
 
 
-def test_a_run_of_a_method_that_is_not_installed_is_rejected_with_a_plain_error(environment, run, tmp_path):
-    without = {**environment, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    done = subprocess.run(
-        command("report", run, settings=()), env=without, capture_output=True, text=True, cwd=tmp_path
-    )
-    assert done.returncode == 2
-    assert "there is no method 'fixmatch'" in done.stderr
+def test_a_method_that_is_not_installed_is_a_plain_error():
+    with pytest.raises(ConfigError, match="there is no method 'gone'; choose one of promptcal, "):
+        load_config(values={"method": "gone", "n_classes": 2})

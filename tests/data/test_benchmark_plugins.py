@@ -46,9 +46,9 @@ def download(root):
 @pytest.fixture(autouse=True)
 def separate_registry(monkeypatch):
     monkeypatch.setattr(BENCHMARKS, "_registered", dict(BENCHMARKS._registered))
-    plugins._entry_points.cache_clear()
+    plugins.entry_points_of.cache_clear()
     yield
-    plugins._entry_points.cache_clear()
+    plugins.entry_points_of.cache_clear()
 
 
 def write_shapes(root):
@@ -72,7 +72,7 @@ def install(monkeypatch, folder, entry_point):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes-benchmark\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[promptcal.benchmarks]\nshapes = {entry_point}\n")
     monkeypatch.syspath_prepend(folder)
-    plugins._entry_points.cache_clear()
+    plugins.entry_points_of.cache_clear()
 
 
 def test_an_installed_package_adds_a_benchmark(tmp_path, monkeypatch):
