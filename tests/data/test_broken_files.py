@@ -1,4 +1,4 @@
-"""Files that are no proper images, by the hundred: no crash, no hang, bounded memory, each told once by name."""
+"""Hundreds of damaged image files: no crash, no hang, bounded memory, and each file is reported once by name."""
 
 import csv
 import json
@@ -50,8 +50,8 @@ def measured(*calls, path=os.environ["PATH"]):
         capture_output=True, text=True, timeout=SECONDS, env={**os.environ, "PATH": path},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    told = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith('{"code"')]
-    return [SimpleNamespace(**one) for one in told]
+    lines = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith('{"code"')]
+    return [SimpleNamespace(**one) for one in lines]
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def ended(corpus, quick_settings, false_ghostscript, tmp_path_factory):
     return SimpleNamespace(place=place, check=check, fit=fit, predict=predict)
 
 
-def test_check_tells_each_broken_file_once_within_bounds(corpus, ended, false_ghostscript):
+def test_check_reports_each_broken_file_once_within_bounds(corpus, ended, false_ghostscript):
     assert ended.check.code == 1
     found = json.loads((ended.place / "found.json").read_text())
     unreadable = [entry["path"] for entry in found["unreadable"]]
@@ -123,11 +123,11 @@ def test_fit_leaves_each_out_by_name(corpus, ended):
     assert ended.fit.grown < 1200
 
 
-def test_predict_tells_each_that_it_leaves_out(corpus, ended):
+def test_predict_reports_each_file_it_leaves_out(corpus, ended):
     assert ended.predict.code == 0
     predicted = [row["path"] for row in csv.DictReader((ended.place / "p.csv").open())]
-    told = re.findall(r"(?:left out: |; )([\w./-]+) \(", ended.predict.said)
-    assert sorted(told + predicted) == sorted(corpus.names)
+    reported = re.findall(r"(?:left out: |; )([\w./-]+) \(", ended.predict.said)
+    assert sorted(reported + predicted) == sorted(corpus.names)
     assert ended.predict.grown < 1200
 
 
@@ -150,7 +150,7 @@ def test_images_just_below_the_limit_take_no_more_than_3_gb(tmp_path):
     assert ended.grown < 3000
 
 
-def test_predict_goes_on_past_a_part_without_any_readable_image(ended, tmp_path, monkeypatch):
+def test_predict_continues_after_a_part_without_any_readable_image(ended, tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "_IMAGES_AT_ONCE", 2)
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"")

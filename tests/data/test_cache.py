@@ -1,4 +1,4 @@
-"""The mapped cache: same pixels, found by content, rebuilt when damaged."""
+"""The mapped cache: same pixels, identified by content, rebuilt when damaged."""
 
 import io
 import json

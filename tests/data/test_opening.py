@@ -1,4 +1,4 @@
-"""Only plain pictures of bearable size are opened, and large ones are decoded one after another."""
+"""Only common image formats of limited size are opened, and large images are decoded one at a time."""
 
 import multiprocessing
 import sys
@@ -16,7 +16,7 @@ LARGE, SMALL = Image.new("1", (5000, 4000)), Image.new("1", (50, 40))
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize(("width", "height"), [(9500, 9500), (MAX_PIXELS + 1, 1), (1, MAX_PIXELS + 1)])
-def test_more_pixels_than_are_borne_are_refused_by_the_header(width, height):
+def test_images_with_too_many_pixels_are_refused_by_their_header(width, height):
     with pytest.raises(ValueError, match=f"of {width} x {height} pixels, over 89 million in all"):
         open_image(BytesIO(png(width, height)))
     assert open_image(BytesIO(png(9459, 9459))).size == (9459, 9459)

@@ -1,4 +1,4 @@
-"""Streamed images give the very views a store gives, and bad files are found before training."""
+"""Streamed images give the same views as a store, and unreadable files are found before training."""
 
 import pickle
 

@@ -9,6 +9,7 @@ from typing import Any
 from PIL import Image
 
 from promptcal.data.decoding import open_image
+from promptcal.data.sources import ImageSource
 from promptcal.errors import DataError
 
 LABEL_COLUMN = "label"
@@ -23,7 +24,7 @@ def is_dataset(images: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class RowSource:
+class RowSource(ImageSource):
     """An `ImageSource` over the rows of a dataset whose image column is not decoded."""
 
     rows: Any
@@ -37,9 +38,6 @@ class RowSource:
         if image is None:
             raise ValueError("the row has no image")
         return image["bytes"] if image["bytes"] is not None else Path(image["path"]).read_bytes()
-
-    def path(self, index: int) -> None:
-        return None
 
 
 def row_source(dataset: Any) -> RowSource:

@@ -176,9 +176,8 @@ def _from_array(images: np.ndarray | torch.Tensor) -> ImageSet:
 def _from_dataset(dataset: Any) -> ImageSet:
     source, labels = huggingface.row_source(dataset), huggingface.row_labels(dataset)
     origin = f"the column {huggingface.LABEL_COLUMN} of the dataset"
-    return ImageSet(
-        numbered_names(len(dataset)), source, None, None if labels is None else SourceLabels(labels, origin)
-    )
+    own = None if labels is None else SourceLabels(labels, origin)
+    return ImageSet(numbered_names(len(dataset)), source, source_labels=own)
 
 
 def _relative_names(files: Sequence[Path], root: Path) -> list[str]:

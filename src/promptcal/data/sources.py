@@ -24,12 +24,12 @@ class ImageSource(Protocol):
         ...
 
     def path(self, index: int) -> Path | None:
-        """The image's file; None if the image is not a file of its own."""
-        ...
+        """The image's file; None if there is no separate file."""
+        return None
 
 
 @dataclass(frozen=True)
-class FileSource:
+class FileSource(ImageSource):
     files: Sequence[Path]
 
     def open(self, index: int) -> Image.Image:
@@ -43,7 +43,7 @@ class FileSource:
 
 
 @dataclass(frozen=True)
-class ArchiveSource:
+class ArchiveSource(ImageSource):
     """Encoded images inside one uncompressed file or byte array, located by (offset, size)."""
 
     archive: Path | np.ndarray
@@ -60,12 +60,9 @@ class ArchiveSource:
             file.seek(offset)
             return file.read(size)
 
-    def path(self, index: int) -> None:
-        return None
-
 
 @dataclass(frozen=True)
-class ArraySource:
+class ArraySource(ImageSource):
     """Decoded images, uint8 N x H x W x 3."""
 
     array: np.ndarray
@@ -76,12 +73,9 @@ class ArraySource:
     def content(self, index: int) -> bytes:
         return f"{self.array.shape[1:]}".encode() + self.array[index].tobytes()
 
-    def path(self, index: int) -> None:
-        return None
-
 
 @dataclass(frozen=True)
-class SubsetSource:
+class SubsetSource(ImageSource):
     source: ImageSource
     indices: Sequence[int]
 

@@ -16,8 +16,7 @@ from promptcal.data.benchmarks.registry import (
 from promptcal.data.benchmarks.spec import BenchmarkSpec, Layout
 
 if TYPE_CHECKING:
-    from promptcal.data.benchmarks.benchmark_data import BenchmarkData, load_benchmark
-    from promptcal.data.benchmarks.dataset_files import Split
+    from promptcal.data.benchmarks.benchmark_data import BenchmarkData, Split, load_benchmark
 
 __all__ = [
     "BENCHMARKS",
@@ -35,12 +34,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("BenchmarkData", "load_benchmark"):
+    if name in ("BenchmarkData", "Split", "load_benchmark"):
         from promptcal.data.benchmarks import benchmark_data
 
         return getattr(benchmark_data, name)
-    if name == "Split":
-        from promptcal.data.benchmarks.dataset_files import Split
-
-        return Split
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

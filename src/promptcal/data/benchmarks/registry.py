@@ -42,8 +42,7 @@ def get_benchmark(name: str) -> BenchmarkSpec:
     base = name.removesuffix(INDUCTIVE)
     if base not in BENCHMARKS:
         raise DataError(f"there is no benchmark {name!r}; choose one of {', '.join(benchmark_names())}")
-    inductive = base != name
-    spec = BENCHMARKS[base]
+    spec, inductive = BENCHMARKS[base], base != name
     if not isinstance(spec, BenchmarkSpec):
         raise DataError(f"the benchmark {base!r} is a {type(spec).__name__}; its package must give a BenchmarkSpec")
     if inductive and not spec.has_test:
