@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from promptcal.data.decoding import UnreadableImage, open_image
+from promptcal.errors import RunError
 from promptcal.run import Assignments
 from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel, damaged
@@ -115,7 +116,10 @@ def check_positions(images: np.ndarray, n_images: int, file: Path) -> None:
 
 @lru_cache(maxsize=8)
 def _open_sheet(sheet: bytes) -> Image.Image:
-    return open_image(io.BytesIO(sheet)).convert("RGB")
+    try:
+        return open_image(io.BytesIO(sheet)).convert("RGB")
+    except Exception as error:  # PIL raises many kinds of errors on damaged files
+        raise RunError(f"a sheet of thumbnails is damaged ({error}); fit again with --overwrite") from error
 
 
 def select_images(assignments: Assignments, limit: int = MAX_IMAGES) -> np.ndarray:
