@@ -106,7 +106,7 @@ def test_cropped_views_are_those_of_a_cpu_and_wait_for_nothing(resize):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     difference = (found.cpu() - host.cropped(index, draws)).abs()
-    assert difference.max() <= 1  # rounded where they are enlarged
+    assert difference.max() <= 2  # rounded twice where they are enlarged
     assert (difference == 0).float().mean() > 0.99
 
 

@@ -7,13 +7,12 @@ from promptcal.config import Config, Section
 from promptcal.methods.assignment import ClassifierAssignment
 from promptcal.methods.base import OneStageMethod
 from promptcal.methods.parametric import labelled_cross_entropy, mean_entropy
-from promptcal.models import ClassifierNetwork, CosineClassifier
+from promptcal.models import CosineNetwork
 from promptcal.training.stage import PlainStage, StepResult
 
 
 class FixMatchSettings(Section):
     threshold: float = 0.7  # confidence from which a prediction is a target
-    temperature: float = 0.1
     entropy_weight: float = 2.0
 
 
@@ -21,41 +20,27 @@ class FixMatchConfig(Config):
     fixmatch: FixMatchSettings = FixMatchSettings()
 
 
-class FixMatchNetwork(ClassifierNetwork):
-    def __init__(self, vit, config):
-        super().__init__(vit)
-        self.classifier, self.temperature = CosineClassifier(vit.dim, config.n_classes), config.fixmatch.temperature
-
-    def classify(self, features):
-        return self.classifier(features) / self.temperature
-
-
 class FixMatchStage(PlainStage):
-    def __init__(self, name, network, settings):
-        self.name, self.network, self.settings = name, network, settings
-
     def step(self, batch, epochs_done):
-        logits = self.network.classify(self.network.embeddings(batch.views).cls)
+        logits, settings = self.network(batch.views), self.config.fixmatch
         probabilities = logits.softmax(dim=1)
         confidence, target = probabilities.detach().roll(len(logits) // 2, dims=0).max(dim=1)  # of the other view
-        pseudo = (F.cross_entropy(logits, target, reduction="none") * (confidence >= self.settings.threshold)).mean()
+        pseudo = (F.cross_entropy(logits, target, reduction="none") * (confidence >= settings.threshold)).mean()
         loss = labelled_cross_entropy(logits, batch.labels) + pseudo
-        return StepResult(
-            loss - self.settings.entropy_weight * mean_entropy(probabilities), {"pseudo": pseudo.detach()}
-        )
+        return StepResult(loss - settings.entropy_weight * mean_entropy(probabilities), {"pseudo": pseudo.detach()})
 
 
 class FixMatch(OneStageMethod):
     name, title, config_class = "fixmatch", "FixMatch", FixMatchConfig
-    presets = {"": {"model": {"prompts": 0}}, "quick": {"optim": {"lr": 0.01}}}
+    presets = {"": {"model": {"prompts": 0}}, "quick": {"optim": {"lr": 0.01}}}  # noqa: RUF012
 
     def build_network(self, vit, n_known):
-        return FixMatchNetwork(vit, self.config)
+        return CosineNetwork(vit, self.config.n_classes, temperature=0.1)
 
     def stage(self, name, network, context):
-        return FixMatchStage(name, network, self.config.fixmatch)
+        return FixMatchStage(name, network, self.config)
 
-    def augment(self, views, generator):  # brightness, for each view
+    def augment(self, views, generator):  # random brightness
         return views + 0.2 * torch.randn(len(views), 1, 1, 1, generator=generator, device=views.device)
 
     def assignment(self, network):

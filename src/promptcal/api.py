@@ -26,10 +26,10 @@ from promptcal.pipeline.fit import run_fit
 from promptcal.pipeline.inputs import settings_layers
 from promptcal.pipeline.problem import Problem
 from promptcal.pipeline.request import BenchmarkRequest, FitRequest
-from promptcal.report.build import Report, ReportInputs
-from promptcal.report.build import make_report as write_report
+from promptcal.report.build import Report, write_report
 from promptcal.report.class_count_curves import write_class_count
 from promptcal.report.figures import write_figure
+from promptcal.report.report_inputs import ReportInputs
 from promptcal.run.assignments import Assignments
 from promptcal.run.inference import Run
 from promptcal.run.results import Evaluation, Scores
@@ -261,7 +261,7 @@ def make_figure(*, name: str, run: PathOrText | Run, output: PathOrText | None =
         progress: Show progress.
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
-    inputs = ReportInputs.of(loaded, Console(stderr=True, quiet=not progress))
+    inputs = ReportInputs.load(loaded, Console(stderr=True, quiet=not progress))
     return write_figure(name, inputs, None if output is None else Path(output))
 
 

@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-
 from promptcal.cli.main import main as cli
 
 
@@ -111,7 +110,7 @@ def test_class_folders_are_labels_and_said_to_be(check, folder):
     ("arguments", "named"),
     [
         (["nowhere"], "nowhere does not exist"),
-        (["my photos/*.gif"], "fits no images"),
+        (["my photos/*.gif"], "matches no images"),
         (["my photos", "--labels", "ghost.csv"], "ghost.png, but no such image"),
         (["my photos", "--json", "nowhere/report.json"], "make it first"),
     ],

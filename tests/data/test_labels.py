@@ -163,8 +163,8 @@ def test_sequences_and_mappings_name_classes(labels, expected):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([1, 2, 3], "3 labels for 4 images; give one per image"),
-        (np.zeros(5), "5 labels for 4 images"),
+        ([1, 2, 3], "3 labels do not fit 4 images; give one per image"),
+        (np.zeros(5), "5 labels do not fit 4 images"),
         (np.zeros((4, 2)), "a flat sequence"),
         (torch.zeros(4, 1), "a flat sequence"),
         (np.array(3), "a flat sequence"),

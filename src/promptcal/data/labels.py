@@ -51,7 +51,7 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
         )
     labels = list(labels)
     if len(labels) != len(images):
-        raise LabelError(f"{len(labels)} labels for {len(images)} images; give one per image, -1 = unlabelled")
+        raise LabelError(f"{len(labels)} labels do not fit {len(images)} images; give one per image, -1 = unlabelled")
     return _without_removals([class_name(label) for label in labels])
 
 

@@ -55,9 +55,27 @@ class CosineClassifier(nn.Module):
         return F.normalize(features.float(), dim=1) @ F.normalize(self.prototypes.float(), dim=1).T
 
     @torch.no_grad()
-    def initialize_from(self, centres: Tensor) -> None:
+    def initialize_from(self, centroids: Tensor) -> None:
         """Set the prototypes to the centroids of existing clusters."""
-        self.prototypes.copy_(centres)
+        self.prototypes.copy_(centroids)
+
+
+class CosineNetwork(ClassifierNetwork):
+    """A ViT with a cosine classifier on the class token; the logits are cosines / ``temperature``."""
+
+    category_parameters = ("classifier.prototypes",)
+
+    def __init__(self, vit: PromptedViT, categories: int, temperature: float) -> None:
+        super().__init__(vit)
+        self.temperature = temperature
+        self.classifier = CosineClassifier(vit.dim, categories)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of the two views of a batch."""
+        return self.classify(self.embeddings(images).cls)
+
+    def classify(self, features: Tensor) -> Tensor:
+        return self.classifier(features) / self.temperature
 
 
 class ParametricNetwork(ProjectionNetwork):

@@ -27,6 +27,7 @@ from promptcal.run.assignments import Assignments, as_text, read_csv_rows
 from promptcal.run.directory import RunDirectory
 from promptcal.run.records import read_records
 from promptcal.runtime import files
+from promptcal.runtime.arrays import read_array
 from promptcal.runtime.device import choose_device, choose_dtype
 from promptcal.runtime.json_model import damaged
 from promptcal.training.embedding import embed_images
@@ -113,6 +114,18 @@ class Run:
         except OSError as error:
             raise RunError(f"{file} cannot be read ({error}); fit again") from error
         return Assignments.read_csv(file, self.names, self.known)
+
+    def embeddings(self) -> np.ndarray:
+        """The embeddings of the fit's own images in the order of the assignments (float32)."""
+        file, n_images = self.directory.embeddings_file, len(self.assignments())
+        try:
+            self.directory.verify_checksum(file)
+            embeddings = read_array(file)
+        except (OSError, ValueError) as error:
+            raise RunError(f"{file} cannot be read ({error}); fit again") from error
+        if embeddings.ndim != 2 or len(embeddings) != n_images or embeddings.dtype.kind != "f":
+            raise RunError(f"{file} has the shape {embeddings.shape} for {n_images} images; fit again")
+        return np.array(embeddings, dtype=np.float32)
 
     def truth(self) -> list[str | None] | None:
         """The true class of each image in the order of the assignments, if the truth was given."""

@@ -1,4 +1,4 @@
-"""The ONNX file gives what predict gives, for any number of images."""
+"""The ONNX file computes what predict computes, for any number of images."""
 
 import builtins
 import json
@@ -10,19 +10,22 @@ import torch
 from promptcal.api import export, fit
 from promptcal.data import embedded_set
 from promptcal.errors import RunError
-from promptcal.exporters.onnx_file import pixels_of
+from promptcal.exporters.onnx_model import preprocess
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
-@pytest.fixture(scope="module", params=["promptcal", "uno"])
-def exported(request, small_set, quick_settings, tmp_path_factory):
-    """A network that is clustered with prompts and one with a classifier of its own, both trained a little."""
-    folder = tmp_path_factory.mktemp(request.param)
+@pytest.fixture(
+    scope="module", params=[("promptcal", "warmup.epochs=1", "affinity.epochs=0"), ("uno", "optim.epochs=1")]
+)
+def exported(request, small_set, common_settings, tmp_path_factory):
+    """A network with prompts that is clustered, and one with a classifier; both are trained a little."""
+    method, *epochs = request.param
+    folder = tmp_path_factory.mktemp(method)
     images, _, labels = small_set
     run = fit(
-        images=images, labels=labels, n_classes=4, method=request.param, output=folder / "run", progress=False,
-        overrides=[*quick_settings, "warmup.epochs=1", "affinity.epochs=0", "tensorboard=false"],
+        images=images, labels=labels, n_classes=4, method=method, output=folder / "run", progress=False,
+        overrides=[*common_settings, *epochs, "tensorboard=false"],
     )  # fmt: skip
     path = export(run=run, to="onnx", output=folder / "net.onnx", progress=False)
     return run, path, onnxruntime.InferenceSession(path)
@@ -32,7 +35,7 @@ def exported(request, small_set, quick_settings, tmp_path_factory):
 def test_it_agrees_with_predict_for_any_number_of_images(exported, n):
     run, _, session = exported
     images = embedded_set("test").images[-n:]
-    values = session.run(None, {"pixels": pixels_of(run, images)})
+    values = session.run(None, {"pixels": preprocess(run, images)})
     outputs = dict(zip([o.name for o in session.get_outputs()], values, strict=True))
     found = run.predict(images, progress=False)
     assert np.abs(outputs["embedding"] - run.embed(images, progress=False)[1].numpy()).max() < 1e-4
@@ -45,31 +48,34 @@ def test_it_agrees_with_predict_for_any_number_of_images(exported, n):
     assert np.allclose(again, outputs["probabilities"], atol=1e-5)
 
 
-def test_what_is_fed_is_the_centre_of_the_resized_image(exported):
+def test_the_input_is_the_centre_of_the_resized_image(exported):
     """Square images of the stored size: the plain centre crop, pixel for pixel."""
     run, _, _ = exported
-    side, resize = run.network.vit.preprocessing.image_size, run.info["resize"]
+    side, resize = run.network.vit.preprocessing.image_size, run.info.resize
     image = np.random.default_rng(0).integers(0, 256, (1, resize, resize, 3), dtype=np.uint8)
     start = round((resize - side) / 2)
     crop = image[0, start : start + side, start : start + side].transpose(2, 0, 1)
-    assert np.array_equal(pixels_of(run, image)[0], crop.astype(np.float32))
+    assert np.array_equal(preprocess(run, image)[0], crop.astype(np.float32))
 
 
-def test_the_file_beside_it_says_how_to_use_it(exported):
+def test_the_description_says_how_to_use_the_file(exported):
     run, path, session = exported
-    told = json.loads(path.with_suffix(".json").read_text())
-    assert told["input"]["shape"][1:] == session.get_inputs()[0].shape[1:] == [3, 16, 16]
+    description = json.loads(path.with_suffix(".json").read_text())
+    assert description["input"]["shape"][1:] == session.get_inputs()[0].shape[1:] == [3, 16, 16]
     assert session.get_inputs()[0].type == "tensor(float)"
-    assert list(told["outputs"]) == [o.name for o in session.get_outputs()]
-    assert told["categories"] == run.names
-    assert (told["temperature"], told["threshold"]) == (run.calibration.temperature, run.calibration.threshold)
-    assert 0 <= max(told["largest_difference_from_pytorch"].values()) < 1e-4
-    assert [p.name for p in path.parent.glob("net*")] in (["net.onnx", "net.json"], ["net.json", "net.onnx"])
+    assert list(description["outputs"]) == [o.name for o in session.get_outputs()]
+    assert description["categories"] == run.names
+    assert (description["temperature"], description["threshold"]) == (
+        run.calibration.temperature,
+        run.calibration.threshold,
+    )
+    assert 0 <= max(description["largest_difference_from_pytorch"].values()) < 1e-4
+    assert {p.name for p in path.parent.glob("net*")} == {"net.onnx", "net.json"}
 
 
 def test_a_missing_package_and_an_existing_file_are_one_sentence(from_array, tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text("precious")
-    with pytest.raises(RunError, match="a.json, which describes the ONNX file, exists already"):
+    with pytest.raises(RunError, match="the description .*a.json exists already"):
         export(run=from_array, to="onnx", output=tmp_path / "a.onnx")
     plain = builtins.__import__
 

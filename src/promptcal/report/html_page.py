@@ -1,4 +1,4 @@
-"""The page: one HTML file with style, script, data and pictures inside, which may load nothing from anywhere."""
+"""The page: one HTML file with style, script, data and pictures inside, which may load nothing else."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ _STYLE = "report.css"
 
 
 def render(data: dict[str, Any], sheets: Sequence[bytes], attention_sheet: bytes | None = None) -> str:
-    """Text that people wrote is only in the data, and the script shows it as text."""
+    """Text from users is only in the data; the script shows it as text, never as HTML."""
     style = _asset(_STYLE)
     script = '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in _SCRIPTS) + "\n})();\n"
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(_asset("report.html.j2"))
@@ -31,7 +31,7 @@ def render(data: dict[str, Any], sheets: Sequence[bytes], attention_sheet: bytes
 
 
 def content_policy(style: str, script: str) -> str:
-    """This very style and script run, pictures come from the page itself, and nothing else is allowed."""
+    """Only this style and this script are allowed, and images from the page itself."""
     return (
         f"default-src 'none'; img-src blob: data:; style-src {_digest(style)}; script-src {_digest(script)}; "
         "base-uri 'none'; form-action 'none'"
@@ -43,7 +43,7 @@ def _digest(text: str) -> str:
 
 
 def script_json(value: Any) -> str:
-    """JSON that cannot end the script element it lies in, nor a line of it."""
+    """JSON that cannot end the script element around it, nor a line in it."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

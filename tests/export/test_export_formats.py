@@ -1,9 +1,11 @@
-"""Each form is read back with what reads it in practice, and equals the assignments."""
+"""Each format is read back by the program it is for, and equals the assignments."""
 
 import csv
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +13,10 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from promptcal import exporters
 from promptcal.api import export, fit
 from promptcal.data import ImageSet
 from promptcal.errors import DataError, RunError
-from promptcal.run.inference import Run
 
 
 def digests(folder):
@@ -26,13 +28,13 @@ def rows_of(run):
         return list(csv.DictReader(file))
 
 
-def test_assignments_have_the_second_choice_after_the_columns_there_were(awkward):
+def test_assignments_have_the_second_choice_in_the_last_columns(awkward):
     rows, features = rows_of(awkward.run), np.load(awkward.run.directory.embeddings_file)
     assert list(rows[0]) == [
         "path", "cluster", "name", "kind", "confidence", "labelled", "second", "second_confidence",
     ]  # fmt: skip
-    centres = awkward.run.centres.numpy()
-    cosines = features @ (centres / np.linalg.norm(centres, axis=1, keepdims=True)).T
+    centroids = awkward.run.centroids.numpy()
+    cosines = features @ (centroids / np.linalg.norm(centroids, axis=1, keepdims=True)).T
     temperature = awkward.run.calibration.temperature
     for row, own in zip(rows, cosines, strict=True):
         shares = np.exp(own / temperature) / np.exp(own / temperature).sum()
@@ -40,6 +42,21 @@ def test_assignments_have_the_second_choice_after_the_columns_there_were(awkward
         assert row["second"] == awkward.run.names[others[0]]
         assert float(row["second_confidence"]) == pytest.approx(shares[others[0]], abs=1e-3)
         assert float(row["confidence"]) == pytest.approx(shares[int(row["cluster"])], abs=1e-3)
+
+
+def test_names_for_help_need_no_heavy_import():
+    """In a fresh process, with the package's own __init__ left out: only `promptcal.report` and `.exporters` count."""
+    code = f"""
+import sys, types
+package = types.ModuleType("promptcal")
+package.__path__ = [{str(Path(exporters.__file__).parents[1])!r}]
+sys.modules["promptcal"] = package
+from promptcal.exporters import FORMATS
+from promptcal.report import FIGURE_NAMES
+assert "folders" in FORMATS and "tsne" in FIGURE_NAMES
+print(*{{"torch", "numpy", "scipy", "sklearn", "matplotlib"}} & set(sys.modules))
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 
 
 def test_parquet_is_the_same_table(awkward):
@@ -51,43 +68,21 @@ def test_parquet_is_the_same_table(awkward):
     assert np.allclose(table["second_confidence"], [float(r["second_confidence"]) for r in rows], atol=1e-4)
 
 
-def test_an_older_run_without_the_new_columns_is_read(awkward, tmp_path):
-    rows = rows_of(awkward.run)
-    older = tmp_path / "older"
-    older.mkdir()
-    info = json.loads((awkward.run.path / "run.json").read_text())
-    for key in ("folder", "sha256"):
-        info.pop(key)
-    (older / "run.json").write_text(json.dumps(info))
-    (older / "config.yaml").write_text((awkward.run.path / "config.yaml").read_text())
-    columns = ["path", "cluster", "name", "kind", "confidence", "labelled"]
-    with (older / "assignments.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([columns, *([row[c] for c in columns] for row in rows)])
-    found = Run(older).assignments()
-    assert found.clusters.tolist() == [int(r["cluster"]) for r in rows]
-    assert set(found.second.tolist()) == {-1}
-    export(run=older, to="folders", output=tmp_path / "sorted", progress=False)
-    assert len(list((tmp_path / "sorted").rglob("*.png"))) == 48
-    export(run=older, to="csv", output=tmp_path / "table.csv")
-    with (tmp_path / "table.csv").open(newline="", encoding="utf-8") as file:
-        assert {r["second"] for r in csv.DictReader(file)} == {""}
-
-
 @pytest.mark.parametrize("copy", [False, True])
 def test_folders_hold_every_image_in_its_category(awkward, tmp_path, copy):
     before = digests(awkward.images)
     output = tmp_path / "sorted"
     export(run=awkward.run, to="folders", output=output, copy=copy, progress=False)
-    told = {c["folder"]: c["name"] for c in json.loads((output / "categories.json").read_text())}
-    assert list(told.values()) == awkward.run.names == ["..", "a/b", "new-1", "new-2"]
-    assert {p.name for p in output.iterdir()} == {*told, "categories.json"}
+    names = {c["folder"]: c["name"] for c in json.loads((output / "categories.json").read_text())}
+    assert list(names.values()) == awkward.run.names == ["..", "a/b", "new-1", "new-2"]
+    assert {p.name for p in output.iterdir()} == {*names, "categories.json"}
     content = {
         hashlib.sha256((awkward.images / r["path"]).read_bytes()).hexdigest(): r["name"] for r in rows_of(awkward.run)
     }
     found = {}
     for file in output.glob("*/*"):
         assert file.is_symlink() != copy
-        found[hashlib.sha256(file.read_bytes()).hexdigest()] = told[file.parent.name]
+        found[hashlib.sha256(file.read_bytes()).hexdigest()] = names[file.parent.name]
     assert found == content
     assert digests(awkward.images) == before
     assert len(ImageSet.of(output)) == 48  # and promptcal itself reads the folder
@@ -110,11 +105,11 @@ def test_hugging_face_reads_its_folder_back(awkward, tmp_path, monkeypatch):
 
 def test_fiftyone_layout_names_each_file_by_its_stem(awkward, tmp_path):
     export(run=awkward.run, to="fiftyone-json", output=tmp_path / "fo", progress=False)
-    told = json.loads((tmp_path / "fo" / "labels.json").read_text())
+    dataset = json.loads((tmp_path / "fo" / "labels.json").read_text())
     by_stem = {os.path.splitext(p.name)[0]: p for p in (tmp_path / "fo" / "data").iterdir()}
-    assert set(by_stem) == set(told["labels"])
+    assert set(by_stem) == set(dataset["labels"])
     rows = {(awkward.images / r["path"]).resolve(): r["name"] for r in rows_of(awkward.run)}
-    assert {p.resolve(): told["classes"][told["labels"][stem]] for stem, p in by_stem.items()} == rows
+    assert {p.resolve(): dataset["classes"][dataset["labels"][stem]] for stem, p in by_stem.items()} == rows
 
 
 def test_coco_annotates_whole_images(awkward, tmp_path):
@@ -144,34 +139,34 @@ def test_embeddings_and_table_as_parquet(from_array, tmp_path):
     assert parquet.read_table(tmp_path / "t.parquet").column("path").to_pylist() == table["path"]
 
 
-@pytest.mark.parametrize("form", ["folders", "huggingface", "fiftyone-json", "coco"])
-def test_images_from_an_array_have_no_files_to_export(form, from_array, tmp_path):
-    with pytest.raises(DataError, match="did not come from files"):
-        export(run=from_array, to=form, output=tmp_path / "out")
+@pytest.mark.parametrize("to", ["folders", "huggingface", "fiftyone-json", "coco"])
+def test_images_from_an_array_have_no_files_to_export(to, from_array, tmp_path):
+    with pytest.raises(DataError, match="are not files"):
+        export(run=from_array, to=to, output=tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_files_listed_relative_to_where_the_fit_ran_are_found(awkward, quick_settings, tmp_path, monkeypatch):
+def test_files_listed_relative_to_where_the_fit_ran_are_found(awkward, common_settings, tmp_path, monkeypatch):
     monkeypatch.chdir(awkward.images)
     run = fit(
         images=awkward.names, labels=awkward.labels, n_classes=4, method="kmeans", output=tmp_path / "run",
-        overrides=quick_settings, progress=False,
+        overrides=common_settings, progress=False,
     )  # fmt: skip
     monkeypatch.chdir("/")
     assert run.image_files() == [awkward.images / n for n in awkward.names]
 
 
-@pytest.mark.parametrize("form", ["folders", "csv"])
-def test_nothing_is_overwritten(form, awkward, tmp_path):
+@pytest.mark.parametrize("to", ["folders", "csv"])
+def test_nothing_is_overwritten(to, awkward, tmp_path):
     output = tmp_path / "mine"
-    if form == "folders":
+    if to == "folders":
         output.mkdir()
         (output / "precious.txt").write_text("precious")
     else:
         output.write_text("precious")
     before = digests(tmp_path)
     with pytest.raises(RunError, match="not empty|exists already"):
-        export(run=awkward.run, to=form, output=output)
+        export(run=awkward.run, to=to, output=output)
     assert digests(tmp_path) == before
 
 
@@ -179,7 +174,7 @@ def test_an_empty_folder_may_be_filled_and_the_image_folder_may_not(awkward, tmp
     (tmp_path / "empty").mkdir()
     export(run=awkward.run, to="folders", output=tmp_path / "empty", progress=False)
     assert (tmp_path / "empty" / "categories.json").exists()
-    with pytest.raises(RunError, match="lies in the image folder"):
+    with pytest.raises(RunError, match="is inside the image folder"):
         export(run=awkward.run, to="folders", output=awkward.images / "sorted")
 
 
@@ -188,7 +183,7 @@ def test_an_image_that_is_gone_leaves_no_half_export(awkward, tmp_path):
     content = gone.read_bytes()
     gone.unlink()
     try:
-        with pytest.raises(DataError, match=f"{gone.name} is no longer there"):
+        with pytest.raises(DataError, match=f"{gone.name} does not exist any more"):
             export(run=awkward.run, to="folders", output=tmp_path / "sorted", progress=False)
     finally:
         gone.write_bytes(content)
@@ -198,9 +193,9 @@ def test_an_image_that_is_gone_leaves_no_half_export(awkward, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--to", "excel"], "there is no form 'excel' to export to; choose one of folders, csv"),
+        (["--to", "excel"], "there is no export format 'excel'; choose one of folders, csv"),
         (["--to", "csv", "--copy"], "--copy copies images"),
-        (["--to", "csv", "--output", "nowhere/x.csv"], "does not exist; make it first"),
+        (["--to", "csv", "--output", "nowhere/x.csv"], "does not exist; create it first"),
     ],
 )
 def test_bad_requests_are_one_sentence(promptcal, awkward, tmp_path, arguments, named):
