@@ -51,13 +51,13 @@ def grid(summary: Summary, section: Section) -> list[list[str]]:
     parts = summary.table.parts
     rows = []
     for c in section.cells:
-        figures = [_measured(part, c.shown.get(part)) for part in parts]
+        values = [_measured(part, c.shown.get(part)) for part in parts]
         if not c.shown:
-            figures = [c.status, *("" for _ in parts[1:])]
+            values = [c.status, *("" for _ in parts[1:])]
         comparison = [_joined([_published(c, part) for part in parts])]
         if summary.scale == "full":
             comparison.append(_joined([_difference(c, part) for part in parts]))
-        rows.append([c.cell.row.label, *figures, *comparison, _seeds(c), _seconds(c)])
+        rows.append([c.cell.row.label, *values, *comparison, _seeds(c), _seconds(c)])
     return rows
 
 
@@ -160,8 +160,8 @@ def show(summary: Summary, console: Console) -> None:
         for head in () if narrow else ("seeds", "s per run"):
             view.add_column(head, justify="right")
         for c in section.cells:
-            figures = [_stacked(c, part, "\n± " if narrow else " ± ") for part in parts]
-            view.add_row(escape(c.cell.row.label), *figures, *(() if narrow else (_seeds(c), _seconds(c))))
+            values = [_stacked(c, part, "\n± " if narrow else " ± ") for part in parts]
+            view.add_row(escape(c.cell.row.label), *values, *(() if narrow else (_seeds(c), _seconds(c))))
         console.print(view)
         below = "paper, and the difference to it" if summary.scale == "full" else section.paper
         console.print(f"below each value: {below}", style="dim", highlight=False)
