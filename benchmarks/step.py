@@ -92,7 +92,7 @@ def stepper(stage: Any, data: TrainingData, config: Config) -> Callable[[], None
 
     def step() -> None:
         loop.step(next(endless), 10.0)
-        AsyncScalars(loop.position.means()).is_there()  # the progress bar's, which asks more rarely
+        AsyncScalars(loop.position.means()).is_ready()  # the progress bar's, which asks more rarely
 
     return step
 

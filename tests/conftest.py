@@ -14,6 +14,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the hub's client is impor
 
 from promptcal import cli
 from promptcal.data import embedded_set
+from promptcal.methods import METHODS
+from promptcal.methods.base import build_network, build_vit
 from promptcal.training.loop import Loop
 
 # The included backbone and images, reduced so that a whole fit takes seconds.
@@ -79,6 +81,17 @@ def small_folder(tmp_path_factory, small_set):
             lines.append(f"{i:03d}.png,class {labels[i]}")
     (root / "labels.csv").write_text("\n".join(lines))
     return root
+
+
+@pytest.fixture(scope="session")
+def pretrained_network():
+    """``pretrained_network(config)``: the network that a fit with two known classes starts from."""
+
+    def build(config):
+        method = METHODS[config.method](config)
+        return build_network(method, build_vit(method, pretrained=True), n_known=2)
+
+    return build
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Methods that carry more than weights from step to step go on exactly where they were stopped."""
+"""Methods with state besides their weights are resumed exactly."""
 
 import pytest
 
@@ -9,17 +9,17 @@ from promptcal.errors import Interrupted
 @pytest.mark.parametrize(
     ("method", "stop_at"),
     [
-        ("orca", 4),  # in the second epoch, whose margin comes from the first
-        ("uno", 2),  # in the first, with losses by head
+        ("orca", 4),  # in the second epoch, whose margin comes from the first one
+        ("uno", 2),  # in the first epoch, with losses by head
     ],
 )
 def test_stopped_and_resumed_equals_uninterrupted(
-    interrupted_at, outcome, tmp_path, small_set, quick_settings, method, stop_at
+    interrupted_at, outcome, tmp_path, small_set, common_settings, method, stop_at
 ):
     images, _, labels = small_set
     arguments = {
         "images": images, "labels": labels, "n_classes": 4, "method": method, "progress": False,
-        "overrides": (*quick_settings, f"{method}.epochs=2", "tensorboard=no"),
+        "overrides": (*common_settings, "tensorboard=no"),
     }  # fmt: skip
     fit(**arguments, output=tmp_path / "whole")
     done = interrupted_at(stop_at)

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from promptcal.config.schema import LossConfig, SimGCDConfig
+from promptcal.config.schema import LossConfig
 from promptcal.methods.losses import semi_supervised_terms
-from promptcal.methods.parametric import self_distillation, teacher_temperature
+from promptcal.methods.parametric import ParametricSettings, self_distillation, teacher_temperature
 
 LABELS = [0, -1, 1, 0, -1]
 
 
 def test_the_teacher_sharpens_over_thirty_epochs():
-    settings = SimGCDConfig()
+    settings = ParametricSettings()
     published = np.concatenate([np.linspace(0.07, 0.04, 30), np.full(170, 0.04)])
     assert [teacher_temperature(settings, e) for e in range(200)] == pytest.approx(published.tolist())
     for short in (0, 1):
-        assert teacher_temperature(SimGCDConfig(teacher_epochs=short), 1) == 0.04
+        assert teacher_temperature(ParametricSettings(teacher_epochs=short), 1) == 0.04
 
 
 def softmax(values, temperature):

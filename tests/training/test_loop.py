@@ -1,7 +1,8 @@
-"""The loop: which epoch it keeps, what the next stage starts from, what it records, when it gives up."""
+"""The loop: which epoch it keeps, how it optimises, what it records, when it stops."""
 
 import json
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +12,12 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from promptcal.api import fit
-from promptcal.config.schema import load_config
 from promptcal.data import BalancedSampler, ImageSet, View
 from promptcal.data.store import decode
 from promptcal.errors import Interrupted, TrainingError
+from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.warmup import WarmupStage
-from promptcal.run.inference import build_network
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Recorder
@@ -25,39 +25,36 @@ from promptcal.training.validation import ValidationResult
 
 
 @pytest.fixture
-def scene(small_set, quick_settings):
+def scene(small_set, quick_settings, pretrained_network):
     images, _, labels = small_set
     config = load_config(overrides=(*quick_settings, "model.image_size=8"), values={"n_classes": 4})
-    network = build_network(config, 2, pretrained=True)
+    network = pretrained_network(config)
     store, _, _ = decode(ImageSet.of(images), 12)
     view = View(store, *network.vit.preprocessing)
     data = TrainingData(view, torch.from_numpy(labels), BalancedSampler(torch.from_numpy(labels >= 0), 16))
     return config, network, data
 
 
-def run_loop(scene, folder, look=None, validate_every=1, epochs=3):
-    config, network, data = scene
-    loop = Loop(
-        WarmupStage(network, config.loss),
-        data,
+def a_loop(scene, folder, epochs=3, data=None, **options):
+    config, network, given = scene
+    return Loop(
+        WarmupStage("warmup", network, config.loss),
+        data or given,
         epochs=epochs,
         optim=config.optim,
         seed=0,
-        look=look,
-        validate_every=validate_every,
         checkpoints=Checkpoints(folder),
         recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
+        **options,
     )
-    loop.run()
-    return loop
 
 
 @pytest.mark.parametrize(
     ("scores", "every", "kept"),
     [
         ([0.1, 0.9, 0.3], 1, 2),
-        ([0.5, 0.5, 0.3], 1, 2),  # of equals the later
-        ([0.4, 0.2], 2, 2),  # looks after epochs 2 and 3 only
+        ([0.5, 0.5, 0.3], 1, 2),  # the later of two equal ones
+        ([0.4, 0.2], 2, 2),  # validated after epochs 2 and 3 only
         ([float("nan")] * 3, 1, 3),
     ],
 )
@@ -65,11 +62,12 @@ def test_the_best_epoch_is_kept(scene, tmp_path, scores, every, kept):
     network = scene[1]
     seen = []
 
-    def look():
+    def validate():
         seen.append({n: p.detach().clone() for n, p in network.trained_parameters().items()})
         return ValidationResult(scores[len(seen) - 1], 0.0, 0.0)
 
-    loop = run_loop(scene, tmp_path, look, every)
+    loop = a_loop(scene, tmp_path, validate=validate, validate_every=every)
+    loop.run()
     assert len(seen) == len(scores)
     assert loop.position.best_epoch == kept
     saved = load_file(Checkpoints(tmp_path).best("warmup"))
@@ -77,8 +75,9 @@ def test_the_best_epoch_is_kept(scene, tmp_path, scores, every, kept):
     assert all(torch.equal(saved[name], value) for name, value in expected.items())
 
 
-def test_without_looks_the_last_epoch_is_kept(scene, tmp_path):
-    loop = run_loop(scene, tmp_path)
+def test_without_validation_the_last_epoch_is_kept(scene, tmp_path):
+    loop = a_loop(scene, tmp_path)
+    loop.run()
     assert loop.position.best_epoch == 3
     saved = load_file(Checkpoints(tmp_path).best("warmup"))
     assert all(torch.equal(saved[n], p) for n, p in scene[1].trained_parameters().items())
@@ -89,9 +88,63 @@ def test_batches_hold_two_views_of_each_image(scene):
     (batch,) = data.batches(torch.tensor([[3, 40, 3]]), [1])
     assert batch.indices.tolist() == [3, 40, 3, 3, 40, 3]
     assert torch.equal(batch.labels, data.labels[batch.indices])
-    assert not torch.equal(batch.views[0], batch.views[3])  # the same image, cropped apart
+    assert not torch.equal(batch.views[0], batch.views[3])  # another crop of the same image
     expected = data.view.random(batch.indices, torch.Generator().manual_seed(1))
     assert torch.equal(batch.views, expected)
+
+
+def test_a_parameter_group_has_its_own_learning_rate_and_weight_decay(scene, tmp_path):
+    """Two steps of SGD with momentum, computed parameter by parameter."""
+    config, network, data = scene
+    parameters = network.trained_parameters()
+    prompts = [parameters.pop("vit.prompts")]
+    groups = [
+        {"params": list(parameters.values()), "weight_decay": 0.0},
+        {"params": prompts, "lr_scale": 0.1, "weight_decay": 0.3},
+    ]
+    loop = a_loop(scene, tmp_path, epochs=2, parameter_groups=groups)
+    settings = config.optim
+    scale_and_decay = {id(p): (g.get("lr_scale", 1.0), g["weight_decay"]) for g in groups for p in g["params"]}
+    expected = {id(p): (p.detach().clone(), 0.0) for p in loop.parameters.values()}
+    original, epochs = loop.optimiser.step, []
+
+    def step():
+        lr = [settings.lr, (settings.lr + settings.min_lr) / 2][len(epochs) // 3]
+        epochs.append(lr)
+        for parameter in loop.parameters.values():
+            scale, decay = scale_and_decay[id(parameter)]
+            value, momentum = expected[id(parameter)]
+            if parameter.grad is not None:
+                momentum = settings.momentum * momentum + parameter.grad + decay * value
+                expected[id(parameter)] = (value - lr * scale * momentum, momentum)
+        original()
+
+    loop.optimiser.step = step
+    loop.run()
+    assert len(epochs) == 6
+    for parameter in loop.parameters.values():
+        torch.testing.assert_close(parameter.detach(), expected[id(parameter)][0], rtol=1e-4, atol=1e-6)
+
+
+def test_augment_changes_the_views_and_not_the_draws_of_the_stage(scene):
+    _, _, data = scene
+
+    def add_noise(views, generator):
+        return views + torch.rand(views.shape, generator=generator)
+
+    noisy = replace(data, augment=add_noise)
+    order, seeds = torch.tensor([[3, 40], [7, 8]]), [1, 2]
+    plain, changed, again = (list(d.batches(order, seeds)) for d in (data, noisy, noisy))
+    for before, after, repeated in zip(plain, changed, again, strict=True):
+        noise = after.views - before.views
+        assert ((noise >= -1e-6) & (noise <= 1)).all()
+        assert noise.std() > 0.2
+        assert torch.equal(after.views, repeated.views)
+        drawn = [torch.rand(4, generator=batch.generator) for batch in (before, after)]
+        assert torch.equal(*drawn)
+    assert not torch.equal(changed[0].views - plain[0].views, changed[1].views - plain[1].views)
+    (second,) = noisy.batches(order[1:], seeds[1:])  # as after a resume
+    assert torch.equal(second.views, changed[1].views)
 
 
 @pytest.mark.parametrize(("variant", "head_is_new"), [("official", True), ("paper", False)])
@@ -102,9 +155,9 @@ def test_affinity_learning_starts_from_the_kept_warm_up(
     starts = []
     original = AffinityStage.__init__
 
-    def watch(self, network, *args):
+    def watch(self, network, *args, **options):
         starts.append({n: p.detach().clone() for n, p in network.trained_parameters().items()})
-        original(self, network, *args)
+        original(self, network, *args, **options)
 
     monkeypatch.setattr(AffinityStage, "__init__", watch)
     settings = (*quick_settings, f"variant={variant}", "affinity.epochs=1", "optim.lr=0.05")
@@ -116,31 +169,19 @@ def test_affinity_learning_starts_from_the_kept_warm_up(
         assert is_new == (head_is_new and name.startswith("heads.prompt")) or constant_at_start
 
 
-def test_tensorboard_keeps_the_curves_of_both_stages(tmp_path, small_set, quick_settings):
+def test_tensorboard_has_the_curves_of_both_stages(tmp_path, small_set, quick_settings):
     images, _, labels = small_set
-    fit(images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=quick_settings, progress=False)
-    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    run = fit(
+        images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=quick_settings, progress=False
+    )
     for stage in ("warmup", "affinity"):
         events = EventAccumulator(str(tmp_path / "run" / "tensorboard" / stage)).Reload()
         curve = [e.value for e in events.Scalars("loss")]
-        assert curve == pytest.approx([r["loss"] for r in records if r["stage"] == stage])
-
-
-def a_loop(scene, folder, epochs=3):
-    config, network, data = scene
-    return Loop(
-        WarmupStage(network, config.loss),
-        data,
-        epochs=epochs,
-        optim=config.optim,
-        seed=0,
-        checkpoints=Checkpoints(folder),
-        recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
-    )
+        assert curve == pytest.approx([r["loss"] for r in run.records() if r["stage"] == stage])
 
 
 def spoilt_in(monkeypatch, step, spoil):
-    """Let ``spoil(loop)`` befall the n-th step, before it; gives the list of steps done."""
+    """Call ``spoil(loop)`` before the given step; returns the list of steps that began."""
     original, done = Loop.step, []
 
     def spoilt(self, *given):
@@ -162,7 +203,7 @@ def huge_rate(loop):
     loop.optimiser.param_groups[0]["lr"] = 1e38
 
 
-def a_weight_that_is_no_number(loop):
+def weight_nan(loop):
     with torch.no_grad():
         next(iter(loop.parameters.values())).view(-1)[0] = torch.nan
 
@@ -171,12 +212,12 @@ def a_weight_that_is_no_number(loop):
     ("spoil", "step", "what"),
     [
         (infinite_gradient, 4, "the gradient is no longer finite in warmup, epoch 2"),
-        (a_weight_that_is_no_number, 5, "the loss is no longer finite in warmup, epoch 2"),
+        (weight_nan, 5, "the loss is no longer finite in warmup, epoch 2"),
         (huge_rate, 6, "the weights are no longer finite in warmup, epoch 2"),  # after the last gradient of the epoch
     ],
 )
-def test_what_is_not_finite_stops_the_run_and_is_never_saved(monkeypatch, scene, tmp_path, spoil, step, what):
-    monkeypatch.setattr(Recorder, "_REFRESH_SECONDS", 0.0)  # look at every step, to tell what came first
+def test_values_that_are_not_finite_stop_the_run_and_are_never_saved(monkeypatch, scene, tmp_path, spoil, step, what):
+    monkeypatch.setattr(Recorder, "_REFRESH_SECONDS", 0.0)  # check every step
     spoilt_in(monkeypatch, step, spoil)
     with pytest.raises(TrainingError, match=f"{what}.*checkpoint after warmup, epoch 1 is kept.*lower optim.lr"):
         a_loop(scene, tmp_path).run()
@@ -187,7 +228,7 @@ def test_what_is_not_finite_stops_the_run_and_is_never_saved(monkeypatch, scene,
     assert not kept.best("warmup").exists()
 
 
-def test_it_stops_within_the_epoch_without_waiting_for_its_end(monkeypatch, scene, tmp_path):
+def test_the_loop_stops_before_the_end_of_the_epoch(monkeypatch, scene, tmp_path):
     monkeypatch.setattr(Recorder, "_REFRESH_SECONDS", 0.0)
     done = spoilt_in(monkeypatch, 1, infinite_gradient)
     with pytest.raises(TrainingError, match="by step 1; there is no checkpoint yet"):
@@ -215,11 +256,11 @@ def test_the_gradient_norm_is_recorded(scene, tmp_path):
     loop.step(batch, 0.0)
     squares = sum(float(p.grad.double().square().sum()) for p in loop.parameters.values() if p.grad is not None)
     assert float(loop.position.sums["gradient_norm"]) == pytest.approx(squares**0.5, rel=1e-5)
-    run_loop(scene, tmp_path, epochs=1)
+    a_loop(scene, tmp_path, epochs=1).run()
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["gradient_norm"] > 0
 
 
-def test_a_loss_that_is_no_number_stops_a_fit(tmp_path, small_set, quick_settings):
+def test_a_loss_of_nan_stops_a_fit(tmp_path, small_set, quick_settings):
     images, _, labels = small_set
     settings = (*quick_settings, "model.image_size=8", "optim.lr=1e30")
     with pytest.raises(TrainingError, match="lower optim.lr"):
@@ -227,8 +268,8 @@ def test_a_loss_that_is_no_number_stops_a_fit(tmp_path, small_set, quick_setting
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_the_callers_random_state_is_left_alone(interrupted_at, tmp_path, small_set, quick_settings):
-    """Also by a resumed run, which puts the states of its checkpoint in place."""
+def test_the_global_random_state_is_restored(interrupted_at, tmp_path, small_set, quick_settings):
+    """Also after a resumed run, which sets the states of its checkpoint."""
     images, _, labels = small_set
     settings = (*quick_settings, "model.image_size=8", "warmup.epochs=0", "affinity.epochs=2")
     given = {"images": images, "labels": labels, "n_classes": 4, "output": tmp_path / "run", "overrides": settings}

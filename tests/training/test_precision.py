@@ -5,26 +5,25 @@ Measured here: loss within 6e-4, cosine 0.9999 or better, in both stages, compil
 """
 
 import copy
-import json
 
 import numpy as np
 import pytest
 import torch
 
 from promptcal import fit
-from promptcal.config.schema import load_config
 from promptcal.data import ImageStore, View, embedded_set
+from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork, PromptedViT
-from promptcal.pipeline import fit as fitting
+from promptcal.pipeline import train
 from promptcal.training.embedding import embed
 from promptcal.training.recorder import AsyncScalars
 from promptcal.training.stage import Batch
 
 
-def embedded_network(depth):
-    """The embedded backbone's first blocks: real features, compiled in seconds."""
+def included_network(depth):
+    """The last blocks of the included backbone: real features, compiled in seconds."""
     torch.manual_seed(0)
     vit = PromptedViT("vit_tiny_patch4_32.promptcal")
     vit.backbone.blocks = vit.backbone.blocks[-depth:]
@@ -43,7 +42,7 @@ def a_batch(seed):
 
 def stage_of(name, network, config):
     if name == "warmup":
-        return WarmupStage(network, config.loss)
+        return WarmupStage("warmup", network, config.loss)
     stage = AffinityStage(network, config)
     for seed in range(1, 5):  # fill the memory
         with torch.no_grad():
@@ -63,7 +62,7 @@ def stage_of(name, network, config):
 )
 def test_a_bf16_step_agrees_with_the_float32_step(name, compiled):
     config = load_config(values={"n_classes": 10}, overrides=["affinity.memory=96", "affinity.k=5", "loss.beta=0.6"])
-    reference = stage_of(name, embedded_network(depth=1 if compiled else 3), config)
+    reference = stage_of(name, included_network(depth=1 if compiled else 3), config)
     other = copy.deepcopy(reference)
     other.network.vit.set_compute_dtype(torch.bfloat16)
     if compiled:
@@ -81,7 +80,7 @@ def test_a_bf16_step_agrees_with_the_float32_step(name, compiled):
 
 def test_a_compiled_network_embeds_a_last_batch_that_is_not_full(tmp_path):
     """Padded and cut again, so that no batch of another size is compiled: counted by the compiler's backend."""
-    network = embedded_network(depth=1)
+    network = included_network(depth=1)
     batches = set()
 
     def backend(graph, inputs):
@@ -98,15 +97,15 @@ def test_a_compiled_network_embeds_a_last_batch_that_is_not_full(tmp_path):
     assert batches == {32}
 
 
-def test_a_fit_leaves_nothing_compiled_to_the_next_one(tmp_path, monkeypatch, small_set, quick_settings):
-    """Whose recorded kernels would stay in GPU memory: so the next one compiles anew, even a network just like it."""
+def test_each_fit_compiles_its_own_network(tmp_path, monkeypatch, small_set, quick_settings):
+    """What an earlier fit compiled is dropped: its CUDA graphs would stay in GPU memory."""
     compiled = []
 
     def backend(graph, inputs):
         compiled.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(fitting, "compile_in_place", lambda vit, device, alone: vit.compile(backend=backend))
+    monkeypatch.setattr(train, "compile_in_place", lambda vit, device, alone: vit.compile(backend=backend))
     images, _, labels = small_set
     settings = [*quick_settings, "method=promptcal-warmup", "warmup.epochs=1", "compile=always"]
     counts = []
@@ -124,15 +123,15 @@ def test_a_fit_leaves_nothing_compiled_to_the_next_one(tmp_path, monkeypatch, sm
     assert counts[1] == 2 * counts[0]
 
 
-def test_readings_are_the_numbers_in_order():
+def test_async_scalars_are_the_numbers_in_order():
     numbers = {"loss": torch.tensor(1.5), "positives": torch.tensor(3), "threshold": torch.tensor(0.25)}
-    reading = AsyncScalars(numbers)
-    assert reading.is_there()
-    assert reading.values() == {"loss": 1.5, "positives": 3.0, "threshold": 0.25}
+    scalars = AsyncScalars(numbers)
+    assert scalars.is_ready()
+    assert scalars.values() == {"loss": 1.5, "positives": 3.0, "threshold": 0.25}
     assert AsyncScalars({}).values() == {}
 
 
-def test_training_curves_in_bf16_are_those_in_float32_within_the_noise_of_seeds(tmp_path, small_set, quick_settings):
+def test_training_curves_in_bf16_equal_those_in_float32_within_the_noise_of_seeds(tmp_path, small_set, quick_settings):
     images, _, labels = small_set
     curves = {}
     for precision in ("fp32", "bf16"):
@@ -149,8 +148,7 @@ def test_training_curves_in_bf16_are_those_in_float32_within_the_noise_of_seeds(
             )
             for seed in range(3)
         ]
-        records = [(run.path / "metrics.jsonl").read_text().splitlines() for run in runs]
-        curves[precision] = np.array([[json.loads(line)["loss"] for line in lines] for lines in records])
+        curves[precision] = np.array([[record["loss"] for record in run.records()] for run in runs])
     noise = curves["fp32"].std(axis=0, ddof=1)
     difference = np.abs(curves["bf16"] - curves["fp32"]).mean(axis=0)
     assert curves["fp32"].shape == (3, 4)

@@ -1,6 +1,5 @@
-"""A run that is stopped or killed and resumed equals an uninterrupted one, bit for bit."""
+"""A run that is stopped or killed and then resumed is bit-equal to an uninterrupted run."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from safetensors.torch import load_file
 from promptcal.api import fit
 from promptcal.errors import ConfigError, Interrupted, RunError
 from promptcal.models import CosineClassifier
+from promptcal.run import Run
 from promptcal.runtime.files import read_torch, save_torch, write_with
 from promptcal.runtime.interrupts import StopRequest
 from promptcal.training.loop import Loop
@@ -114,13 +114,13 @@ def test_stopped_by_the_clock_and_resumed(outcome, tmp_path, arguments, uninterr
     with pytest.raises(Interrupted, match="stopped in warmup, epoch 1 of 2, step 1; .*--resume") as stopped:
         fit(**arguments, output=tmp_path / "run", stop_after=1e-6)
     assert stopped.value.exit_code == 75
-    with pytest.raises(Interrupted, match="epoch 1 of 2, step 2"):  # each piece gets on, however short it is
+    with pytest.raises(Interrupted, match="epoch 1 of 2, step 2"):  # every part makes progress, however short it is
         fit(**arguments, output=tmp_path / "run", stop_after=1e-6, resume=True)
     fit(**arguments, output=tmp_path / "run", stop_after=60, resume=True)
     assert outcome(tmp_path / "run") == uninterrupted
 
 
-def test_the_seconds_of_a_run_are_those_of_all_its_pieces(tmp_path, arguments):
+def test_the_seconds_of_a_run_are_those_of_all_its_parts(tmp_path, arguments):
     with pytest.raises(Interrupted):
         fit(**arguments, output=tmp_path / "run", stop_after=1e-6)
     last = tmp_path / "run" / "checkpoints" / "last.pt"
@@ -131,10 +131,10 @@ def test_the_seconds_of_a_run_are_those_of_all_its_pieces(tmp_path, arguments):
         fit(**arguments, output=tmp_path / "run", stop_after=1e-6, resume=True)
     assert 1000 < read_torch(last)["seconds"] < 2000
     fit(**arguments, output=tmp_path / "run", resume=True)
-    assert 1000 < json.loads((tmp_path / "run" / "results.json").read_text())["seconds"] < 2000
+    assert 1000 < Run(tmp_path / "run").directory.results().seconds < 2000
 
 
-def test_minutes_must_be_above_nothing(tmp_path, arguments):
+def test_minutes_must_be_positive(tmp_path, arguments):
     with pytest.raises(ConfigError, match="--stop-after takes minutes above 0, not 0"):
         fit(**arguments, output=tmp_path / "run", stop_after=0)
 
@@ -146,18 +146,20 @@ def warmed_up(tmp_path_factory, arguments):
     return output
 
 
-def test_a_shared_warmup_leads_to_the_same_end(interrupted_at, outcome, tmp_path, arguments, uninterrupted, warmed_up):
+def test_a_shared_warmup_gives_the_same_result(interrupted_at, outcome, tmp_path, arguments, uninterrupted, warmed_up):
     done = interrupted_at(3)
     with pytest.raises(Interrupted):
         fit(**arguments, output=tmp_path / "run", warmup_from=warmed_up)
     fit(**arguments, output=tmp_path / "run", warmup_from=warmed_up, resume=True)
     assert len(done) == STEPS // 2  # stage 2 only
     assert outcome(tmp_path / "run") == uninterrupted
-    third = fit(**arguments, output=tmp_path / "third", warmup_from=tmp_path / "run")  # which can hand it on
+    third = fit(
+        **arguments, output=tmp_path / "third", warmup_from=tmp_path / "run"
+    )  # a copied stage can be copied again
     assert outcome(third.path) == uninterrupted
 
 
-def test_a_run_stopped_in_its_own_warmup_goes_on_with_that(
+def test_a_run_stopped_in_its_own_warmup_continues_that(
     interrupted_at, outcome, tmp_path, arguments, uninterrupted, warmed_up
 ):
     done = interrupted_at(2)
@@ -168,26 +170,25 @@ def test_a_run_stopped_in_its_own_warmup_goes_on_with_that(
     assert outcome(tmp_path / "run") == uninterrupted
 
 
-def test_a_warmup_is_shared_by_runs_that_differ_only_later(tmp_path, arguments, warmed_up):
-    later = {**arguments, "overrides": [*arguments["overrides"], "affinity.k=3", "variant=paper", "loss.beta=0.2"]}
-    with pytest.raises(RunError, match="prompt_pooling"):  # which stage 1 does see
-        fit(**later, output=tmp_path / "run", warmup_from=warmed_up)
-    later["overrides"].append("switches.prompt_pooling=mean")
-    fit(**later, output=tmp_path / "run", warmup_from=warmed_up)
-    records = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(record)["stage"] for record in records] == ["warmup"] * 2 + ["affinity"] * 2
+def test_a_warmup_is_shared_by_runs_that_differ_only_in_stage_2(tmp_path, arguments, warmed_up):
+    later = {**arguments, "overrides": [*arguments["overrides"], "affinity.k=3", "loss.beta=0.2"]}
+    run = fit(**later, output=tmp_path / "run", warmup_from=warmed_up)
+    assert [record["stage"] for record in run.records()] == ["warmup"] * 2 + ["affinity"] * 2
+    later["overrides"].append("variant=paper")
+    with pytest.raises(RunError, match="prompt_pooling=mean"):  # which stage 1 uses
+        fit(**later, output=tmp_path / "paper", warmup_from=warmed_up)
 
 
-def test_a_warmup_that_is_not_there_or_of_something_else(tmp_path, arguments, warmed_up):
-    with pytest.raises(RunError, match="no finished warm-up to share"):
+def test_a_warmup_that_cannot_be_reused(tmp_path, arguments, warmed_up, common_settings):
+    with pytest.raises(RunError, match="no finished stage warmup to reuse"):
         fit(**arguments, output=tmp_path / "run", warmup_from=tmp_path)
-    with pytest.raises(RunError, match="made with seed=3"):
+    with pytest.raises(RunError, match="trained its stage warmup with seed=3"):
         fit(**{**arguments, "seed": 4}, output=tmp_path / "run", warmup_from=warmed_up)
     with pytest.raises(RunError, match="other images or labels"):
         fit(**{**arguments, "labels": {"000.png": "a"}}, output=tmp_path / "run", warmup_from=warmed_up)
-    with pytest.raises(ConfigError, match="gcd here has not"):
-        fit(**arguments, method="gcd", output=tmp_path / "run", warmup_from=warmed_up)
-    with pytest.raises(RunError, match="cannot take over its own warm-up"):
+    with pytest.raises(ConfigError, match="which gcd does not have"):
+        fit(**{**arguments, "overrides": common_settings}, method="gcd", output=tmp_path / "run", warmup_from=warmed_up)
+    with pytest.raises(RunError, match="cannot reuse its own first stage"):
         fit(**arguments, output=warmed_up, warmup_from=warmed_up, overwrite=True)
     with pytest.raises(ConfigError, match="give one of them"):
         fit(
@@ -198,7 +199,7 @@ def test_a_warmup_that_is_not_there_or_of_something_else(tmp_path, arguments, wa
 
 
 def test_a_classifier_starts_at_the_clusters_of_stage_1_and_is_resumed(interrupted_at, outcome, tmp_path, arguments):
-    settings = [*arguments["overrides"], "selection.by=last"]  # which keeps no labels back: clusters are the run's own
+    settings = [*arguments["overrides"], "selection.by=last"]  # no labels are held out: the clusters are the run's own
     warmed_up = fit(**{**arguments, "overrides": settings}, method="promptcal-warmup", output=tmp_path / "warm-up")
     parametric = {**arguments, "overrides": [*settings, "affinity.classifier=0.5"], "warmup_from": warmed_up.path}
     starts = []
@@ -208,16 +209,16 @@ def test_a_classifier_starts_at_the_clusters_of_stage_1_and_is_resumed(interrupt
             CosineClassifier, "initialize_from", lambda self, c: (starts.append(c.clone()), initialize_from(self, c))
         )
         fit(**parametric, output=tmp_path / "whole")
-    nearest = torch.cdist(starts[0], warmed_up.centres.cpu()).min(dim=1)
+    nearest = torch.cdist(starts[0], warmed_up.centroids.cpu()).min(dim=1)
     assert nearest.values.max() < 1e-5
-    assert nearest.indices[:2].tolist() == [0, 1]  # known classes stand where their labels say
+    assert nearest.indices[:2].tolist() == [0, 1]  # known classes come first
 
     interrupted_at(4)
     with pytest.raises(Interrupted):
         fit(**parametric, output=tmp_path / "run")
     fit(**parametric, output=tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
-    without = {**arguments, "overrides": settings, "warmup_from": tmp_path / "run"}  # its classifier is left behind
+    without = {**arguments, "overrides": settings, "warmup_from": tmp_path / "run"}  # its classifier is not copied
     fit(**without, output=tmp_path / "without")
     fit(
         images=arguments["images"], output=tmp_path / "on", start_from=tmp_path / "run", labels=arguments["labels"],

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from promptcal.config import AUTO, Config, Layers, validate
+from promptcal.config.layers import merge_into
 from promptcal.data import ImageSet, parse_labels, read_labels
 from promptcal.errors import ConfigError, RunError
 from promptcal.methods import METHODS
@@ -119,8 +120,9 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
     if isinstance(request.config, Config):
         file, given = None, request.config.model_dump()
         if request.method not in (None, request.config.method):
-            given = {key: value for key, value in given.items() if key in Config.model_fields}
-            del given["method"]
+            own = {"method", "variant"}
+            given = {key: value for key, value in given.items() if key in Config.model_fields.keys() - own}
+            merge_into(given, METHODS[request.method].presets.get("", {}))
     layers = Layers.of(preset=request.preset, file=file, values=values, overrides=request.overrides)
     return Layers(layers.preset, (given, *layers.given)) if given else layers
 

@@ -62,7 +62,7 @@ class TrainingData:
     """Views of the images, their training labels (-1 = unlabelled), and how batches are drawn from them.
 
     ``part`` is this process's part of a batch, of which it sees the views; labels and indices are of the whole batch.
-    ``augment`` changes the views before a stage sees them.
+    ``augment`` changes the views before a stage sees them, with a random generator of its own.
     """
 
     view: View | StreamedView
@@ -75,8 +75,11 @@ class TrainingData:
         """A batch for each row of ``order``; its seed decides crops, flips and what the stage draws."""
         for views, indices, seed in zip(self.view.batches(order, seeds, self.part), order, seeds, strict=True):
             twice = indices.repeat(2).to(views.device, non_blocking=True)
-            generator = torch.Generator(views.device).manual_seed(seed)
-            yield Batch(self.augment(views, generator), self.labels[twice], twice, generator)
+            augmented = self.augment(views, self._generator(derive_seed(seed, "augment", self.part.start or 0)))
+            yield Batch(augmented, self.labels[twice], twice, self._generator(seed))
+
+    def _generator(self, seed: int) -> torch.Generator:
+        return torch.Generator(self.view.device).manual_seed(seed)
 
 
 def cosine_lr(settings: OptimConfig, epoch: int, epochs: int) -> float:
@@ -141,7 +144,7 @@ class Loop:
             progress.advance(task)
             if reading is None and self.recorder.due():
                 reading = AsyncScalars(position.means())
-            if reading is not None and reading.is_there():
+            if reading is not None and reading.is_ready():
                 values = reading.values()
                 self._refuse_if_not_finite({key: values[key] for key in position.sums_to_watch()})
                 progress.update(task, note=self.recorder.note(values))

@@ -43,7 +43,7 @@ class AsyncScalars:
         else:
             self._host = stacked.cpu()
 
-    def is_there(self) -> bool:
+    def is_ready(self) -> bool:
         return self._arrival is None or self._arrival.query()
 
     def values(self) -> dict[str, float]:

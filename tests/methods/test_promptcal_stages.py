@@ -1,7 +1,8 @@
-"""Both stages' losses against loops written from method.md, on a real network small enough for loops."""
+"""The losses of both stages against loops written from the equations, on a network small enough for loops."""
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,16 +10,19 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional as F
 
-from promptcal.config.schema import Config, LossConfig, OptimConfig, validate
+from promptcal.config.schema import LossConfig, OptimConfig
 from promptcal.data import ImageStore, View
+from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.methods.promptcal.settings import PAPER, RELEASE
 from promptcal.methods.promptcal.warmup import Distillation, WarmupStage
 from promptcal.models import DINOHead, ParametricNetwork, ProjectionNetwork, PromptedViT
-from promptcal.training.checkpoints import temporary_weights
 from promptcal.training.loop import cosine_lr
 from promptcal.training.stage import Batch
 
 B, MEMORY, CLASSES = 4, 12, 3
+# the whole budget of negatives and more than there are keys: every key that is not a positive is a negative
+RECIPE = replace(RELEASE, threshold_diagonal=False, beta_ramp_epochs=0.0, subtract_positives=False)
 
 
 def tiny_network(prompts=3, supervised=2):
@@ -42,7 +46,7 @@ def log_share(similarities, positives, anchors, temperature):
 
 
 def semi_supervised(queries, keys, labels):
-    """0.65 self(1.0) and 0.35 sup(0.07) as lists of numbers: the two means."""
+    """The means of the self-supervised term at temperature 1 and the supervised term at 0.07."""
     n = len(labels)
     similarity = (queries @ keys.T).tolist()
     others = [[j for j in range(n) if j != i] for i in range(n)]
@@ -68,18 +72,31 @@ def test_warmup_loss_equals_the_loops():
         wide = DINOHead.widen(network(batch.views)[token].z).detach()
         self_term, sup_term = semi_supervised(wide, wide, batch.labels.tolist())
         expected += weight * (0.65 * self_term + 0.35 * sup_term)
-    found = WarmupStage(network, LossConfig()).step(batch, 0.0)
+    found = WarmupStage("warmup", network, LossConfig()).step(batch, 0.0)
     assert found.loss.item() == pytest.approx(expected, rel=1e-4)
 
 
-def affinity_config(**changes) -> Config:
-    # as many negatives as memory rows: what is not positive is negative, and nothing is left to chance
-    values = {
-        "n_classes": CLASSES,
-        "affinity": {"memory": MEMORY, "k": 3, "quantile": 0.3, "negatives": 100},
-        "switches": {"threshold_diagonal": False, "beta_ramp_epochs": 0.0},
-    }
-    return validate({**values, **changes})
+def affinity_config(**affinity):
+    settings = {"memory": MEMORY, "k": 3, "quantile": 0.3, "negatives": 100, **affinity}
+    return load_config(values={"n_classes": CLASSES, "affinity": settings})
+
+
+def affinity_stage(network=None, recipe=RECIPE, truth=None, n_known=0, **affinity):
+    network = tiny_network() if network is None else network
+    return AffinityStage(network, affinity_config(**affinity), truth, n_known, recipe=recipe)
+
+
+def trained_stage(network=None, recipe=RECIPE, **affinity):
+    """A stage after two steps: its memory is filled, and its student differs from its teacher."""
+    stage = affinity_stage(network, recipe, **affinity)
+    generator = torch.Generator().manual_seed(5)
+    for seed in (1, 2):
+        stage.step(a_batch(seed), 10.0)
+        stage.after_update()
+    with torch.no_grad():
+        for parameter in stage.network.trained_parameters().values():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    return stage
 
 
 def diffused(nodes, k):
@@ -100,71 +117,69 @@ def threshold(q, quantile, diagonal):
     return torch.quantile(above, quantile).item()
 
 
-def affinity_by_loops(queries, teacher, memory, memory_labels, labels, config, token):
-    """CAL as method.md words it, for queries of one token."""
-    n = len(queries)
+def affinity_by_loops(queries, teacher, memory, labels, stage, token):
+    """The CAL term of the queries of one token."""
+    n, recipe = len(queries), stage.recipe
     swapped = torch.cat([teacher[B:], teacher[:B]])
-    q = diffused(torch.cat([swapped, memory]), config.neighbours)
-    limit = threshold(q, config.affinity.quantile, config.switches.threshold_diagonal)
-    with_batch = config.switches.keys == "memory-and-batch"
-    swapped_labels = [*labels[B:], *labels[:B]]
-    keys = torch.cat([swapped, memory]) if with_batch else memory
-    key_labels = [*swapped_labels, *memory_labels] if with_batch else memory_labels
-    own_view = teacher if token == "cls" and config.switches.own_positive == "same-view" else swapped
+    q = diffused(torch.cat([swapped, memory.embeddings]), stage.config.neighbours)
+    limit = threshold(q, stage.config.affinity.quantile, recipe.threshold_diagonal)
+    keys, key_labels = memory.embeddings, memory.labels.tolist()
+    if recipe.batch_keys:
+        keys, key_labels = torch.cat([swapped, keys]), [*labels[B:], *labels[:B], *key_labels]
+    own_view = teacher if token == "cls" and recipe.own_view_positive else swapped
     losses = []
     for i in range(n):
         similarities = [float(queries[i] @ own_view[i])] + (keys @ queries[i]).tolist()
         positives, anchors = [0], [0]
         for j in range(len(keys)):
-            if with_batch and j < n and j % B == i % B:
-                continue  # its own image: one view is its own positive already, the other is itself
-            node = j if with_batch else n + j
+            if recipe.batch_keys and j < n and j % B == i % B:
+                continue  # the query's own image: one view is its own positive already, the other is the query
+            node = j if recipe.batch_keys else n + j
             positive = q[i, node].item() > limit
             if labels[i] >= 0 and key_labels[j] >= 0:
                 positive = labels[i] == key_labels[j]
-            anchors.append(1 + j)  # positive, or negative since the budget suffices for all
+            anchors.append(1 + j)
             if positive:
                 positives.append(1 + j)
         losses.append(log_share(similarities, positives, anchors, 0.07))
     return sum(losses) / n
 
 
-@pytest.mark.parametrize("variant", ["official", "paper"])
-@pytest.mark.parametrize("diagonal", [True, False])
-def test_affinity_loss_equals_the_loops(variant, diagonal):
-    switches = {"threshold_diagonal": diagonal, "beta_ramp_epochs": 0.0}
-    if variant == "official":
-        # the whole budget, so that the loops need not know which negatives were drawn
-        switches["negatives"] = "whole-budget"
-    config = affinity_config(variant=variant, switches=switches)
-    network = tiny_network()
-    stage = AffinityStage(network, config)
-    for seed in (1, 2):  # fill the memories, moving the teacher away from the student
-        stage.step(a_batch(seed), 0.0)
-        stage.after_update()
-    with torch.no_grad():
-        for parameter in network.trained_parameters().values():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    batch = a_batch(3)
+RECIPES = {
+    "release": RECIPE,
+    "threshold_diagonal": replace(RECIPE, threshold_diagonal=True),
+    "own_view_positive": replace(RECIPE, own_view_positive=False),
+    "batch_keys": replace(RECIPE, batch_keys=True),
+    "paper": PAPER,
+    "paper, threshold_diagonal": replace(PAPER, threshold_diagonal=True),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_affinity_loss_equals_the_loops(recipe):
+    stage, batch = trained_stage(recipe=recipe), a_batch(3)
     labels = batch.labels.tolist()
-    student, teacher = network(batch.views), stage.teacher(batch.views)
+    student, teacher = stage.network(batch.views), stage.teacher(batch.views)
     expected = 0.0
     for token, weight in (("cls", 1.0), ("prompt", 0.35)):
         wide = [DINOHead.widen(net[token].z).detach() for net in (student, teacher)]
         self_term, sup_term = semi_supervised(*wide, labels)
-        memory = stage.memories[token]
         cal = affinity_by_loops(
-            student[token].h.detach(),
-            teacher[token].h,
-            memory.embeddings.clone(),
-            memory.labels.tolist(),
-            labels,
-            config,
-            token,
+            student[token].h.detach(), teacher[token].h, stage.memories[token], labels, stage, token
         )
         expected += weight * (0.35 * sup_term + 0.65 * (0.4 * self_term + 0.6 * cal))
-    found = stage.step(batch, 10.0)
-    assert found.loss.item() == pytest.approx(expected, rel=1e-4)
+    assert stage.step(batch, 10.0).loss.item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_recipes_give_different_losses():
+    losses = [trained_stage(recipe=recipe).step(a_batch(3), 10.0).loss.item() for recipe in RECIPES.values()]
+    assert min(abs(a - b) for i, a in enumerate(losses) for b in losses[:i]) > 1e-5
+
+
+def test_the_variant_selects_the_recipe():
+    for variant, recipe in (("official", RELEASE), ("recommended", RELEASE), ("paper", PAPER)):
+        config = load_config(values={"n_classes": CLASSES, "variant": variant})
+        assert AffinityStage(tiny_network(), config).recipe == recipe
 
 
 def test_official_negatives_fill_the_budget_that_positives_leave(monkeypatch):
@@ -177,10 +192,8 @@ def test_official_negatives_fill_the_budget_that_positives_leave(monkeypatch):
         return original(similarity, positives, mask, temperature)
 
     monkeypatch.setattr(module, "contrastive_loss", watch)
-    for rule, total in (("budget-minus-positives", lambda p: 5), ("whole-budget", lambda p: p + 5)):
-        changes = {"switches": {"threshold_diagonal": False, "negatives": rule}}
-        config = affinity_config(affinity={"memory": MEMORY, "k": 3, "quantile": 0.8, "negatives": 5}, **changes)
-        stage = AffinityStage(tiny_network(), config)
+    for subtract, total in ((True, lambda p: 5), (False, lambda p: p + 5)):
+        stage = affinity_stage(recipe=replace(RECIPE, subtract_positives=subtract), quantile=0.8, negatives=5)
         for seed in (1, 2, 3):
             batch = a_batch(seed)._replace(labels=torch.full((2 * B,), -1))
             stage.step(batch, 10.0)
@@ -192,7 +205,7 @@ def test_official_negatives_fill_the_budget_that_positives_leave(monkeypatch):
 
 
 def test_empty_memory_means_no_affinity_term():
-    stage = AffinityStage(tiny_network(), affinity_config())
+    stage = affinity_stage()
     batch = a_batch()
     logs = stage.step(batch, 10.0).logs
     assert "cls/affinity" not in logs
@@ -202,7 +215,7 @@ def test_empty_memory_means_no_affinity_term():
 
 def test_memory_receives_the_teachers_embeddings_after_the_step():
     network = tiny_network()
-    stage = AffinityStage(network, affinity_config())
+    stage = affinity_stage(network)
     batch = a_batch()
     expected = stage.teacher(batch.views)
     stage.step(batch, 0.0)
@@ -216,28 +229,18 @@ def test_memory_receives_the_teachers_embeddings_after_the_step():
 def test_graph_statistics_are_of_the_truth_of_queries_and_keys():
     truth = torch.full((20,), -1)
     truth[5:9] = torch.tensor([0, 1, 1, 0])
-    stage = AffinityStage(tiny_network(), affinity_config(), truth, n_known=1)
+    stage = affinity_stage(truth=truth, n_known=1)
     # keys: images 8, 5, 7, 6 and one of unknown class, which counts for neither precision nor recall
     positives = torch.tensor([[True, False, True, False, True], [False] * 5])
     logs = stage._statistics(positives, torch.tensor([5, 6]), torch.tensor([8, 5, 7, 6, 1]))
     assert logs["positives"].tolist() == [3, 2]
     assert logs["precision"].tolist() == [1, 2]  # of image 8 (same class as 5) and 7 (another)
     assert logs["recall_new"].tolist() == [0, 2]  # image 6 finds neither 7 nor itself
-    without_truth = AffinityStage(tiny_network(), affinity_config())
+    without_truth = affinity_stage()
     assert set(without_truth._statistics(positives, torch.tensor([5, 6]), torch.zeros(5))) == {
         "positives",
         "without_positives",
     }
-
-
-def test_the_teachers_weights_are_kept_where_asked_for():
-    stage = AffinityStage(tiny_network(), affinity_config(affinity={"keep": "teacher"}))
-    stage.teacher.parameters["vit.prompts"].add_(1.0)
-    before = {name: p.detach().clone() for name, p in stage.network.trained_parameters().items()}
-    with temporary_weights(stage.network, stage.kept()):
-        torch.testing.assert_close(stage.network.vit.prompts, before["vit.prompts"] + 1.0)
-    assert all(torch.equal(p, before[name]) for name, p in stage.network.trained_parameters().items())
-    assert AffinityStage(tiny_network(), affinity_config()).kept() is None
 
 
 def with_classifier(network):
@@ -254,9 +257,9 @@ def shares(cosines, temperature):
 
 def test_a_classifier_beside_the_graph_adds_its_term_taught_by_the_teachers():
     batch, epochs_done, weight, alpha = a_batch(), 3.0, 0.5, 0.35
-    plain = AffinityStage(tiny_network(), affinity_config())
+    plain = affinity_stage()
     network = with_classifier(tiny_network())
-    stage = AffinityStage(network, affinity_config(affinity={"classifier": weight}))
+    stage = affinity_stage(network, classifier=weight)
     teachers = F.normalize(torch.randn(CLASSES, 16, generator=torch.Generator().manual_seed(2)), dim=1)
     stage.teacher.parameters["classifier.prototypes"].copy_(teachers)
 
@@ -289,7 +292,7 @@ def test_a_classifier_beside_the_graph_adds_its_term_taught_by_the_teachers():
     [(2.0, 0.0, 0.0), (2.0, 1.0, 0.3), (2.0, 2.0, 0.6), (2.0, 9.0, 0.6), (0.0, 0.0, 0.6)],
 )
 def test_beta_ramp(ramp, epochs_done, beta):
-    stage = AffinityStage(tiny_network(), affinity_config(switches={"beta_ramp_epochs": ramp}))
+    stage = affinity_stage(recipe=replace(RECIPE, beta_ramp_epochs=ramp))
     assert stage._beta(epochs_done) == pytest.approx(beta)
 
 
@@ -315,17 +318,17 @@ def test_distillation_is_the_squared_distance_to_the_frozen_backbone():
     assert expected > 0
     assert distillation.loss(network, 11).item() == pytest.approx(expected, rel=1e-5)
     batch = a_batch()
-    plain = WarmupStage(network, LossConfig()).step(batch, 1.5).loss
-    with_it = WarmupStage(network, LossConfig(), distillation).step(batch, 1.5)
+    plain = WarmupStage("warmup", network, LossConfig()).step(batch, 1.5).loss
+    with_it = WarmupStage("warmup", network, LossConfig(), distillation).step(batch, 1.5)
     distance = distillation.loss(network, batch.generator.initial_seed())
     assert with_it.loss.item() == pytest.approx((plain + 0.4 * distance).item(), rel=1e-5)
-    assert "distillation" not in WarmupStage(network, LossConfig(), distillation).step(batch, 5.0).logs
+    assert "distillation" not in WarmupStage("warmup", network, LossConfig(), distillation).step(batch, 5.0).logs
 
 
 def test_without_supervised_prompts_only_the_class_token_is_trained_on():
     network = tiny_network(prompts=3, supervised=0)
     assert network.tokens == ("cls",)
-    found = WarmupStage(network, LossConfig()).step(a_batch(), 0.0)
+    found = WarmupStage("warmup", network, LossConfig()).step(a_batch(), 0.0)
     assert set(found.logs) == {"cls/self", "cls/supervised"}
 
 

@@ -1,23 +1,33 @@
-"""Each ablation switch changes the term it names and nothing else: against loops, and against the default's terms."""
+"""Each ablation changes the term it names and nothing else: against loops, and against the terms of the default."""
 
-import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from test_stages import MEMORY, B, a_batch, affinity_config, log_share, semi_supervised, threshold, tiny_network
+from test_promptcal_stages import (
+    RECIPE,
+    B,
+    a_batch,
+    affinity_stage,
+    log_share,
+    semi_supervised,
+    threshold,
+    tiny_network,
+    trained_stage,
+)
 from torch.nn import functional as F
 
 from promptcal.api import fit
-from promptcal.config.schema import LossConfig, load_config
+from promptcal.config.schema import LossConfig
 from promptcal.errors import ConfigError
-from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.methods import load_config
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import DINOHead
 
-ABLATIONS = Path(__file__).resolve().parents[2] / "docs" / "ablations.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "ablations.md"
 ALPHA, BETA, GAMMA = 0.35, 0.6, 0.35
 
 
@@ -74,27 +84,7 @@ def cal_by_loops(queries, teacher, memory, memory_labels, labels, config, token)
     return sum(losses) / n
 
 
-def a_stage(config, network=None):
-    """A stage two steps old, its memory filled and its student moved off its teacher."""
-    network = tiny_network() if network is None else network
-    stage = AffinityStage(network, config)
-    generator = torch.Generator().manual_seed(5)
-    for seed in (1, 2):
-        stage.step(a_batch(seed), 10.0)
-        stage.after_update()
-    with torch.no_grad():
-        for parameter in network.trained_parameters().values():
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
-    return stage
-
-
-def switched(**affinity):
-    base = {"memory": MEMORY, "k": 3, "quantile": 0.3, "negatives": 100}
-    official = {"threshold_diagonal": False, "beta_ramp_epochs": 0.0, "negatives": "whole-budget"}
-    return affinity_config(affinity={**base, **affinity}, switches=official)
-
-
-SWITCHES = [
+ABLATIONS = [
     {},
     {"semicl": "none"},
     {"semicl": "cls"},
@@ -116,11 +106,10 @@ SWITCHES = [
 ]
 
 
-@pytest.mark.parametrize("changes", SWITCHES, ids=str)
-def test_stage_2_with_a_switch_equals_the_loops(changes):
-    config = switched(**changes)
-    stage = a_stage(config)
-    batch = a_batch(3)
+@pytest.mark.parametrize("changes", ABLATIONS, ids=str)
+def test_stage_2_with_an_ablation_equals_the_loops(changes):
+    stage, batch = trained_stage(**changes), a_batch(3)
+    config = stage.config
     labels = batch.labels.tolist()
     student, teacher = stage.network(batch.views), stage.teacher(batch.views)
     expected = 0.0
@@ -144,14 +133,14 @@ def test_stage_2_with_a_switch_equals_the_loops(changes):
     assert stage.step(batch, 10.0).loss.item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_no_two_switches_give_the_same_loss():
-    losses = [a_stage(switched(**changes)).step(a_batch(3), 10.0).loss.item() for changes in SWITCHES]
+def test_no_two_ablations_give_the_same_loss():
+    losses = [trained_stage(**changes).step(a_batch(3), 10.0).loss.item() for changes in ABLATIONS]
     assert min(abs(a - b) for i, a in enumerate(losses) for b in losses[:i]) > 1e-4
 
 
-@pytest.mark.parametrize("changes", [c for c in SWITCHES if c and ("semicl" in c or "cal" in c)], ids=str)
+@pytest.mark.parametrize("changes", [c for c in ABLATIONS if c and ("semicl" in c or "cal" in c)], ids=str)
 def test_a_term_switched_off_leaves_the_others_as_they_were(changes):
-    whole, part = a_stage(switched()).step(a_batch(3), 10.0), a_stage(switched(**changes)).step(a_batch(3), 10.0)
+    whole, part = trained_stage().step(a_batch(3), 10.0), trained_stage(**changes).step(a_batch(3), 10.0)
     weights = {"supervised": ALPHA, "self": (1 - ALPHA) * (1 - BETA), "affinity": (1 - ALPHA) * BETA}
     gone = {
         (token, term)
@@ -170,18 +159,15 @@ def test_a_term_switched_off_leaves_the_others_as_they_were(changes):
             assert (name not in part.logs) if (token, term) in gone else torch.equal(part.logs[name], whole.logs[name])
 
 
-def test_without_propagation_the_diagonal_is_not_in_the_statistics():
-    """w/o AP: the graph's own diagonal is 0, so that the official and the paper's threshold are one."""
-    losses = []
-    for diagonal in (True, False):
-        switches = {"threshold_diagonal": diagonal, "beta_ramp_epochs": 0.0, "negatives": "whole-budget"}
-        affinity = {"memory": MEMORY, "k": 3, "quantile": 0.3, "negatives": 100, "diffusion_steps": 0}
-        losses.append(a_stage(affinity_config(affinity=affinity, switches=switches)).step(a_batch(3), 10.0).loss.item())
+def test_without_propagation_the_diagonal_does_not_count_for_the_threshold():
+    """The diagonal of the plain graph is 0, so `threshold_diagonal` changes nothing."""
+    recipes = [replace(RECIPE, threshold_diagonal=diagonal) for diagonal in (True, False)]
+    losses = [trained_stage(recipe=r, diffusion_steps=0).step(a_batch(3), 10.0).loss.item() for r in recipes]
     assert losses[0] == losses[1]
 
 
 def test_without_semicl_on_prompts_their_head_is_not_trained():
-    stage = a_stage(switched(semicl="cls"))
+    stage = trained_stage(semicl="cls")
     stage.step(a_batch(3), 10.0).loss.backward()
     assert all(p.grad is None for p in stage.network.heads["prompt"].parameters())
     assert any(p.grad.abs().sum() > 0 for p in stage.network.heads["cls"].parameters())
@@ -189,15 +175,15 @@ def test_without_semicl_on_prompts_their_head_is_not_trained():
 
 
 def test_without_cal_on_prompts_they_need_no_memory_and_a_resumed_stage_agrees():
-    stage = a_stage(switched(cal="cls"))
+    stage = trained_stage(cal="cls")
     assert set(stage.memories) == {"cls"}
-    other = AffinityStage(stage.network, switched(cal="cls"))
+    other = affinity_stage(stage.network, cal="cls")
     other.load_state_dict(stage.state_dict())
     assert other.step(a_batch(3), 10.0).loss.item() == stage.step(a_batch(3), 10.0).loss.item()
 
 
 def test_nothing_but_cal_still_has_a_gradient_while_the_memory_is_empty():
-    stage = AffinityStage(tiny_network(), switched(semicl="none"))
+    stage = affinity_stage(semicl="none")
     loss = stage.step(a_batch(), 10.0).loss
     loss.backward()
     assert loss.item() == 0.0
@@ -207,7 +193,7 @@ def test_warm_up_without_semicl_on_prompts_is_the_class_tokens_part():
     network, batch = tiny_network(), a_batch()
     wide = DINOHead.widen(network(batch.views)["cls"].z).detach()
     self_term, sup_term = semi_supervised(wide, wide, batch.labels.tolist())
-    found = WarmupStage(network, LossConfig(), semicl="cls").step(batch, 0.0)
+    found = WarmupStage("warmup", network, LossConfig(), semicl="cls").step(batch, 0.0)
     assert found.loss.item() == pytest.approx((1 - ALPHA) * self_term + ALPHA * sup_term, rel=1e-4)
     assert set(found.logs) == {"cls/self", "cls/supervised"}
 
@@ -216,7 +202,7 @@ def test_warm_up_without_semicl_on_prompts_is_the_class_tokens_part():
 def test_supervised_prompts_are_a_setting_of_the_model_alone(supervised):
     """With 0 the prompts are there and trained through the class token, and nothing is asked of [P]."""
     network = tiny_network(prompts=3, supervised=supervised)
-    stage = a_stage(switched(), network)
+    stage = trained_stage(network)
     step = stage.step(a_batch(3), 10.0)
     step.loss.backward()
     assert any(name.startswith("prompt/") for name in step.logs) == bool(supervised)
@@ -232,19 +218,15 @@ def test_supervised_prompts_are_a_setting_of_the_model_alone(supervised):
     assert math.isclose(step.loss.item(), alone, rel_tol=1e-5) == (not supervised)
 
 
-def test_a_fit_hands_the_switches_to_its_stages(small_set, quick_settings, tmp_path):
+def test_a_fit_passes_the_settings_to_its_stages(small_set, quick_settings, tmp_path):
     images, _, labels = small_set
-    switches = ["warmup.semicl=cls", "affinity.cal=cls", "affinity.mining=ranking", "tensorboard=false"]
+    changes = ["warmup.semicl=cls", "affinity.cal=cls", "affinity.mining=ranking", "tensorboard=false"]
     epochs = ["warmup.epochs=1", "affinity.epochs=1", "selection.by=last"]
-    fit(
-        images=images,
-        labels=labels,
-        n_classes=4,
-        output=tmp_path / "run",
-        overrides=[*quick_settings, *epochs, *switches],
-        progress=False,
-    )
-    warmup, affinity = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    run = fit(
+        images=images, labels=labels, n_classes=4, output=tmp_path / "run", progress=False,
+        overrides=[*quick_settings, *epochs, *changes],
+    )  # fmt: skip
+    warmup, affinity = run.records()
     assert "cls/self" in warmup
     assert "prompt/self" not in warmup
     assert {"prompt/self", "cls/affinity", "cls/positives"} <= affinity.keys()
@@ -257,7 +239,7 @@ def test_a_fit_hands_the_switches_to_its_stages(small_set, quick_settings, tmp_p
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["affinity.semicl=none", "affinity.cal=none"], "nothing to learn; set epochs to 0"),
+        (["affinity.semicl=none", "affinity.cal=none"], "there is no loss; set epochs to 0"),
         (["affinity.consensus=false", "affinity.diffusion_steps=0"], "choose mining=knn"),
         (
             ["model.prompts=0", "affinity.semicl=prompt", "affinity.cal=none"],
@@ -276,7 +258,7 @@ def test_settings_that_make_no_sense_are_refused(overrides, message):
 
 def settings_of_the_page():
     """The settings of every row of the page's tables, first column of backticks with an equals sign."""
-    for line in ABLATIONS.read_text("utf-8").partition("## Row by row")[2].partition("## Backbones")[0].splitlines():
+    for line in PAGE.read_text("utf-8").partition("## Row by row")[2].partition("## Backbones")[0].splitlines():
         if line.startswith("|") and not line.startswith("|---"):
             yield re.findall(r"`([a-z_.0-9]+=[^`]*)`", line)
 
