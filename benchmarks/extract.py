@@ -31,7 +31,7 @@ def view_of(network: ProjectionNetwork, images: int, device: torch.device) -> Vi
     sizes = network.vit.preprocessing
     side = sizes.image_size * 256 // 224
     pixels = torch.randint(0, 256, (images * 3 * side * side,), dtype=torch.uint8, device=device)
-    store = ImageStore.laid_out(pixels, [(side, side)] * images)
+    store = ImageStore.from_buffer(pixels, [(side, side)] * images)
     return View(store.to(device), *sizes, device=device, reuse=True)
 
 

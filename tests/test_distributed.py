@@ -76,7 +76,7 @@ def test_what_processes_tell_each_other(found):
         assert (told["apart"] is None) == (rank == 0)
         if rank:
             assert told["apart"][0] == "TrainingError"
-            assert "drifted away" in told["apart"][1]
+            assert "differ from those of process 0" in told["apart"][1]
         assert told["result of first"] == 10
         assert told["error of first"] == ("LabelError", "these labels will not do")
         assert told["told"] == list(range(world))
@@ -125,9 +125,7 @@ def test_a_batch_that_cannot_be_divided_is_refused():
     ALONE.check(127, torch.device("mps"))
 
 
-@pytest.mark.parametrize(
-    ("device", "reason"), [("mps", "cpu or cuda"), ("cuda:1", "a GPU of its own"), ("cuda", "GPUs")]
-)
+@pytest.mark.parametrize(("device", "reason"), [("mps", "cpu or cuda"), ("cuda:1", "its own GPU"), ("cuda", "GPUs")])
 def test_a_device_processes_cannot_share_is_refused(monkeypatch, device, reason):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match=reason):
@@ -135,9 +133,9 @@ def test_a_device_processes_cannot_share_is_refused(monkeypatch, device, reason)
 
 
 @pytest.mark.parametrize("kind", ["proj_drop_rate", "drop_path_rate", "patch_drop_rate"])
-def test_a_backbone_that_drops_out_is_refused_by_several(kind):
+def test_dropout_is_an_error_with_several_processes(kind):
     network = DiscoveryNetwork(PromptedViT(scene.tiny_vit(**{kind: 0.1})))
-    with pytest.raises(ConfigError, match="drops out"):
+    with pytest.raises(ConfigError, match="with dropout"):
         network.join_process_group(Group(RankInfo(0, 2)))
     DiscoveryNetwork(PromptedViT(scene.tiny_vit())).join_process_group(Group(RankInfo(0, 2)))
 
@@ -160,7 +158,7 @@ class Overheard(Group):
 
     def __init__(self, answer):
         super().__init__()
-        self.largest = lambda number: answer(number) or 0
+        self.all_reduce_max = lambda number: answer(number) or 0
 
 
 def test_where_a_process_stands_is_read_from_the_environment(monkeypatch):

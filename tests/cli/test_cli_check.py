@@ -102,7 +102,7 @@ def test_class_folders_are_labels_and_a_warning_says_so(check, folder):
     ("arguments", "named"),
     [
         (["nowhere"], "nowhere does not exist"),
-        (["my photos/*.gif"], "fits no images"),
+        (["my photos/*.gif"], "matches no images"),
         (["my photos", "--labels", "ghost.csv"], "ghost.png, but no such image"),
         (["my photos", "--json", "nowhere/report.json"], "create it first"),
     ],

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from promptcal.data import ImageSet, embedded_set
-from promptcal.data.decoding import MOST_PIXELS
-from promptcal.data.images import OpenSpan, UnreadableImage
+from promptcal.data.decoding import MAX_PIXELS, UnreadableImage
+from promptcal.data.sources import ArchiveSource
 from promptcal.errors import PromptCALWarning
-from promptcal.run.inference import inference as run_module
+from promptcal.run import inference as run_module
 
 SECONDS = 180  # far more than any of it takes, far less than for ever
 
@@ -28,7 +28,7 @@ SECONDS = 180  # far more than any of it takes, far less than for ever
 # much memory had been taken by then over what importing took.
 MEASURED = """
 import contextlib, io, json, resource, sys
-from promptcal.cli.main import main as cli
+from promptcal.cli.main import main
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 before = peak()
 for arguments in json.loads(sys.argv[1]):
@@ -36,7 +36,7 @@ for arguments in json.loads(sys.argv[1]):
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
         try:
-            cli.main()
+            main()
             code = 0
         except SystemExit as ended:
             code = ended.code or 0
@@ -141,7 +141,7 @@ def test_without_skip_unreadable_it_is_one_sentence(corpus, ended, promptcal, qu
 
 @pytest.mark.slow
 def test_images_just_below_the_limit_take_no_more_than_3_gb(tmp_path):
-    side = int(MOST_PIXELS**0.5)
+    side = int(MAX_PIXELS**0.5)
     content = flat_png(side, side)
     for i in range(8):
         (tmp_path / f"{i}.png").write_bytes(content)
@@ -163,7 +163,7 @@ def test_predict_goes_on_past_a_part_without_any_readable_image(ended, tmp_path,
 
 
 def opened(data):
-    return ImageSet(["x"], OpenSpan(np.frombuffer(data, np.uint8), [(0, len(data))]))
+    return ImageSet(["x"], ArchiveSource(np.frombuffer(data, np.uint8), [(0, len(data))]))
 
 
 SOUND = {kind: encoded(embedded_set("train").images[3], kind) for kind in [*FORMATS.values(), "BMP", "PPM"]}
@@ -191,7 +191,7 @@ def test_any_bytes_are_an_image_of_bounded_size_or_unreadable(data):
         return
     assert isinstance(image, Image.Image)
     assert image.mode == "RGB"
-    assert image.width * image.height <= MOST_PIXELS
+    assert image.width * image.height <= MAX_PIXELS
     assert images.size(0) in (image.size, image.size[::-1])
 
 

@@ -11,7 +11,7 @@ from promptcal import api
 from promptcal.data import ImageSet, embedded_set
 from promptcal.data import check as checking
 from promptcal.data.check import (
-    ValidationResult,
+    Fingerprint,
     check_images,
     connected,
     duplicate_groups,
@@ -111,19 +111,19 @@ def test_connected_groups_are_those_of_following_every_pair(monkeypatch, at_once
 def test_groups_of_real_images_are_those_of_comparing_all():
     images = [Image.fromarray(a) for a in embedded_set().images[:120]]
     images += [recompressed(i, 70) for i in images[:30]] + images[100:110] + [Image.new("RGB", (32, 32))] * 2
-    looks = [ValidationResult.of(image) for image in images]
+    fingerprints = [Fingerprint.of(image) for image in images]
 
     def near(a, b):
         difference = np.abs(a.thumbnail.astype(int) - b.thumbnail.astype(int)).mean()
         return ones_differing(a.hash, b.hash) <= 4 and difference <= 12
 
-    group = list(range(len(looks)))
-    for i, j in itertools.combinations(range(len(looks)), 2):
-        if near(looks[i], looks[j]):
+    group = list(range(len(fingerprints)))
+    for i, j in itertools.combinations(range(len(fingerprints)), 2):
+        if near(fingerprints[i], fingerprints[j]):
             group = [group[i] if number == group[j] else number for number in group]
-    expected = [[i for i in range(len(looks)) if group[i] == number] for number in dict.fromkeys(group)]
+    expected = [[i for i in range(len(fingerprints)) if group[i] == number] for number in dict.fromkeys(group)]
     several = [g for g in expected if len({np.asarray(images[i]).tobytes() for i in g}) > 1]
-    exact, found = duplicate_groups(looks, 4)
+    exact, found = duplicate_groups(fingerprints, 4)
     assert found == several
     assert len(found) >= 25
     assert [[i, i + 50] for i in range(100, 110)] == exact[:10]
@@ -246,7 +246,7 @@ def test_imbalance_and_lone_labels_are_warned_of(tmp_path):
     save(tmp_path, **{f"{i:02d}": photo(i) for i in range(14)})
     report = check(tmp_path, {f"{i:02d}.png": "many" if i < 12 else "one" for i in range(13)})
     assert report.imbalance == 12
-    assert names_of(report.warnings) == ["fewer than 2 labels", "classes out of balance"]
+    assert names_of(report.warnings) == ["fewer than 2 labels", "imbalanced classes"]
     assert report.warnings[1].cases == ["many: 12, one: 1"]
 
 

@@ -52,13 +52,11 @@ def frozen_features():
 def test_the_verb_counts_in_the_frozen_backbones_embeddings(small_set, frozen_features):
     images, _, labels = small_set
     found = estimate_classes(
-        images=images, labels=labels, backbone=EMBEDDED_BACKBONE, max_classes=8, search="bisection",
+        images=images, labels=labels, backbone=EMBEDDED_BACKBONE, max_classes=8,
         overrides=["estimation.n_init=3"], progress=False,
     )  # fmt: skip
     seed = derive_seed(0, "class count")
-    expected = count_classes(
-        frozen_features(images), labels, max_classes=8, search="bisection", n_init=3, max_iter=200, seed=seed
-    )
+    expected = count_classes(frozen_features(images), labels, max_classes=8, n_init=3, max_iter=200, seed=seed)
     assert found.n_classes == expected.n_classes
     assert found.bounds == (2, 8)
     for trial, other in zip(found.trials, expected.trials, strict=True):
@@ -92,7 +90,6 @@ def test_the_command_shows_and_writes_every_number_tried(promptcal, folder, tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--search", "guess"], "'estimation.search' is wrong"),
         (["--max-classes", "2"], "more than the 2 known ones"),
         (["--run", "nowhere"], "nowhere is not a run directory"),
         (["--run", "nowhere", "--backbone", "vit_base_patch16_224.dino"], "a run brings its own backbone"),

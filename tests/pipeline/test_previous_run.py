@@ -25,8 +25,8 @@ from promptcal.methods.rankstats import RankStatsNetwork
 from promptcal.models import PromptedViT
 from promptcal.pipeline.previous_run import Changes, PreviousRun, numbering
 from promptcal.report.attention_panels import Examples, attention_maps
-from promptcal.report.build import ReportInputs
-from promptcal.report.data import clusters
+from promptcal.report.page_data import cluster_records
+from promptcal.report.report_inputs import ReportInputs
 from promptcal.run.inference import Assignments, Run
 from promptcal.training.loop import Loop
 
@@ -198,29 +198,29 @@ def test_it_is_a_run_like_any_other(first, second):
 
 
 def test_the_report_knows_which_categories_are_known(first, second):
-    found = ReportInputs.of(second, Console(quiet=True)).found
-    assert [c["known"] for c in clusters(found)] == [True, True, False, True]
-    assert [found.display_name(c) for c in range(4)] == ["ape", "bee", "new 1", "goose"]
-    truth = [name if name != "new-1" else "owl" for name in found.assignments.categories]
-    matrix = replace(found, truth=truth).confusion
+    analysis = ReportInputs.load(second, Console(quiet=True)).analysis
+    assert [c["known"] for c in cluster_records(analysis)] == [True, True, False, True]
+    assert analysis.display_names() == ["ape", "bee", "new 1", "goose"]
+    truth = [name if name != "new-1" else "owl" for name in analysis.assignments.categories]
+    matrix = replace(analysis, truth=truth).confusion
     assert (matrix.classes, matrix.clusters) == (["ape", "bee", "goose", "owl"], [0, 1, 3, 2])
     assert np.array_equal(matrix.counts, np.diag(np.diag(matrix.counts)))
 
 
 def test_attention_is_that_of_the_run_before_and_of_the_stage_trained_now(first, second, tmp_path):
     examples = Examples.read(second.directory.examples_file)
-    maps = attention_maps(Run(second.path, "cpu"), examples)
-    assert (maps.steps, maps.missing) == (["as loaded", "in the run before", "after stage 2"], "")
-    before = attention_maps(Run(first.run.path, "cpu"), examples)
-    assert before.steps == ["as loaded", "after stage 1", "after stage 2"]
+    maps = attention_maps(Run(second.path, "cpu"), second.directory.results(), examples)
+    assert (maps.steps, maps.missing) == (["pretrained", "previous run", "after stage 2"], "")
+    before = attention_maps(Run(first.run.path, "cpu"), first.run.directory.results(), examples)
+    assert before.steps == ["pretrained", "after stage 1", "after stage 2"]
     assert np.allclose(maps.maps[:, :2], before.maps[:, ::2], atol=1e-6)
     assert np.abs(maps.maps[:, 2] - maps.maps[:, 1]).max() > 1e-6
     alone = shutil.copytree(second.path, tmp_path / "run")
     info = json.loads((alone / "run.json").read_text())
     (alone / "run.json").write_text(json.dumps(info | {"started_from": str(tmp_path / "gone")}))
-    maps = attention_maps(Run(alone, "cpu"), examples)
-    assert maps.steps == ["as loaded", "after stage 2"]
-    assert "The run before cannot be asked any more" in maps.missing
+    maps = attention_maps(Run(alone, "cpu"), second.directory.results(), examples)
+    assert maps.steps == ["pretrained", "after stage 2"]
+    assert "The maps of the previous run are missing" in maps.missing
 
 
 def test_images_may_come_and_go_and_a_third_run_goes_on(first, second, tmp_path):

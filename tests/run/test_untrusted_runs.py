@@ -169,7 +169,7 @@ def test_archives_that_would_unpack_to_more_than_memory_are_not_unpacked(tmp_pat
     np.savez_compressed(tmp_path / "a.npz", zeros=np.zeros(10**7, np.uint8))
     assert (tmp_path / "a.npz").stat().st_size < 10**5
     assert read_arrays(tmp_path / "a.npz", "zeros")[0].shape == (10**7,)
-    monkeypatch.setattr("promptcal.runtime.arrays.MOST_BYTES", 10**6)
+    monkeypatch.setattr("promptcal.runtime.arrays.MAX_BYTES", 10**6)
     with pytest.raises(ValueError, match="it would unpack to"):
         read_arrays(tmp_path / "a.npz", "zeros")
 

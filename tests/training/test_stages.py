@@ -191,18 +191,6 @@ def test_official_negatives_fill_the_budget_that_positives_leave(monkeypatch):
         assert kept.tolist() == [1 + total(p) for p in found.tolist()]
 
 
-@pytest.mark.parametrize("share", [0.3, 0.8])
-def test_a_mean_share_is_of_an_even_classs_entries_in_the_memory(share):
-    settings = {"memory": MEMORY, "k": 3, "threshold": "mean-share", "class_share": share}
-    stage = AffinityStage(tiny_network(), affinity_config(affinity=settings))
-    for seed in range(1 + MEMORY // (2 * B)):
-        stage.step(a_batch(seed), 10.0)
-        stage.after_update()
-    assert len(stage.memories["cls"]) == MEMORY
-    found, queries = stage.step(a_batch(9), 10.0).logs["cls/positives"].tolist()
-    assert (found, queries) == (round(2 * B * share * MEMORY / CLASSES), 2 * B)
-
-
 def test_empty_memory_means_no_affinity_term():
     stage = AffinityStage(tiny_network(), affinity_config())
     batch = a_batch()

@@ -395,12 +395,16 @@ def table(
     list_: Annotated[bool, typer.Option("--list", help="List the tables and how far each is.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")] = False,
     no_run: Annotated[bool, typer.Option("--no-run", help="Report what is finished, and run nothing.")] = False,
+    document: Annotated[
+        Path | None,
+        typer.Option(metavar="PAGE.md", help="Fill a page's tables, between <!-- table: NAME --> and <!-- end -->."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Make a table of the paper, or one of your own: run what is missing, report mean and deviation.
 
-    Interrupted runs are resumed and finished runs are reused. --set applies to every row; a row's own settings win.
-    Exits with 1 if a run failed or its data are missing, after the others have run.
+    Interrupted runs are resumed and finished runs are reused. --set applies to all rows whose method has the setting; a
+    row's own settings have priority. Exits with 1 if a run failed or its data are missing, after the others have run.
 
     Example: promptcal table generic --seeds 0 1 2 --root data
     """
@@ -423,10 +427,18 @@ def table(
         planned = api.table_runs(name=name, rows=rows or (), download=download, **common)
         table_output.show_planned_runs(planned, output, console)
     else:
-        options: dict[str, Any] = {"rows": rows or (), "epoch": epoch, "download": download}
-        made = api.table(name=name, run=not no_run, progress=not quiet, **options, **common)
-        table_output.show_table(made, console)
-        if made.summary.troubles and not no_run:
+        common |= {"rows": rows or (), "epoch": epoch, "download": download, "run": not no_run, "progress": not quiet}
+        if document is None:
+            made = api.table(name=name, **common)
+            table_output.show_table(made, console)
+            problems = made.summary.problems
+        else:
+            filled = api.table_document(name=name, document=document, **common)
+            for file in filled.written:
+                _say_written(file)
+            problems = filled.problems
+        table_output.show_problems(problems)
+        if problems and not no_run:
             raise typer.Exit(1)
 
 

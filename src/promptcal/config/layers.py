@@ -20,6 +20,7 @@ from promptcal.errors import ConfigError
 from promptcal.runtime.safe_yaml import read_yaml
 
 AUTO = "auto"
+Preset = str | Mapping[str, Any] | None
 
 
 class MethodSettings(Protocol):
@@ -44,21 +45,21 @@ class MethodSettings(Protocol):
 
 @dataclass(frozen=True)
 class Layers:
-    """The sources of a configuration: a preset's name, then mappings of settings from lowest to highest."""
+    """The sources of a configuration: a preset (by name, or its settings), then settings from lowest to highest."""
 
-    preset: str | None
+    preset: Preset
     given: tuple[Mapping[str, Any], ...]
 
     @classmethod
     def of(
         cls,
         *,
-        preset: str | None = None,
+        preset: Preset = None,
         file: str | PathLike[str] | None = None,
         values: Mapping[str, Any] | None = None,
         overrides: Iterable[str] = (),
     ) -> "Layers":
-        if preset is not None and preset not in preset_names():
+        if isinstance(preset, str) and preset not in preset_names():
             raise ConfigError(f"there is no preset {preset!r}; choose one of {', '.join(preset_names())}")
         from_file = [] if file is None else [_read_file(Path(file))]
         return cls(preset, (*from_file, values or {}, *map(_parse_override, overrides)))
@@ -82,7 +83,7 @@ class Layers:
             {key: value for key, value in preset_settings(self.preset).items() if key in sections},
             from_variant,
             method.presets.get("", {}),
-            method.presets.get(self.preset or "", {}),
+            method.presets.get(self.preset if isinstance(self.preset, str) else "", {}),
         )
         for layer in (*shipped, *self.given):
             if "n_classes" in layer:
@@ -104,11 +105,11 @@ class Layers:
                 )
 
 
-def preset_settings(name: str | None) -> dict[str, Any]:
+def preset_settings(preset: Preset) -> Mapping[str, Any]:
     """The settings of a preset; it may have sections of several methods."""
-    if name is None:
-        return {}
-    return parse_yaml((PRESETS_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), f"the preset {name}")
+    if not isinstance(preset, str):
+        return preset or {}
+    return parse_yaml((PRESETS_FOLDER / f"{preset}.yaml").read_text(encoding="utf-8"), f"the preset {preset}")
 
 
 def validate(values: Mapping[str, Any], method: MethodSettings) -> Config:
