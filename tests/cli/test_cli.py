@@ -1,17 +1,22 @@
-"""The command line on real files: the verbs, and one clear sentence for every kind of bad input."""
+"""The command line on real files: its commands, its help, and one sentence for every kind of wrong input."""
 
 import csv
+import inspect
 import json
 import subprocess
 import sys
+from dataclasses import fields
 
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
 
-from promptcal.api import evaluate
+from promptcal import api
+from promptcal.cli import app
 from promptcal.data import embedded_set
+from promptcal.data.check import MAX_DISTANCE
+from promptcal.pipeline.request import BenchmarkRequest, FitRequest
 
 
 @pytest.fixture(scope="module")
@@ -43,24 +48,24 @@ def read_csv(path):
 
 
 def quick(settings, *more):
-    """Settings for a fit of seconds; its report has tests of its own."""
+    """Options for a fit of seconds; reports are tested elsewhere."""
     return ["--no-report", *(part for setting in (*settings, *more) for part in ("--set", setting))]
 
 
 @pytest.fixture(scope="module")
 def run(folder, quick_settings, tmp_path_factory):
-    """A finished run, made by the real command in a process of its own."""
+    """A finished run, written by the command in a separate process."""
     output = tmp_path_factory.mktemp("cli") / "run"
     command = [sys.executable, "-m", "promptcal", "fit", str(folder / "images"), "--output", str(output)]
     command += ["--labels", str(folder / "labels.csv"), "--n-classes", "4", *quick(quick_settings)]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert finished.returncode == 0, finished.stderr
-    assert "affinity 2/2" in finished.stderr  # progress, line by line where there is no terminal
+    assert "affinity 2/2" in finished.stderr  # progress, which is printed line by line without a terminal
     assert "new-2" in finished.stdout
     return output
 
 
-def test_fit_writes_all_it_promises(run, folder):
+def test_fit_writes_a_complete_run_directory(run, folder):
     rows = read_csv(run / "assignments.csv")
     labels = {row["path"]: row["label"] for row in read_csv(folder / "labels.csv")}
     assert len(rows) == 48
@@ -76,8 +81,8 @@ def test_fit_writes_all_it_promises(run, folder):
     assert np.allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-5)
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["n_classes"] == 4
-    assert config["affinity"]["memory"] == 64  # as overridden
-    assert config["loss"]["alpha"] == 0.35  # and the rest resolved
+    assert config["affinity"]["memory"] == 64
+    assert config["loss"]["alpha"] == 0.35  # a default
     assert json.loads((run / "run.json").read_text())["status"] == "finished"
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [(r["stage"], r["epoch"]) for r in records] == [
@@ -92,14 +97,14 @@ def test_fit_writes_all_it_promises(run, folder):
         assert np.asarray(picture).std() > 20
 
 
-def test_predict_repeats_the_fit_on_its_own_images(promptcal, run, folder, tmp_path):
+def test_predict_assigns_the_images_of_the_fit_to_the_same_categories(promptcal, run, folder, tmp_path):
     code, _, _ = promptcal("predict", run, folder / "images", "--output", tmp_path / "again.csv", "--quiet")
     assert code == 0
     fitted = {r["path"]: r for r in read_csv(run / "assignments.csv")}
     predicted = read_csv(tmp_path / "again.csv")
     assert [r["path"] for r in predicted] == list(fitted)
     same = [r["name"] == fitted[r["path"]]["name"] for r in predicted if fitted[r["path"]]["labelled"] == "no"]
-    assert np.mean(same) == 1.0  # unlabelled images lie in the cluster of the nearest centre
+    assert np.mean(same) == 1.0  # unlabelled images are in the cluster of the nearest centroid
 
 
 def test_predict_prints_new_images_with_confidence(promptcal, run, folder):
@@ -126,7 +131,7 @@ def test_evaluate_scores_the_unlabelled_images(promptcal, run, folder):
         names = [{"2": first, "3": second}.get(r["cluster"], r["name"]) for r in rows]
         hits_by_matching.append(np.mean([n == truth[r["path"]] for n, r in zip(names, rows, strict=True)]))
     # known clusters keep their names in one of these matchings; the best of all cannot be worse
-    assert found["all"] >= max(hits_by_matching) - 1e-9
+    assert found["accuracy"]["all"] >= max(hits_by_matching) - 1e-9
 
 
 def test_fit_with_truth_reports_each_step_of_the_method(promptcal, folder, quick_settings, tmp_path):
@@ -138,12 +143,14 @@ def test_fit_with_truth_reports_each_step_of_the_method(promptcal, folder, quick
     for row in ("k-means, frozen", "semi-supervised k-means", "stage 1", "stage 2"):
         assert row in out
     results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert 0 < results["affinity"]["accuracy"]["all"] <= 1
+    assert set(results["baselines"]) == {"kmeans", "semi_supervised_kmeans"}
+    assert 0 < results["stages"]["affinity"]["accuracy"]["all"] <= 1
+    assert results["stages"]["affinity"]["accuracy"] == results["selected"]
     record = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0 <= record["cls/precision"] <= 1
 
 
-def test_nothing_labelled_is_plain_clustering_and_says_so(promptcal, folder, quick_settings, tmp_path):
+def test_a_fit_without_labels_is_plain_k_means_with_a_warning(promptcal, folder, quick_settings, tmp_path):
     code, out, err = promptcal(
         "fit", folder / "images", "--output", tmp_path / "run", "--n-classes", 4, *quick(quick_settings)
     )
@@ -156,7 +163,7 @@ def test_nothing_labelled_is_plain_clustering_and_says_so(promptcal, folder, qui
     assert len(out.splitlines()) == 4
 
 
-def test_a_finished_run_is_not_overwritten_unasked(promptcal, run, folder, quick_settings):
+def test_a_finished_run_is_not_overwritten_by_default(promptcal, run, folder, quick_settings):
     before = (run / "assignments.csv").read_text()
     arguments = ["fit", folder / "images", "--output", run, "--n-classes", 4, "--labels", folder / "labels.csv"]
     code, _, err = promptcal(*arguments, *quick(quick_settings))
@@ -169,7 +176,7 @@ def test_a_finished_run_is_not_overwritten_unasked(promptcal, run, folder, quick
     assert (run / "assignments.csv").read_text() == before
 
 
-def test_a_failed_overwrite_leaves_the_old_run(promptcal, run, folder, quick_settings):
+def test_a_failed_overwrite_keeps_the_old_run(promptcal, run, folder, quick_settings):
     code, _, err = promptcal(
         "fit", folder / "images", "--output", run, "--n-classes", 4, "--overwrite", "--weights", "missing.pth",
         *quick(quick_settings),
@@ -179,86 +186,76 @@ def test_a_failed_overwrite_leaves_the_old_run(promptcal, run, folder, quick_set
     assert (run / "assignments.csv").exists()
 
 
-def bad_inputs(folder, tmp_path):
-    """What is wrong, the arguments that replace the good ones, and what the message must name."""
+@pytest.fixture
+def wrong_files(folder, tmp_path, monkeypatch):
+    """Files with something wrong, in the current folder."""
+    monkeypatch.chdir(tmp_path)
     write_csv(tmp_path / "unknown-file.csv", [("ghost.png", "cat")])
     write_csv(tmp_path / "six.csv", [(f"ü/{i:03d}.png", f"c{i}") for i in range(0, 12, 2)])
+    write_csv(tmp_path / "one.csv", [("good.png", "cat")])
     (tmp_path / "no-header.csv").write_text("ü/000.png,cat\n", encoding="utf-8")
+    (tmp_path / "all.csv").write_bytes((folder / "truth.csv").read_bytes())
     (tmp_path / "bad.yaml").write_text("affinity: [1, 2\n")
     (tmp_path / "typo.yaml").write_text("afinity:\n  k: 3\n")
     (tmp_path / "not-weights.pth").write_bytes(b"not a weight file")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "broken").mkdir()
+    for name in ("empty", "broken", "full"):
+        (tmp_path / name).mkdir()
     (tmp_path / "broken" / "bad.jpg").write_bytes(b"\xff\xd8\xff nothing more")
     Image.fromarray(np.zeros((40, 40, 3), np.uint8)).save(tmp_path / "broken" / "good.png")
-    write_csv(tmp_path / "one.csv", [("good.png", "cat")])
-    (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("precious")
-    all_labelled = tmp_path / "all.csv"
-    all_labelled.write_text((folder / "truth.csv").read_text(encoding="utf-8"), encoding="utf-8")
-    return {
-        "missing folder": ({"images": tmp_path / "nowhere"}, ["nowhere", "does not exist"]),
-        "empty folder": ({"images": tmp_path / "empty"}, ["empty", "no images"]),
-        "unreadable image": (
-            {"images": tmp_path / "broken", "labels": tmp_path / "one.csv", "n_classes": 2},
-            ["bad.jpg", "--skip-unreadable"],
-        ),
-        "missing labels": ({"labels": tmp_path / "nolabels.csv"}, ["nolabels.csv", "does not exist"]),
-        "label for an unknown file": ({"labels": tmp_path / "unknown-file.csv"}, ["ghost.png", "no such image"]),
-        "labels without header": ({"labels": tmp_path / "no-header.csv"}, ["path,label"]),
-        "more classes than clusters": ({"labels": tmp_path / "six.csv"}, ["6 classes", "--n-classes"]),
-        "nothing unlabelled": ({"labels": all_labelled}, ["nothing to discover"]),
-        "no number of classes": ({"n_classes": None}, ["--n-classes"]),
-        "zero classes": ({"n_classes": 0}, ["n_classes", "greater than or equal to 1"]),
-        "too many classes": ({"n_classes": 500}, ["498", "n-classes"]),
-        "wrong weight file": ({"more": ["--weights", tmp_path / "not-weights.pth"]}, ["not-weights.pth"]),
-        "unknown backbone": ({"more": ["--set", "model.backbone=vit_huge_patch3"]}, ["vit_huge_patch3"]),
-        "not a ViT": ({"more": ["--set", "model.backbone=resnet18"]}, ["resnet18", "vision transformer"]),
-        "typo in --set": ({"more": ["--set", "afinity.k=3"]}, ["afinity", "did you mean"]),
-        "--set without value": ({"more": ["--set", "seed"]}, ["key=value"]),
-        "wrong type": ({"more": ["--set", "affinity.k=many"]}, ["affinity.k"]),
-        "broken YAML": ({"more": ["--config", tmp_path / "bad.yaml"]}, ["bad.yaml", "YAML"]),
-        "typo in YAML": ({"more": ["--config", tmp_path / "typo.yaml"]}, ["afinity"]),
-        "unknown method": ({"more": ["--method", "magic"]}, ["method", "promptcal-warmup"]),
-        "unknown preset": ({"more": ["--preset", "fast"]}, ["fast", "quick"]),
-        "unknown device": ({"more": ["--device", "abacus"]}, ["abacus"]),
-        "output is full of other things": ({"output": tmp_path / "full"}, ["full", "not empty"]),
-        "resume of nothing": ({"more": ["--resume"]}, ["there is no run in"]),
-        "resize below the crop": ({"more": ["--set", "data.resize=8"]}, ["data.resize"]),
-    }  # fmt: skip
+    return tmp_path
 
 
-CASES = [
-    "missing folder", "empty folder", "unreadable image", "missing labels", "label for an unknown file",
-    "labels without header", "more classes than clusters", "nothing unlabelled", "no number of classes",
-    "zero classes", "too many classes", "wrong weight file", "unknown backbone", "not a ViT", "typo in --set",
-    "--set without value", "wrong type", "broken YAML", "typo in YAML", "unknown method", "unknown preset",
-    "unknown device", "output is full of other things", "resume of nothing", "resize below the crop",
-]  # fmt: skip
+# What is wrong: the arguments that replace correct ones, and what the message must name.
+WRONG = {
+    "missing folder": ({"images": "nowhere"}, ["nowhere", "does not exist"]),
+    "empty folder": ({"images": "empty"}, ["empty", "no images"]),
+    "unreadable image": ({"images": "broken", "--labels": "one.csv", "--n-classes": 2}, ["bad.jpg", "--skip-"]),
+    "missing labels": ({"--labels": "nolabels.csv"}, ["nolabels.csv", "does not exist"]),
+    "label for an unknown file": ({"--labels": "unknown-file.csv"}, ["ghost.png", "no such image"]),
+    "labels without header": ({"--labels": "no-header.csv"}, ["path,label"]),
+    "more classes than clusters": ({"--labels": "six.csv"}, ["6 classes", "--n-classes"]),
+    "nothing unlabelled": ({"--labels": "all.csv"}, ["nothing to discover"]),
+    "no number of classes": ({"--n-classes": None}, ["--n-classes"]),
+    "zero classes": ({"--n-classes": 0}, ["n_classes", "greater than or equal to 1"]),
+    "too many classes": ({"--n-classes": 500}, ["498", "n-classes"]),
+    "wrong weight file": ({"--weights": "not-weights.pth"}, ["not-weights.pth"]),
+    "unknown backbone": ({"--set": "model.backbone=vit_huge_patch3"}, ["vit_huge_patch3"]),
+    "not a ViT": ({"--set": "model.backbone=resnet18"}, ["resnet18", "vision transformer"]),
+    "typo in --set": ({"--set": "afinity.k=3"}, ["afinity", "did you mean"]),
+    "--set without value": ({"--set": "seed"}, ["key=value"]),
+    "wrong type": ({"--set": "affinity.k=many"}, ["affinity.k"]),
+    "resize below the crop": ({"--set": "data.resize=8"}, ["data.resize"]),
+    "broken YAML": ({"--config": "bad.yaml"}, ["bad.yaml", "YAML"]),
+    "typo in YAML": ({"--config": "typo.yaml"}, ["afinity"]),
+    "unknown method": ({"--method": "magic"}, ["method", "promptcal-warmup"]),
+    "unknown preset": ({"--preset": "fast"}, ["fast", "quick"]),
+    "unknown device": ({"--device": "abacus"}, ["abacus"]),
+    "output is full of other things": ({"--output": "full"}, ["full", "not empty"]),
+    "resume of nothing": ({"--resume": True}, ["there is no run in"]),
+    "output in the image folder": ({"--output": "{images}/run"}, ["lies in the image folder"]),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_bad_input_is_one_sentence_and_exit_code_2(case, promptcal, folder, quick_settings, tmp_path):
-    cases = bad_inputs(folder, tmp_path)
-    assert sorted(cases) == sorted(CASES)
-    changes, named = cases[case]
-    given = {"images": folder / "images", "labels": folder / "labels.csv", "n_classes": 4, "output": tmp_path / "run"}
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input_is_one_sentence_and_exit_code_2(case, promptcal, folder, quick_settings, wrong_files):
+    changes, named = WRONG[case]
+    given = {"images": folder / "images", "--labels": folder / "labels.csv", "--n-classes": 4, "--output": "run"}
     given |= changes
-    before = sorted(tmp_path.rglob("*"))
-    arguments = ["fit", given["images"], "--output", given["output"]]
-    arguments += ["--labels", given["labels"]] if given["labels"] else []
-    arguments += ["--n-classes", given["n_classes"]] if given["n_classes"] is not None else []
-    code, out, err = promptcal(*arguments, "--quiet", *quick(quick_settings), *given.get("more", []))
-    assert code == 2
-    assert out == ""
+    before = [sorted(place.rglob("*")) for place in (wrong_files, folder)]
+    arguments = ["fit", given.pop("images"), "--quiet", *quick(quick_settings)]
+    for option, value in given.items():
+        text = str(value).format(images=folder / "images")
+        arguments += [] if value is None else [option] if value is True else [option, text]
+    code, out, err = promptcal(*arguments)
+    assert (code, out) == (2, "")
     assert err.startswith("promptcal: ")
     assert len(err.strip().splitlines()) == 1
-    for word in named:
-        assert word in err
-    assert sorted(tmp_path.rglob("*")) == before  # no half-written output
+    assert [word for word in named if word not in err] == []
+    assert [sorted(place.rglob("*")) for place in (wrong_files, folder)] == before  # nothing was written
 
 
-def test_unreadable_images_can_be_left_out(promptcal, folder, quick_settings, tmp_path):
+def test_unreadable_images_can_be_skipped(promptcal, folder, quick_settings, tmp_path):
     images = tmp_path / "images"
     images.mkdir()
     for file in (folder / "images").rglob("*.png"):
@@ -272,14 +269,14 @@ def test_unreadable_images_can_be_left_out(promptcal, folder, quick_settings, tm
     assert [r["path"] for r in read_csv(tmp_path / "run" / "skipped.csv")] == ['020 bad ", name.jpg']
     rows = read_csv(tmp_path / "run" / "assignments.csv")
     assert len(rows) == 48
-    # a truth for all images given, the left-out one too, scores the same by name and by order
+    # a truth for all given images, the skipped one included, scores the same by name and by position
     truth = {r["path"]: r["name"] if i % 5 else "other" for i, r in enumerate(rows)}
-    by_name = evaluate(run=tmp_path / "run", truth=truth)
+    by_name = api.evaluate(run=tmp_path / "run", truth=truth)
     in_order = [truth.get(file.name, "anything") for file in sorted(images.iterdir())]
-    assert evaluate(run=tmp_path / "run", truth=in_order).all == by_name.all
+    assert api.evaluate(run=tmp_path / "run", truth=in_order).all == by_name.all
 
 
-def test_labels_on_unreadable_images_only_is_plain_clustering(promptcal, folder, quick_settings, tmp_path):
+def test_a_fit_with_labels_only_on_unreadable_images_is_plain_k_means(promptcal, folder, quick_settings, tmp_path):
     images = tmp_path / "images"
     images.mkdir()
     for file in (folder / "images").rglob("*.png"):
@@ -295,21 +292,7 @@ def test_labels_on_unreadable_images_only_is_plain_clustering(promptcal, folder,
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_an_output_inside_the_image_folder_is_refused(promptcal, folder, quick_settings):
-    output = folder / "images" / "run"
-    code, _, err = promptcal("fit", folder / "images", "--output", output, "--n-classes", 3, *quick(quick_settings))
-    assert code == 2
-    assert "lies in the image folder" in err
-    assert not output.exists()
-
-
-def test_predict_refuses_an_output_without_a_folder(promptcal, run, folder, tmp_path):
-    code, _, err = promptcal("predict", run, folder / "new", "--output", tmp_path / "nowhere" / "p.csv")
-    assert code == 2
-    assert "does not exist; make it first" in err
-
-
-def test_distillation_on_extra_images_is_logged(promptcal, folder, quick_settings, tmp_path):
+def test_distillation_on_extra_images_is_recorded(promptcal, folder, quick_settings, tmp_path):
     code, _, _ = promptcal(
         "fit", folder / "images", "--output", tmp_path / "run", "--n-classes", 4, "--labels", folder / "labels.csv",
         "--quiet", *quick(quick_settings, f"warmup.distillation={folder / 'new'}", "affinity.epochs=0"),
@@ -319,26 +302,66 @@ def test_distillation_on_extra_images_is_logged(promptcal, folder, quick_setting
     assert record["distillation"] > 0
 
 
-@pytest.mark.parametrize("verb", ["predict", "evaluate"])
-def test_other_verbs_refuse_what_is_no_run(promptcal, folder, tmp_path, verb):
-    rest = [folder / "new"] if verb == "predict" else ["--truth", folder / "truth.csv"]
-    code, _, err = promptcal(verb, tmp_path, *rest)
-    assert code == 2
-    assert "not a run directory" in err
+def test_wrong_input_of_predict_and_evaluate_is_one_sentence(promptcal, run, folder, tmp_path):
+    write_csv(tmp_path / "ghost.csv", [("ghost.png", "cat")])
+    for arguments, named in (
+        (["predict", tmp_path, folder / "new"], "not a run directory"),
+        (["evaluate", tmp_path, "--truth", folder / "truth.csv"], "not a run directory"),
+        (["predict", run, folder / "new", "--output", tmp_path / "nowhere" / "p.csv"], "does not exist; create it"),
+        (["evaluate", run, "--truth", tmp_path / "ghost.csv"], "ghost.png"),
+    ):
+        code, _, err = promptcal(*arguments)
+        assert code == 2
+        assert named in err
+        assert len(err.strip().splitlines()) == 1
 
 
-def test_evaluate_names_a_truth_for_an_unknown_image(promptcal, run, tmp_path):
-    write_csv(tmp_path / "truth.csv", [("ghost.png", "cat")])
-    code, _, err = promptcal("evaluate", run, "--truth", tmp_path / "truth.csv")
-    assert code == 2
-    assert "ghost.png" in err
+def help_lines(promptcal, monkeypatch, *arguments):
+    monkeypatch.setenv("COLUMNS", "500")  # so that each option is on one line
+    code, out, _ = promptcal(*arguments, "--help")
+    assert code == 0
+    return [" ".join(line.split()) for line in out.splitlines()]
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], *([verb, "--help"] for verb in ("fit", "predict", "evaluate", "demo"))]
+    ("command", "request_type", "without"),
+    [
+        ("fit", FitRequest, {"inductive"}),
+        ("benchmark", BenchmarkRequest, set()),
+        ("demo", BenchmarkRequest, {"name", "root", "download"}),
+    ],
 )
-def test_help_shows_every_verb_and_option(promptcal, arguments):
-    code, out, _ = promptcal(*arguments)
-    assert code == 0
-    expected = {"fit": "--labels", "predict": "--output", "evaluate": "--truth", "demo": "--seed"}
-    assert (expected[arguments[0]] if len(arguments) > 1 else "evaluate") in out
+def test_help_describes_every_option_of_the_request(promptcal, monkeypatch, command, request_type, without):
+    lines = help_lines(promptcal, monkeypatch, command)
+    for option in fields(request_type):
+        if option.name in {"progress", *without}:
+            continue
+        name = option.name if option.metadata.get("argument") else "--" + option.name.replace("_", "-")
+        flag = (option.metadata.get("flag") or name).partition("/")[0]
+        shown = [line for line in lines if flag in line.split() and option.metadata["help"] in line]
+        assert len(shown) == 1, option.name
+
+
+def test_help_lists_every_command_and_shows_an_example_of_each(promptcal, monkeypatch):
+    listed = help_lines(promptcal, monkeypatch)
+    names = [c.name or c.callback.__name__.replace("_", "-") for c in app.app.registered_commands]
+    assert {"fit", "predict", "evaluate", "export", "estimate-classes", "report", "check", "table"} <= set(names)
+    for name in names:
+        assert sum(line.startswith(f"│ {name} ") for line in listed) == 1
+        assert any(f"Example: promptcal {name}" in line for line in help_lines(promptcal, monkeypatch, name))
+
+
+def test_commands_have_the_defaults_of_the_functions():
+    """The command line repeats them because it must not import the functions before a command runs."""
+    functions = {"report": api.make_report, "figure": api.make_figure}
+    compared = set()
+    for command in app.app.registered_commands:
+        name = command.callback.__name__
+        theirs = inspect.signature(functions.get(name) or getattr(api, name)).parameters
+        for option in inspect.signature(command.callback).parameters.values():
+            if option.default not in (None, inspect.Parameter.empty) and option.name in theirs:
+                assert str(option.default) == str(theirs[option.name].default), (name, option.name)
+                compared.add(f"{name}.{option.name}")
+    assert {"check.min_side", "check.near_distance", "demo.output", "table.output", "table.epoch"} <= compared
+    near_distance = inspect.signature(app.check).parameters["near_distance"].annotation.__metadata__[0]
+    assert (near_distance.min, near_distance.max) == (0, MAX_DISTANCE)

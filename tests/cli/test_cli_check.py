@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 from PIL import Image
-from promptcal.cli.main import main as cli
 
 
 def photo(seed=0):
@@ -17,7 +16,7 @@ def photo(seed=0):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Six images and labels of which nothing bad can be said."""
+    """Six images and labels without any problem."""
     folder = tmp_path / "my photos"
     (folder / "[bold] ü").mkdir(parents=True)
     for seed in range(6):
@@ -28,15 +27,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def check(monkeypatch, capsys, folder):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["promptcal", "check", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return call
+def check(promptcal):
+    return lambda *arguments: promptcal("check", *arguments)
 
 
 def row(out, name):
@@ -44,7 +36,7 @@ def row(out, name):
     return next([c.strip() for c in line.strip("│ ").split("│")] for line in out.splitlines() if name in line)
 
 
-def test_a_sound_folder_exits_with_0(check, folder, tmp_path):
+def test_a_folder_without_problems_exits_with_0(check, folder, tmp_path):
     code, out, err = check(folder, "--labels", tmp_path / "labels.tsv", "--json", tmp_path / "report.json", "--quiet")
     assert (code, err) == (0, "")
     assert row(out, "cat") == ["[red]cat", "2"]
@@ -66,7 +58,7 @@ def test_warnings_alone_keep_exit_code_0(check, folder, tmp_path):
     assert "tiny (" not in out
 
 
-def test_problems_exit_with_1_and_are_shown_in_part_and_written_in_full(check, folder, tmp_path):
+def test_problems_exit_with_1_and_are_abbreviated_on_the_terminal_only(check, folder, tmp_path):
     for i in range(8):
         (folder / f"bad {i}.jpg").write_bytes(b"\xff\xd8\xff")
     photo(0).save(folder / "[bold] ü" / "4.png")
@@ -86,7 +78,7 @@ def test_problems_exit_with_1_and_are_shown_in_part_and_written_in_full(check, f
     assert [p["what"] for p in report["problems"]] == ["cannot be read", "same image, two classes"]
 
 
-def test_a_large_group_of_duplicates_is_cut_short_on_the_screen_only(check, folder, tmp_path):
+def test_a_large_group_of_duplicates_is_abbreviated_on_the_terminal_only(check, folder, tmp_path):
     for i in range(60):
         photo(5).save(folder / f"copy {i}.png")
     code, out, _ = check(folder, "--labels", tmp_path / "labels.tsv", "--json", tmp_path / "report.json", "-q")
@@ -96,7 +88,7 @@ def test_a_large_group_of_duplicates_is_cut_short_on_the_screen_only(check, fold
     assert len(json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["exact_duplicates"][0]["paths"]) == 61
 
 
-def test_class_folders_are_labels_and_said_to_be(check, folder):
+def test_class_folders_are_labels_and_a_warning_says_so(check, folder):
     (folder / "unlabelled").mkdir()
     photo(9).save(folder / "unlabelled" / "9.png")
     code, out, err = check(folder, "-q")
@@ -112,10 +104,10 @@ def test_class_folders_are_labels_and_said_to_be(check, folder):
         (["nowhere"], "nowhere does not exist"),
         (["my photos/*.gif"], "matches no images"),
         (["my photos", "--labels", "ghost.csv"], "ghost.png, but no such image"),
-        (["my photos", "--json", "nowhere/report.json"], "make it first"),
+        (["my photos", "--json", "nowhere/report.json"], "create it first"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(check, tmp_path, monkeypatch, arguments, named):
+def test_wrong_input_of_check_is_one_sentence(check, folder, tmp_path, monkeypatch, arguments, named):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ghost.csv").write_text("path,label\nghost.png,cat\n")
     code, out, err = check(*arguments)
@@ -138,14 +130,7 @@ def test_many_classes_are_shown_by_the_largest_and_smallest(check, folder, tmp_p
     assert row(out, "class 48") == ["class 48", "1"]
 
 
-def test_help_says_what_the_exit_codes_mean(check):
-    code, out, _ = check("--help")
-    assert code == 0
-    for word in ("--labels", "--json", "--min-side", "Exits with 1"):
-        assert word in out
-
-
-def test_a_process_of_its_own_exits_with_1_on_an_unreadable_file(folder):
+def test_the_exit_code_of_a_process_is_1_if_a_file_is_unreadable(folder):
     (folder / "bad.jpg").write_bytes(b"")
     command = [sys.executable, "-m", "promptcal", "check", str(folder)]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=120)

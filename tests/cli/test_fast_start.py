@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = {"torch", "torchvision", "timm", "sklearn", "scipy", "matplotlib", "pandas"}
+HEAVY = {"torch", "torchvision", "timm", "sklearn", "scipy", "matplotlib", "pandas", "numpy", "yaml", "PIL"}
 MAX_CPU_SECONDS = 1.0  # the target is 0.5; CI machines are slow
 
 # At exit, the program writes its imported modules and its CPU time, interpreter start included, to stderr.

@@ -13,11 +13,11 @@ from typer.core import TyperCommand
 
 from promptcal._version import __version__
 from promptcal.cli.options import (
+    HELP,
     Device,
     Images,
     Labels,
     Overrides,
-    Preset,
     Quiet,
     Root,
     RunPath,
@@ -208,10 +208,10 @@ def estimate_classes(
         int | None, typer.Option(help="Largest number to try. Default: a tenth of the number of images, at most 1,000.")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder to write the curves to (PNG, CSV, JSON).")] = None,
-    backbone: Annotated[str | None, typer.Option(help="timm name of a ViT, as in fit.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Local weight file for the backbone.")] = None,
-    preset: Preset = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
+    backbone: Annotated[str | None, typer.Option(help=HELP["backbone"])] = None,
+    weights: Annotated[Path | None, typer.Option(help=HELP["weights"])] = None,
+    preset: Annotated[str | None, typer.Option(help=HELP["preset"])] = None,
+    config: Annotated[Path | None, typer.Option(help=HELP["config"])] = None,
     overrides: Overrides = None,
     seed: Seed = None,
     device: Device = None,
