@@ -15,7 +15,6 @@ import numpy as np
 from measuring import show
 
 from promptcal import demo
-from promptcal.api import results
 
 MODES: dict[str, dict[str, Any]] = {
     "fp32 eager": {"precision": "fp32", "compile": False},
@@ -39,10 +38,12 @@ def main() -> None:
                 run = demo(output=output, seed=seed, device=given.device, overrides=overrides, progress=False, **mode)
                 lines = (output / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
                 losses[name].append([json.loads(line)["loss"] for line in lines])
-                found = results(run)
-                last = found["scores"]["last"]
-                parts = (f"{100 * last[part]:.1f}" for part in ("all", "known", "new"))
-                accuracies.append((name, seed, *parts, found["seconds"]))
+                found = run.directory.results()
+                assert found is not None
+                assert found.last is not None
+                percent = found.last.percent()
+                parts = (f"{percent[part]:.1f}" for part in ("all", "known", "new"))
+                accuracies.append((name, seed, *parts, found.seconds))
     reference, other = (np.array(losses[name]) for name in MODES)
     spread = reference.std(axis=0, ddof=1)
     rows = zip(reference.mean(axis=0), np.abs(other - reference).mean(axis=0), spread, strict=True)

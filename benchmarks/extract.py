@@ -16,12 +16,14 @@ import torch
 from measuring import H200_TFLOPS, machine, once_s, peak_gb, reset_peak, show, slope
 from step import network_of, vit_tflop
 
-from promptcal.config.schema import Config, load_config
+from promptcal.config import Config
 from promptcal.data import ImageStore, View
+from promptcal.methods import METHODS, load_config
 from promptcal.models import ProjectionNetwork
+from promptcal.pipeline.clustering import validation_kmeans
 from promptcal.runtime.device import choose_device, choose_dtype, device_context
 from promptcal.training.embedding import embed
-from promptcal.training.validation import Selector
+from promptcal.training.validation import ValidationResult, Validator
 
 CLASSES, KNOWN = 100, 80
 
@@ -34,12 +36,22 @@ def view_of(network: ProjectionNetwork, images: int, device: torch.device) -> Vi
     return View(store.to(device), *sizes, device=device, reuse=True)
 
 
-def selector_for(network: ProjectionNetwork, view: View, images: int, config: Config) -> Selector:
+def validator_of(view: View, images: int, config: Config) -> Validator:
     truth = np.arange(images) % CLASSES
     labelled = (truth < KNOWN) & (np.arange(images) % 2 == 0)
     held_out = labelled & (np.arange(images) % 20 == 0)
     labels = np.where(labelled & ~held_out, truth, -1)
-    return Selector(view, labels, np.where(held_out, truth, -1), config, truth)
+    return Validator(view, labels, np.where(held_out, truth, -1), config, truth)
+
+
+def validate(validator: Validator, network: ProjectionNetwork, config: Config) -> ValidationResult:
+    method = METHODS[config.method](config)
+    assignment, kmeans = method.assignment(network), validation_kmeans(config)
+    return validator.validate(
+        network,
+        lambda features, labels: assignment.validation_clusters(features, labels, kmeans),
+        lambda known, silhouette: method.validation_score("affinity", known, silhouette),
+    )
 
 
 def main() -> None:
@@ -52,7 +64,7 @@ def main() -> None:
     parser.add_argument("--grow", action="store_true")
     given = parser.parse_args()
     device = choose_device(given.device)
-    config = load_config(
+    config: Any = load_config(
         values={"n_classes": CLASSES, "precision": given.precision},
         overrides=[f"model.backbone={given.backbone}", f"selection.max_images={4 * given.images}"],
     )
@@ -66,9 +78,9 @@ def main() -> None:
             embed(network, view, everything[:512])
             reset_peak(device)
             extraction = min(once_s(partial(embed, network, view, everything), device) for _ in range(3))
-            selector = selector_for(network, view, images, config)
-            selector.look(network, "affinity")
-            validation = once_s(partial(selector.look, network, "affinity"), device)
+            validator = validator_of(view, images, config)
+            validate(validator, network, config)
+            validation = once_s(partial(validate, validator, network, config), device)
             floor = vit_tflop(network, images) / H200_TFLOPS
             rate = images / extraction
             rows.append((images, floor, extraction, extraction / floor, f"{rate:,.0f}", validation, peak_gb(device)))

@@ -26,7 +26,7 @@ import torch
 from measuring import machine, median_ms, once_s, show
 from step import data_of, fill_memory, network_of, stepper
 
-from promptcal.config.schema import Config, load_config
+from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork
@@ -36,7 +36,7 @@ from promptcal.runtime.distributed import Group
 from promptcal.training.embedding import embed
 
 
-def config_of(device: torch.device) -> Config:
+def config_of(device: torch.device) -> Any:
     if device.type == "cuda":
         return load_config(values={"n_classes": 200}, overrides=["affinity.k=5"])
     return load_config(preset="quick", values={"n_classes": 10})
@@ -51,7 +51,7 @@ def measured(device: torch.device, repeats: int) -> dict[str, float]:
         network = network_of(config, device, compiled=False)
         network.join_process_group(group)
         data = replace(data_of(network, config.data.batch_size, device, 512), part=group.part(config.data.batch_size))
-        stage = WarmupStage(network, config.loss) if name == "warmup" else AffinityStage(network, config)
+        stage = WarmupStage("warmup", network, config.loss) if name == "warmup" else AffinityStage(network, config)
         step = stepper(stage, data, config)
         if name == "affinity":
             fill_memory(step, config)
@@ -144,7 +144,7 @@ def main() -> None:
         for world, times in medians.items():
             clock, processor = (medians[base][w] / times[w] for w in (what, f"{what}: CPU"))
             rows.append((what, world, times[what], clock, times[f"{what}: CPU"], processor, processor * base / world))
-    header = ("what", "processes", "ms", "times faster", "CPU ms", "times less", "efficiency")
+    header: tuple[str, ...] = ("what", "processes", "ms", "speed-up", "CPU ms", "CPU ratio", "efficiency")
     show(f"Growth with processes, {machine(device)}, a batch of {config.data.batch_size} in all", header, rows)
     rows = [
         (what.split(":")[0], world, times[what], times[what] / times[what.split(":")[0]])

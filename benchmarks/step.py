@@ -26,9 +26,10 @@ from literal import literal_affinity_term
 from measuring import H200_TFLOPS, machine, median_ms, peak_gb, reset_peak, show, slope
 from rich.console import Console
 
-from promptcal.config.schema import Config, load_config
 from promptcal.data import BalancedSampler, ImageStore, View
+from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.methods.promptcal.settings import PromptCALConfig
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.runtime.device import choose_device, choose_dtype, compile_in_place, device_context
@@ -41,7 +42,9 @@ PUBLISHED_BACKBONE = "vit_base_patch16_224.dino"
 PUBLISHED_MS = {"warmup": 519.0, "affinity": 1851.0}  # the published code on an H200, compute only
 
 
-def network_of(config: Config, device: torch.device, compiled: bool, recorded: bool = True) -> ProjectionNetwork:
+def network_of(
+    config: PromptCALConfig, device: torch.device, compiled: bool, recorded: bool = True
+) -> ProjectionNetwork:
     torch.manual_seed(0)
     model = config.model
     vit = PromptedViT(
@@ -67,7 +70,7 @@ def data_of(network: ProjectionNetwork, batch_size: int, device: torch.device, i
     return TrainingData(view, labels.to(device), BalancedSampler(labels >= 0, batch_size))
 
 
-def stepper(stage: Any, data: TrainingData, config: Config) -> Callable[[], None]:
+def stepper(stage: Any, data: TrainingData, config: PromptCALConfig) -> Callable[[], None]:
     """One step of the training loop per call, as in a fit past its first epochs."""
     folder = Path(tempfile.mkdtemp())
     loop = Loop(
@@ -105,13 +108,13 @@ def vit_tflop(network: ProjectionNetwork, views: int) -> float:
     return views * tokens * per_token * len(vit.backbone.blocks) / 1e12
 
 
-def fill_memory(step: Callable[[], None], config: Config) -> None:
+def fill_memory(step: Callable[[], None], config: PromptCALConfig) -> None:
     for _ in range(config.affinity.memory // (2 * config.data.batch_size) + 2):
         step()
 
 
 def measure(
-    config: Config,
+    config: PromptCALConfig,
     device: torch.device,
     compiled: bool,
     repeats: int,
@@ -125,7 +128,9 @@ def measure(
         network = network_of(config, device, compiled, recorded)
         data = data_of(network, config.data.batch_size, device)
         truth = torch.arange(len(data.labels), device=device) % 100  # the graph's precision and recall are logged too
-        stage = WarmupStage(network, config.loss) if name == "warmup" else AffinityStage(network, config, truth)
+        stage = (
+            WarmupStage("warmup", network, config.loss) if name == "warmup" else AffinityStage(network, config, truth)
+        )
         step = stepper(stage, data, config)
         begun = time.perf_counter()
         step()
@@ -159,7 +164,7 @@ def forbid_compiling(name: str, network: ProjectionNetwork, step: Callable[[], N
     print(f"{name}: nothing compiled anew between epochs")
 
 
-def against_floor(config: Config, device: torch.device, compiled: bool, repeats: int) -> None:
+def against_floor(config: PromptCALConfig, device: torch.device, compiled: bool, repeats: int) -> None:
     launched = measure(config, device, compiled, repeats, recorded=False) if compiled else None
     found = measure(config, device, compiled, repeats)
     for name, (_, _, (stage, step, view)) in found.items():
@@ -184,7 +189,7 @@ def against_floor(config: Config, device: torch.device, compiled: bool, repeats:
     show(f"Training step, {config.model.backbone}, {machine(device)}", header, rows)
 
 
-def against_loops(config: Config, device: torch.device, repeats: int) -> None:
+def against_loops(config: PromptCALConfig, device: torch.device, repeats: int) -> None:
     """The demo's affinity step, and the same step with its affinity terms computed as the equations read."""
     found = measure(config, device, False, repeats)
     elapsed, _, (stage, step, _) = found["affinity"]
@@ -197,7 +202,7 @@ def against_loops(config: Config, device: torch.device, repeats: int) -> None:
     )
 
 
-def grow(base: Config, device: torch.device, compiled: bool, repeats: int) -> None:
+def grow(base: PromptCALConfig, device: torch.device, compiled: bool, repeats: int) -> None:
     """Time and peak memory of an affinity step by size."""
     sweeps: dict[str, list[int]] = {
         "affinity.memory": [1024, 2048, 4096, 7936],
@@ -233,7 +238,7 @@ def main() -> None:
     overrides = [f"model.backbone={backbone}"] if backbone else []
     overrides += [f"model.image_size={given.image_size}"] if given.image_size else []
     overrides += ["affinity.k=5"] if on_gpu else []
-    config = load_config(
+    config: Any = load_config(
         preset=None if on_gpu else "quick",
         values={"n_classes": 200 if on_gpu else 10, "precision": given.precision},
         overrides=overrides,
