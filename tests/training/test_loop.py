@@ -95,7 +95,7 @@ def test_batches_hold_two_views_of_each_image(scene):
 
 def test_a_parameter_group_has_its_own_learning_rate_and_weight_decay(scene, tmp_path):
     """Two steps of SGD with momentum, computed parameter by parameter."""
-    config, network, data = scene
+    config, network, _ = scene
     parameters = network.trained_parameters()
     prompts = [parameters.pop("vit.prompts")]
     groups = [

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from promptcal.discovery.calibration import (
     left_out_cosines,
     negative_log_likelihood,
 )
-from promptcal.discovery.partition import Partition, nearest_centres
+from promptcal.discovery.partition import Partition, nearest_centroids
 from promptcal.errors import ConfigError, PromptCALWarning
 from promptcal.run.inference import Run
 
@@ -65,14 +66,14 @@ def test_with_many_images_it_is_scipys_optimum_of_the_plain_likelihood_and_the_t
     assert best_temperature(scores, classes) == pytest.approx(0.2, rel=0.05)
 
 
-def test_a_handful_of_right_answers_is_no_certainty():
+def test_a_few_right_answers_are_no_certainty():
     """Laplace: three of three right by the same margin is a confidence of 4 in 5."""
     scores = np.array([[0.9, 0.4], [0.4, 0.9], [0.9, 0.4]])
     temperature = best_temperature(scores, np.array([0, 1, 0]))
     assert 1 / (1 + np.exp(-0.5 / temperature)) == pytest.approx(4 / 5)
 
 
-def test_scores_that_mislead_or_say_nothing_have_a_temperature_too():
+def test_wrong_or_constant_scores_have_a_temperature_too():
     wrong = best_temperature(np.array([[1.0, 0.0]] * 5), np.ones(5, dtype=int))
     assert np.isfinite(wrong)
     assert wrong > 100
@@ -95,7 +96,7 @@ def test_calibration_error_is_the_mean_gap_over_bins():
     assert calibration_error(shares, classes) == pytest.approx(total)
 
 
-def test_overconfidence_is_cured_on_images_not_calibrated_on():
+def test_overconfidence_is_corrected_on_other_images():
     scores = np.random.default_rng(2).normal(size=(4000, 8))
     classes = drawn_from(scores, 2.0)
     found = calibrate(Evidence(scores[:500], classes[:500], "held-out"), temperature=0.2)
@@ -110,7 +111,7 @@ def test_overconfidence_is_cured_on_images_not_calibrated_on():
     assert after < 0.05
 
 
-def test_images_learned_from_do_not_vouch_for_more_confidence():
+def test_training_images_never_raise_the_confidence():
     scores = np.random.default_rng(3).uniform(-1, 1, (200, 5))
     for truth, expected in ((0.05, 0.1), (0.4, None)):
         classes = drawn_from(scores, truth)
@@ -129,13 +130,13 @@ def test_the_threshold_is_the_largest_that_accepts_enough(n):
     assert low <= threshold <= high
 
 
-def test_an_image_is_held_to_a_centre_made_without_it():
+def test_an_image_is_compared_with_a_centroid_computed_without_it():
     generator = torch.Generator().manual_seed(0)
     features = torch.nn.functional.normalize(torch.randn(20, 5, generator=generator), dim=1)
     clusters = torch.arange(20) % 3
-    centres = torch.stack([features[clusters == c].mean(dim=0) for c in range(3)])
+    centroids = torch.stack([features[clusters == c].mean(dim=0) for c in range(3)])
     chosen = torch.tensor([0, 4, 7])
-    found = left_out_cosines(features[chosen], clusters[chosen], centres, clusters.bincount())
+    found = left_out_cosines(features[chosen], clusters[chosen], centroids, clusters.bincount())
     for row, i in zip(found, chosen, strict=True):
         for c in range(3):
             members = [j for j in range(20) if clusters[j] == c and j != i]
@@ -143,57 +144,57 @@ def test_an_image_is_held_to_a_centre_made_without_it():
             assert row[c] == pytest.approx(float(expected), abs=1e-5)
 
 
-def test_what_is_calibrated_on_depends_on_what_was_held_out():
+def test_the_basis_of_the_calibration_depends_on_what_was_held_out():
     generator = torch.Generator().manual_seed(0)
     features = torch.nn.functional.normalize(torch.randn(30, 5, generator=generator), dim=1)
     labels = np.where(np.arange(30) < 12, np.arange(30) % 2, -1)
     clusters = np.where(labels >= 0, labels, np.arange(30) % 4)
-    centres = torch.stack([features[torch.from_numpy(clusters) == c].mean(dim=0) for c in range(4)])
-    partition, nothing = Partition(clusters, centres), np.full(30, -1)
+    centroids = torch.stack([features[torch.from_numpy(clusters) == c].mean(dim=0) for c in range(4)])
+    partition, nothing = Partition.of(clusters, centroids), np.full(30, -1)
     held_out = np.where(np.arange(30) < 4, labels, -1)
 
-    def run(held_out, logits=None, labels=labels):
+    def run(held_out, outputs=None, labels=labels):
         return calibrate_run(
-            features, partition, labels, held_out, logits=logits, labels_in_centres=True, temperature=0.07
+            features, partition, labels, held_out, outputs=outputs, labels_in_centroids=True, temperature=0.07
         )
 
     assert (run(held_out).basis, run(held_out).n) == ("held-out", 4)
     assert (run(nothing).basis, run(nothing).n) == ("left-out", 12)
-    logits = torch.randn(30, 4, generator=generator)
-    assert run(held_out, logits).temperature == best_temperature(logits[:4].double().numpy(), labels[:4])
-    none = run(nothing, logits)
+    outputs = torch.randn(30, 4, generator=generator)
+    assert run(held_out, outputs).temperature == best_temperature(outputs[:4].double().numpy(), labels[:4])
+    none = run(nothing, outputs)
     assert (none.basis, none.n, none.temperature) == ("none", 0, 0.07)
     assert run(nothing, labels=nothing).basis == "none"
 
 
 def without_itself(features, members, i, c):
-    """Cosine of image i with the mean of the images of cluster c, itself left out, by plain arithmetic."""
+    """Cosine of image i with the mean of the other images of cluster c."""
     others = [features[j].numpy() for j in range(len(features)) if members[j] == c and j != i]
     mean = sum(others) / len(others)
     return float(features[i].numpy() @ mean / np.sqrt(mean @ mean))
 
 
-@pytest.mark.parametrize("kind", ["labels in the centres", "labels elsewhere", "classifier"])
-def test_the_threshold_is_what_enough_of_the_images_without_a_label_reach(kind):
-    """Each against centres made without it; labels that were kept back count as none."""
+@pytest.mark.parametrize("kind", ["labels in the centroids", "labels elsewhere", "classifier"])
+def test_95_percent_of_the_unlabelled_images_reach_the_threshold(kind):
+    """Each image against centroids computed without it; an image with a held-out label counts as unlabelled."""
     generator = torch.Generator().manual_seed(1)
     features = torch.nn.functional.normalize(torch.randn(60, 4, generator=generator), dim=1)
-    logits = torch.randn(60, 4, generator=generator) if kind == "classifier" else None
-    centres = torch.nn.functional.normalize(torch.randn(4, 4, generator=generator), dim=1)
-    members = (nearest_centres(features, centres) if logits is None else logits.argmax(dim=1)).numpy()
+    outputs = torch.randn(60, 4, generator=generator) if kind == "classifier" else None
+    centroids = torch.nn.functional.normalize(torch.randn(4, 4, generator=generator), dim=1)
+    members = (nearest_centroids(features, centroids) if outputs is None else outputs.argmax(dim=1)).numpy()
     labels = np.where(np.arange(60) < 20, np.arange(60) % 2, -1)
-    if kind == "labels in the centres":
+    if kind == "labels in the centroids":
         members = np.where(labels >= 0, labels, members)
-    centres = torch.stack([features[torch.from_numpy(members) == c].mean(dim=0) for c in range(4)])
-    if kind == "labels elsewhere":  # where they are nearest to the very centres they are in
+    centroids = torch.stack([features[torch.from_numpy(members) == c].mean(dim=0) for c in range(4)])
+    if kind == "labels elsewhere":  # until every image is nearest to the centroid of its own cluster
         for _ in range(50):
-            members = nearest_centres(features, centres).numpy()
-            centres = torch.stack([features[torch.from_numpy(members) == c].mean(dim=0) for c in range(4)])
+            members = nearest_centroids(features, centroids).numpy()
+            centroids = torch.stack([features[torch.from_numpy(members) == c].mean(dim=0) for c in range(4)])
     held_out = np.where(np.arange(60) < 6, labels, -1)
-    partition = Partition(np.where(labels >= 0, labels, members), centres)
+    partition = Partition.of(np.where(labels >= 0, labels, members), centroids)
     found = calibrate_run(
-        features, partition, labels, held_out, logits=logits, temperature=0.1,
-        labels_in_centres=kind == "labels in the centres",
+        features, partition, labels, held_out, outputs=outputs, temperature=0.1,
+        labels_in_centroids=kind == "labels in the centroids",
     )  # fmt: skip
     nearest = {i: max(without_itself(features, members, i, c) for c in range(4)) for i in range(60)}
     unseen = [i for i in range(60) if i < 6 or i >= 20]
@@ -206,17 +207,17 @@ def test_the_threshold_is_what_enough_of_the_images_without_a_label_reach(kind):
         assert (found.accepted_known if known else found.accepted_new) == pytest.approx(accepted)
 
 
-def test_an_image_that_is_a_cluster_of_its_own_is_no_evidence():
+def test_an_image_alone_in_its_cluster_is_not_used():
     features = torch.eye(3)[[0, 0, 0, 1]]
-    partition = Partition(np.array([0, 0, 0, 1]), torch.eye(3)[:2])
+    partition = Partition.of(np.array([0, 0, 0, 1]), torch.eye(3)[:2])
     found = calibrate_run(
-        features, partition, np.full(4, -1), np.full(4, -1), logits=None, labels_in_centres=True, temperature=0.1
+        features, partition, np.full(4, -1), np.full(4, -1), outputs=None, labels_in_centroids=True, temperature=0.1
     )
     assert (found.n_threshold, found.threshold) == (3, pytest.approx(1.0))
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, whole_size_settings):
+def run(tmp_path_factory, common_settings):
     """300 embedded images of six classes, three known, on the frozen features."""
     data = embedded_set("train")
     chosen = np.concatenate([np.flatnonzero(data.labels == c)[:50] for c in range(6)])
@@ -225,18 +226,18 @@ def run(tmp_path_factory, whole_size_settings):
     return fit(
         images=data.images[chosen], labels=labels, n_classes=6, method="kmeans", progress=False,
         output=tmp_path_factory.mktemp("calibrated") / "run",
-        overrides=[*whole_size_settings, "data.validation_fraction=0.4"],
+        overrides=[*common_settings, "model.image_size=32", "data.validation_fraction=0.4"],
     )  # fmt: skip
 
 
-def test_a_run_keeps_its_calibration_and_goes_by_it(run):
+def test_a_run_stores_and_uses_its_calibration(run):
     stored = json.loads((run.path / "calibration.json").read_text())
     assert (stored["n"], stored["basis"], stored["target"]) == (30, "held-out", 0.95)
     assert stored["nll_after"] <= stored["nll_before"]
     images = embedded_set("test").images[:40]
     found = run.predict(images, progress=False)
     features = run.embed(images, progress=False)[1]
-    cosines = torch.nn.functional.cosine_similarity(features.unsqueeze(1), run.centres, dim=2)
+    cosines = torch.nn.functional.cosine_similarity(features.unsqueeze(1), run.centroids, dim=2)
     shares = torch.softmax(cosines / stored["temperature"], dim=1).numpy()
     assert np.allclose(found.confidence, shares[np.arange(40), found.clusters], atol=1e-5)
     assert np.allclose(found.similarity, cosines.max(dim=1).values.numpy(), atol=1e-5)
@@ -280,31 +281,28 @@ def test_the_command_counts_what_is_none_of_these(promptcal, run, tmp_path):
     assert [r["decision"] for r in csv.DictReader(out.splitlines())] == ["accepted"] * 3
 
 
-def test_a_run_without_calibration_says_so_and_accepts(run, tmp_path):
-    older = tmp_path / "older"
-    older.mkdir()
-    for file in ("run.json", "config.yaml", "model.safetensors", "centres.safetensors"):
-        (older / file).write_bytes((run.path / file).read_bytes())
+def test_without_a_threshold_all_images_are_accepted_with_a_warning(run, tmp_path):
+    copy = Run(shutil.copytree(run.path, tmp_path / "copy"))
+    run.calibration.model_copy(update={"threshold": None}).write(copy.directory.calibration_file)
     images = embedded_set("test").images[:4]
-    with pytest.warns(PromptCALWarning, match="no threshold .* so all are accepted"):
-        found = Run(older).predict(images, progress=False)
+    with pytest.warns(PromptCALWarning, match="no threshold .* so all images are accepted"):
+        found = copy.predict(images, progress=False)
     assert found.accepted.all()
-    assert Run(older).calibration.temperature == 0.07
     assert np.array_equal(found.clusters, run.predict(images, progress=False).clusters)
 
 
-def test_a_classifier_is_calibrated_on_its_own_outputs(small_set, quick_settings, tmp_path):
+def test_a_classifier_is_calibrated_on_its_own_outputs(small_set, common_settings, tmp_path):
     images, _, labels = small_set
     run = fit(
         images=images, labels=labels, n_classes=4, method="simgcd", output=tmp_path / "run", progress=False,
-        overrides=[*quick_settings, "warmup.epochs=1", "affinity.epochs=0", "data.validation_fraction=0.5"],
+        overrides=[*common_settings, "data.validation_fraction=0.5"],
     )  # fmt: skip
     stored = run.calibration
     assert (stored.scores, stored.basis, stored.n) == ("outputs", "held-out", 6)
     features = run.embed(images, progress=False)[1]
     with torch.no_grad():
-        logits = run.network.classify(features)[:, run.columns]
-    shares = torch.softmax(logits / stored.temperature, dim=1).numpy()
+        outputs = run.network.classify(features)[:, run.columns]
+    shares = torch.softmax(outputs / stored.temperature, dim=1).numpy()
     found = run.predict(images, progress=False)
     assert np.allclose(found.confidence, shares.max(axis=1), atol=1e-5)
     assert np.array_equal(found.clusters, shares.argmax(axis=1))
