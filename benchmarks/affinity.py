@@ -1,11 +1,10 @@
-"""Time of SemiAG with negative sampling for both tokens, and how exact its threshold is.
+"""Time of SemiAG with negative sampling for both tokens, and the error of its threshold.
 
     python benchmarks/affinity.py           N = 4352 (memory 4096) and N = 20256 (memory 20000)
-    python benchmarks/affinity.py --grow    how time and memory grow with N, K and the number of classes
+    python benchmarks/affinity.py --grow    time and memory by N, K and the number of classes
 
-Measured with the host ahead of the device, as in a training step; "host-bound" is one call after another with
-nothing else to do. The dense float32 products of `dense_affinity_graph`, which say what is computed, are timed in
-the same run.
+Measured with the host ahead of the device, as in a training step; "host-bound": only these calls, one after the other.
+The definition, `dense_affinity_graph` in float32, is timed in the same run.
 """
 
 import argparse
@@ -24,7 +23,7 @@ QUERIES, DIM = 256, 768
 
 
 def embeddings(n: int, classes: int, spread: float, device: torch.device) -> Tensor:
-    """Unit vectors around class centres; with many spread ones the neighbourhoods are as mixed as real ones."""
+    """Unit vectors around class centroids; a large spread makes neighbourhoods as mixed as real ones."""
     generator = torch.Generator(device).manual_seed(n + classes)
     centres = torch.randn(classes, DIM, generator=generator, device=device)
     chosen = torch.randint(classes, (n,), generator=generator, device=device)
@@ -34,16 +33,16 @@ def embeddings(n: int, classes: int, spread: float, device: torch.device) -> Ten
 def both_tokens(nodes: Tensor, k: int, quantile: float, negatives: int) -> Callable[[], None]:
     generator = torch.Generator(nodes.device).manual_seed(0)
 
-    def work() -> None:
+    def compute() -> None:
         for _ in range(2):
             graph = affinity_graph(nodes[:QUERIES], nodes[QUERIES:], GraphSettings(k, quantile))
             sample_negatives(graph.positives[:, QUERIES:], negatives, generator=generator)
 
-    return work
+    return compute
 
 
 def floor_ms(n: int) -> float:
-    """Both tokens: the cosines, and up to 8,192 nodes three half-precision products of N x N matrices."""
+    """Arithmetic of both tokens: cosines, and up to 8,192 nodes three half-precision products of N x N matrices."""
     products = 3 * 2 * n**3 if n <= 8192 else 0
     return 1000 * 2 * (2 * n**2 * DIM + products) / (H200_TFLOPS * 1e12)
 
@@ -55,9 +54,9 @@ def claims(device: torch.device, repeats: int) -> None:
             n = memory + QUERIES
             nodes = embeddings(n, classes, spread, device)
             reset_peak(device)
-            work = both_tokens(nodes, k, quantile, negatives)
-            alone = median_ms(work, device, repeats=repeats)
-            elapsed = median_device_ms(work, device, repeats=repeats)
+            compute = both_tokens(nodes, k, quantile, negatives)
+            alone = median_ms(compute, device, repeats=repeats)
+            elapsed = median_device_ms(compute, device, repeats=repeats)
             peak = peak_gb(device)
             graph = affinity_graph(nodes[:QUERIES], nodes[QUERIES:], GraphSettings(k, quantile))
             with device_context(device, torch.float32):
@@ -66,12 +65,12 @@ def claims(device: torch.device, repeats: int) -> None:
                 literal = 2 * median_ms(dense, device, repeats=3, warm_up=1)
             error = abs(float(graph.threshold / exact.threshold) - 1)
             agree = float((graph.positives == exact.positives).float().mean())
-            way = "exact" if graph.exact else "sampled rows"
+            threshold = "exact" if graph.exact else "sampled rows"
             floor = floor_ms(n)
-            row = (n, k, kind, way, floor, elapsed, elapsed / floor, alone, literal, literal / elapsed)
+            row = (n, k, kind, threshold, floor, elapsed, elapsed / floor, alone, literal, literal / elapsed)
             rows.append((*row, f"{error:.1e}", f"{agree:.6f}", peak))
     header = "N, K, data, threshold, floor ms, measured ms, x floor, host-bound ms, dense fp32 ms, times faster"
-    columns = (*header.split(", "), "threshold error", "pairs decided alike", "peak GB")
+    columns = (*header.split(", "), "threshold error", "equal decisions", "peak GB")
     show(f"SemiAG with negative sampling, both tokens, {machine(device)}", columns, rows)
 
 

@@ -1,8 +1,8 @@
 """Time of semi-supervised k-means, 100 starts; on a CPU against scikit-learn's KMeans from the same starts.
 
     python benchmarks/kmeans.py             on a GPU: 6,000 x 768 into 200 clusters and 127,000 x 768 into 100
-    python benchmarks/kmeans.py --device cpu    6,000 x 384 into 200 clusters beside scikit-learn, equal threads
-    python benchmarks/kmeans.py --grow      how it grows with points and clusters
+    python benchmarks/kmeans.py --device cpu    6,000 x 384 into 200 clusters, with scikit-learn on as many threads
+    python benchmarks/kmeans.py --grow      time by points and clusters
 
 The classes overlap, so that Lloyd's iterations take as long as on real embeddings.
 """

@@ -2,9 +2,9 @@
 
     python benchmarks/loading.py IMAGES [--device cuda] [--images 1024]
 
-IMAGES is a folder of pictures (or a .tar of them). Each image gives two random 224-px views, as in training. Prints
-one row each for (a) a DataLoader with the same torchvision transforms on all cores, (b) the store from cold files,
-(c) the warm store, with the ratio to (a), and the time of one batch of 256 views. All in one run, on one machine.
+IMAGES is a folder of images, or a .tar archive of them. Each image gives two random 224-px views, as in training. The
+output has one row each for (a) a DataLoader with the same torchvision transforms on all cores, (b) the store, decoding
+included, and (c) the store after decoding, with the ratio to (a); and the time of one batch of 256 views.
 """
 
 import argparse
@@ -48,12 +48,12 @@ class TwoViews(Dataset):
 
 
 def loader_rate(files: list[Path], device: str) -> float:
-    """Images a second through a DataLoader once its workers have started and nothing waits ready-made."""
+    """Images per second through a DataLoader after its workers have started and the prefetched batches are used."""
     workers = os.cpu_count() or 1
     n_batches = max(4 * workers, 8)
     sampler = torch.utils.data.RandomSampler(files, replacement=True, num_samples=(n_batches + 2 * workers) * BATCH)
     loader = iter(DataLoader(TwoViews(files), BATCH, sampler=sampler, num_workers=workers))
-    for _ in range(2 * workers):  # those are prefetched while the workers start
+    for _ in range(2 * workers):  # prefetched while the workers start
         next(loader)
     started, n = time.perf_counter(), 0
     for views in loader:
@@ -62,7 +62,7 @@ def loader_rate(files: list[Path], device: str) -> float:
 
 
 def batch_seconds(view: View, n: int, repeats: int = 30) -> float:
-    """Median time to make both views of a batch."""
+    """Median time of computing both views of a batch."""
     generator, times = torch.Generator().manual_seed(0), []
     for _ in range(repeats + 3):
         index = torch.randint(n, (BATCH,), generator=generator).repeat(2)

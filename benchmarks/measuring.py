@@ -13,7 +13,7 @@ H200_TFLOPS = 790.0  # what an H200 reaches on bf16 matrix products; the floors 
 
 
 def median_ms(work: Callable[[], object], device: torch.device, *, repeats: int, warm_up: int = 3) -> float:
-    """Median time of a call; on CUDA between events on the device, so that the host may run ahead."""
+    """Median time of a call; on CUDA between events on the device, so that the host can run ahead."""
     for _ in range(warm_up):
         work()
     if device.type != "cuda":
@@ -33,13 +33,13 @@ def median_ms(work: Callable[[], object], device: torch.device, *, repeats: int,
 
 
 def median_device_ms(work: Callable[[], object], device: torch.device, *, repeats: int) -> float:
-    """As `median_ms`, with the host ahead of the device as it is in a training step: launches take no time."""
+    """Like `median_ms`, with the host ahead of the device as in a training step, so that launches take no time."""
     if device.type != "cuda":
         return median_ms(work, device, repeats=repeats)
     times = []
     for _ in range(repeats):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(40_000_000)  # cycles, some 20 ms for the host to get ahead in
+        torch.cuda._sleep(40_000_000)  # cycles, about 20 ms in which the host runs ahead
         begin.record()
         work()
         end.record()

@@ -1,12 +1,12 @@
-"""How training steps and extraction grow with the number of processes, the batch being the same for all numbers.
+"""Time of training steps and extraction by number of processes, with the same total batch.
 
     python benchmarks/scaling.py                     1 and 2 processes
     python benchmarks/scaling.py --processes 1 2 4 8 as many as there are GPUs
 
-On a GPU: ViT-B/16, 224 px, 128 images x 2 views, memory 4096, not compiled. On a CPU: the demo's step, one thread a
-process, so that more processes than cores mean nothing. The numbers of processes take turns, each in a few launches of
-torchrun, and every time is the median over all; ratios are of times of the same run. Processor time is what the first
-process itself computes: its ratio tells how the work is divided where others keep the machine busy.
+On a GPU: ViT-B/16, 224 px, 128 images x 2 views, memory 4096, not compiled. On a CPU: the demo's step, one thread
+per process, so use at most as many processes as cores. The numbers of processes alternate, each in a few launches of
+torchrun, and every time is the median over all launches; ratios use times of the same run. CPU time is that of rank 0:
+its ratio shows how the work is divided, even on a busy machine.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import torch
 from measuring import machine, median_ms, once_s, show
 from step import data_of, fill_memory, network_of, stepper
 
-from promptcal.config.schema import Config, load_config
+from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork
@@ -36,14 +36,14 @@ from promptcal.runtime.distributed import Group
 from promptcal.training.embedding import embed
 
 
-def config_of(device: torch.device) -> Config:
+def config_of(device: torch.device) -> Any:
     if device.type == "cuda":
         return load_config(values={"n_classes": 200}, overrides=["affinity.k=5"])
     return load_config(preset="quick", values={"n_classes": 10})
 
 
 def measured(device: torch.device, repeats: int) -> dict[str, float]:
-    """Milliseconds of each step, and of an image's extraction, in this process's part of the work."""
+    """Milliseconds of each step, and of the extraction of an image, in this process."""
     group = distributed.group()
     config = config_of(device)
     times = {}
@@ -51,32 +51,32 @@ def measured(device: torch.device, repeats: int) -> dict[str, float]:
         network = network_of(config, device, compiled=False)
         network.join_process_group(group)
         data = replace(data_of(network, config.data.batch_size, device, 512), part=group.part(config.data.batch_size))
-        stage = WarmupStage(network, config.loss) if name == "warmup" else AffinityStage(network, config)
+        stage = WarmupStage("warmup", network, config.loss) if name == "warmup" else AffinityStage(network, config)
         step = stepper(stage, data, config)
         if name == "affinity":
             fill_memory(step, config)
-        talking, begun = listen_to(group), time.process_time()
+        communication, begun = time_communication(group), time.process_time()
         times[f"{name} step"] = median_ms(step, device, repeats=repeats)
-        times[f"{name} step: processor"] = 1000 * (time.process_time() - begun) / (repeats + 3)
-        times[f"{name} step: talking and waiting"] = 1000 * sum(talking) / (repeats + 3)
+        times[f"{name} step: CPU"] = 1000 * (time.process_time() - begun) / (repeats + 3)
+        times[f"{name} step: communication"] = 1000 * sum(communication) / (repeats + 3)
     every = torch.arange(len(data.labels)).repeat(2)
     embed(network, data.view, every[:64], group=group)
     begun = time.process_time()
     seconds = once_s(lambda: embed(network, data.view, every, group=group), device)
     times["extraction, an image"] = 1000 * seconds / len(every)
-    times["extraction, an image: processor"] = 1000 * (time.process_time() - begun) / len(every)
+    times["extraction, an image: CPU"] = 1000 * (time.process_time() - begun) / len(every)
     return times
 
 
-def listen_to(group: Group) -> list[float]:
-    """Seconds that each message between processes takes from now on; on a GPU, only of the host."""
+def time_communication(group: Group) -> list[float]:
+    """Seconds of each collective operation from now on; on a GPU, of the host only."""
     seconds: list[float] = []
 
-    def timed(talk: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(operation: Callable[..., Any]) -> Callable[..., Any]:
         def call(*given: Any, **more: Any) -> Any:
             begun = time.perf_counter()
             try:
-                return talk(*given, **more)
+                return operation(*given, **more)
             finally:
                 seconds.append(time.perf_counter() - begun)
 
@@ -85,35 +85,35 @@ def listen_to(group: Group) -> list[float]:
     if group.world > 1:
         kind = type(group)
         group.all_gather, group.all_reduce_sum = (  # type: ignore[method-assign]
-            timed(getattr(kind, name).__get__(group)) for name in ("gathered", "all_reduce_sum")
+            timed(getattr(kind, name).__get__(group)) for name in ("all_gather", "all_reduce_sum")
         )
     return seconds
 
 
 def bytes_in_a_step(network: ProjectionNetwork, batch: int, world: int) -> dict[str, int]:
-    """What a process sends in an affinity step, by the formulas of docs/scaling.md."""
+    """Bytes that a process sends in an affinity step, by the formulas of docs/scaling.md."""
     embeddings = 2 * batch // world * network.vit.dim * len(network.tokens) * 4
     trained = 4 * sum(p.numel() for p in network.vit.parameters() if p.requires_grad)
     return {"gathered": 2 * (world - 1) * embeddings, "summed": 2 * (world - 1) * trained // world}
 
 
 @distributed.distributed_entry_point
-def worker(place: Path, repeats: int) -> None:
+def worker(output: Path, repeats: int) -> None:
     device = choose_device("auto")
     with device_context(device, choose_dtype("auto", device)):
         times = measured(device, repeats)
     if distributed.group().is_first:
-        place.write_text(json.dumps(times))
+        output.write_text(json.dumps(times))
 
 
 def launched(world: int, repeats: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "times.json"
+        output = Path(folder) / "times.json"
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
-        own = [__file__, "--worker", str(place), "--repeats", str(repeats)]
+        own = [__file__, "--worker", str(output), "--repeats", str(repeats)]
         environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         subprocess.run([sys.executable, *(torchrun if world > 1 else []), *own], check=True, env=environment)
-        return json.loads(place.read_text())
+        return json.loads(output.read_text())
 
 
 def main() -> None:
@@ -142,21 +142,19 @@ def main() -> None:
     rows: list[tuple[Any, ...]] = []
     for what in (name for name in medians[base] if ":" not in name):
         for world, times in medians.items():
-            clock, processor = (medians[base][w] / times[w] for w in (what, f"{what}: processor"))
-            rows.append(
-                (what, world, times[what], clock, times[f"{what}: processor"], processor, processor * base / world)
-            )
-    header = ("what", "processes", "ms", "times faster", "processor ms", "times less", "of what is possible")
+            clock, processor = (medians[base][w] / times[w] for w in (what, f"{what}: CPU"))
+            rows.append((what, world, times[what], clock, times[f"{what}: CPU"], processor, processor * base / world))
+    header: tuple[str, ...] = ("what", "processes", "ms", "speed-up", "CPU ms", "CPU ratio", "efficiency")
     show(f"Growth with processes, {machine(device)}, a batch of {config.data.batch_size} in all", header, rows)
     rows = [
         (what.split(":")[0], world, times[what], times[what] / times[what.split(":")[0]])
         + tuple(bytes_in_a_step(network, config.data.batch_size, world).values())
         for what in medians[base]
-        if what.startswith("affinity") and "talking" in what
+        if what.startswith("affinity") and "communication" in what
         for world, times in medians.items()
     ]
-    said = ("what", "processes", "talking and waiting ms", "share", "bytes gathered", "bytes summed")
-    show("What processes say to each other", said, rows)
+    header = ("what", "processes", "communication ms", "share", "bytes gathered", "bytes summed")
+    show("Communication between processes", header, rows)
 
 
 if __name__ == "__main__":

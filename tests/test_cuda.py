@@ -18,13 +18,13 @@ from promptcal.methods.promptcal.graph.affinity_graph import (
     sampled_affinity_graph,
     select_backend,
 )
-from promptcal.methods.promptcal.graph.kernels import quantile_above_mean
+from promptcal.methods.promptcal.graph.threshold import quantile_above_mean
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.runtime.device import compile_in_place, device_context
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
-from promptcal.training.loop import Loop, TrainingData
+from promptcal.training.loop import Loop, Position, TrainingData
 from promptcal.training.recorder import AsyncScalars, Recorder
 from promptcal.training.stage import Batch
 
@@ -50,7 +50,7 @@ def nodes(n, classes, seed=0):
 def test_the_graph_is_the_dense_one(n, classes, k, diagonal):
     embeddings = nodes(n, classes)
     settings = GraphSettings(k, 0.7, include_diagonal=diagonal)
-    assert select_backend(n, settings, CUDA) == "halves"
+    assert select_backend(n, settings, CUDA) == "split_fp16"
     expected = dense_affinity_graph(embeddings, n // 4, settings)
     on_gpu = embeddings.to(CUDA)
     found = affinity_graph(on_gpu[: n // 4], on_gpu[n // 4 :], settings)
@@ -106,7 +106,7 @@ def test_cropped_views_are_those_of_a_cpu_and_wait_for_nothing(resize):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     difference = (found.cpu() - host.cropped(index, draws)).abs()
-    assert difference.max() <= 1  # rounded where they are enlarged
+    assert difference.max() <= 2  # rounded twice where they are enlarged
     assert (difference == 0).float().mean() > 0.99
 
 
@@ -136,17 +136,19 @@ def test_nothing_in_a_step_waits_for_the_device(name, precision):
         result.loss.backward()
         optimiser.step()
         stage.after_update()
-        return AsyncScalars({"loss": result.loss.detach(), **result.logs})
+        position.add({"loss": result.loss.detach(), **result.logs})
+        return AsyncScalars(position.means())  # some logs are pairs (sum, count), which only their mean makes scalars
 
+    position = Position()
     for seed in range(6):
         step(seed)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        readings = [step(seed) for seed in range(6, 26)]
+        scalars = [step(seed) for seed in range(6, 26)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert all(np.isfinite(reading.values()["loss"]) for reading in readings)
+    assert all(np.isfinite(list(each.values().values())).all() for each in scalars)
 
 
 @pytest.mark.parametrize("name", ["warmup", "affinity"])

@@ -14,9 +14,9 @@ from promptcal.data import ImageSet, benchmarks, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.discovery.class_count import ClassCount
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
-from promptcal.experiments.definition import check_epoch, check_scale
-from promptcal.experiments.jobs import Job, RunOptions, State
-from promptcal.experiments.tables import TableListing, TableReport, list_tables, make_table, planned
+from promptcal.experiments.document import DocumentReport, write_document
+from promptcal.experiments.jobs import Job, State
+from promptcal.experiments.tables import TableListing, TableReport, TableRequest, list_tables, make_table, planned
 from promptcal.exporters import export_run
 from promptcal.methods import resolve
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
@@ -25,22 +25,21 @@ from promptcal.pipeline.class_estimate import count_with_backbone, count_with_ru
 from promptcal.pipeline.fit import run_fit
 from promptcal.pipeline.inputs import settings_layers
 from promptcal.pipeline.problem import Problem
-from promptcal.pipeline.request import BenchmarkRequest, FitRequest, RunRequest
-from promptcal.report.build import Report, ReportInputs
-from promptcal.report.build import make_report as write_report
+from promptcal.pipeline.request import BenchmarkRequest, FitRequest
+from promptcal.report.build import Report, write_report
 from promptcal.report.class_count_curves import write_class_count
 from promptcal.report.figures import write_figure
+from promptcal.report.report_inputs import ReportInputs
 from promptcal.run.assignments import Assignments
 from promptcal.run.inference import Run
 from promptcal.run.results import Evaluation, Scores
 from promptcal.runtime import files
 from promptcal.runtime.progress import progress_bar
 
-TABLES_OUTPUT = Path("runs/tables")
 PathOrText = str | PathLike[str]
 
 
-def _takes_options_of(request: type[RunRequest]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _takes_options_of(request: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a function the signature of a request, and list its options in the docstring."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +54,7 @@ def _takes_options_of(request: type[RunRequest]) -> Callable[[Callable[..., Any]
                 )
                 for option in options
             ],
-            return_annotation=Run,
+            return_annotation=function.__annotations__["return"],
         )
         listed = "".join(f"\n        {option.name}: {option.metadata['help']}" for option in options)
         function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n    Args:{listed}\n"
@@ -67,7 +66,7 @@ def _takes_options_of(request: type[RunRequest]) -> Callable[[Callable[..., Any]
 def _request(kind: type[Any], options: dict[str, Any]) -> Any:
     unknown = sorted(options.keys() - {option.name for option in fields(kind)})
     if unknown:
-        raise ConfigError(f"there is no option {unknown[0]!r}; help(promptcal.fit) lists them")
+        raise ConfigError(f"there is no option {unknown[0]!r}; help() of the function lists them")
     options["overrides"] = tuple(options.get("overrides") or ())
     return kind(**options)
 
@@ -262,7 +261,7 @@ def make_figure(*, name: str, run: PathOrText | Run, output: PathOrText | None =
         progress: Show progress.
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
-    inputs = ReportInputs.of(loaded, Console(stderr=True, quiet=not progress))
+    inputs = ReportInputs.load(loaded, Console(stderr=True, quiet=not progress))
     return write_figure(name, inputs, None if output is None else Path(output))
 
 
@@ -305,95 +304,38 @@ def check(
     return report
 
 
-def datasets(*, root: PathOrText | None = None) -> list[benchmarks.Listing]:
+def datasets(*, root: PathOrText | None = None) -> list[benchmarks.BenchmarkListing]:
     """The benchmarks, and which of them are present.
 
     Args:
         root: Folder with the datasets; by default the environment variable PROMPTCAL_DATA, or ./data.
     """
-    return benchmarks.listing(root)
+    return benchmarks.list_benchmarks(root)
 
 
-def table(
-    *,
-    name: str,
-    output: PathOrText = TABLES_OUTPUT,
-    seeds: Sequence[int] = (0, 1, 2),
-    scale: str = "full",
-    epoch: str = "selected",
-    rows: Sequence[str] = (),
-    root: PathOrText | None = None,
-    device: str | None = None,
-    overrides: Sequence[str] = (),
-    run: bool = True,
-    download: bool = False,
-    progress: bool = True,
-) -> TableReport:
+@_takes_options_of(TableRequest)
+def table(**options: Any) -> TableReport:
     """Make a table: run what is missing, resume what was interrupted, reuse what is finished.
 
     Writes CSV, Markdown and a bar plot into ``output``/reports. A run that fails does not stop the others; it is in
-    ``summary.troubles`` of the result.
-
-    Args:
-        name: A name that `tables` lists, or the YAML file of a table of your own.
-        output: Folder of the run directories, which tables share, and of the reports.
-        seeds: A run for each; mean and standard deviation are over them.
-        scale: full, or mini for the included images and backbone.
-        epoch: Which weights the figures are of: selected or last. The CSV has both.
-        rows: Labels of the rows to run, or parts of them; by default all. The others are reported as they are.
-        root: Folder with the datasets; by default the environment variable PROMPTCAL_DATA, or ./data.
-        device: auto, cpu, cuda, mps.
-        overrides: Settings as ``a.b=value`` for all rows; a row's own settings win.
-        run: Whether to run anything; if not, the report is of what is finished.
-        download: Download datasets that are missing.
-        progress: Show progress.
+    ``summary.problems`` of the result.
     """
-    console = Console(stderr=True, quiet=not progress)
-    return make_table(
-        name,
-        where=_run_options(output, root, device, download, progress),
-        seeds=seeds,
-        scale=check_scale(scale),
-        epoch=check_epoch(epoch),
-        settings=overrides,
-        rows=rows,
-        run=run,
-        say=lambda message: console.print(message, markup=False, highlight=False, soft_wrap=True),
-    )
+    return make_table(_request(TableRequest, options))
 
 
-def table_runs(
-    *,
-    name: str,
-    output: PathOrText = TABLES_OUTPUT,
-    seeds: Sequence[int] = (0, 1, 2),
-    scale: str = "full",
-    rows: Sequence[str] = (),
-    root: PathOrText | None = None,
-    device: str | None = None,
-    overrides: Sequence[str] = (),
-    download: bool = False,
-) -> list[tuple[Job, State]]:
-    """The runs that `table` needs and their states, without running anything; arguments as in `table`."""
-    where = _run_options(output, root, device, download, progress=False)
-    return planned(name, where=where, seeds=seeds, scale=check_scale(scale), settings=overrides, rows=rows)
+def table_document(*, document: PathOrText, **options: Any) -> DocumentReport:
+    """Fill the tables of a Markdown file, between ``<!-- table: NAME -->`` and ``<!-- end -->``. Options as `table`.
+
+    The YAML file ``name`` may define several tables.
+    """
+    return write_document(_request(TableRequest, options), Path(document))
 
 
-def tables(
-    *,
-    output: PathOrText = TABLES_OUTPUT,
-    seeds: Sequence[int] = (0, 1, 2),
-    scale: str = "full",
-    root: PathOrText | None = None,
-    device: str | None = None,
-    overrides: Sequence[str] = (),
-) -> list[TableListing]:
-    """The tables of the paper, and how many of their runs are finished; arguments as in `table`."""
-    where = _run_options(output, root, device, download=False, progress=False)
-    return list_tables(where=where, seeds=seeds, scale=check_scale(scale), settings=overrides)
+def table_runs(**options: Any) -> list[tuple[Job, State]]:
+    """The runs that `table` needs and their states, without running anything. Options as `table`."""
+    return planned(_request(TableRequest, options))
 
 
-def _run_options(
-    output: PathOrText, root: PathOrText | None, device: str | None, download: bool, progress: bool
-) -> RunOptions:
-    return RunOptions(Path(output), None if root is None else Path(root), device, download, progress)
+def tables(**options: Any) -> list[TableListing]:
+    """The tables of the package, and how many of their runs are finished. Options as `table`."""
+    return list_tables(_request(TableRequest, options))

@@ -1,4 +1,4 @@
-"""Files that are no proper images, by the hundred: no crash, no hang, bounded memory, each told once by name."""
+"""Hundreds of damaged image files: no crash, no hang, bounded memory, and each file is reported once by name."""
 
 import csv
 import json
@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from promptcal.data import ImageSet, embedded_set
-from promptcal.data.decoding import MOST_PIXELS
-from promptcal.data.images import OpenSpan, UnreadableImage
+from promptcal.data.decoding import MAX_PIXELS, UnreadableImage
+from promptcal.data.sources import ArchiveSource
 from promptcal.errors import PromptCALWarning
-from promptcal.run.inference import inference as run_module
+from promptcal.run import inference as run_module
 
 SECONDS = 180  # far more than any of it takes, far less than for ever
 
@@ -28,7 +28,7 @@ SECONDS = 180  # far more than any of it takes, far less than for ever
 # much memory had been taken by then over what importing took.
 MEASURED = """
 import contextlib, io, json, resource, sys
-from promptcal.cli.main import main as cli
+from promptcal.cli.main import main
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 before = peak()
 for arguments in json.loads(sys.argv[1]):
@@ -36,7 +36,7 @@ for arguments in json.loads(sys.argv[1]):
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
         try:
-            cli.main()
+            main()
             code = 0
         except SystemExit as ended:
             code = ended.code or 0
@@ -50,8 +50,8 @@ def measured(*calls, path=os.environ["PATH"]):
         capture_output=True, text=True, timeout=SECONDS, env={**os.environ, "PATH": path},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    told = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith('{"code"')]
-    return [SimpleNamespace(**one) for one in told]
+    lines = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith('{"code"')]
+    return [SimpleNamespace(**one) for one in lines]
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def ended(corpus, quick_settings, false_ghostscript, tmp_path_factory):
     return SimpleNamespace(place=place, check=check, fit=fit, predict=predict)
 
 
-def test_check_tells_each_broken_file_once_within_bounds(corpus, ended, false_ghostscript):
+def test_check_reports_each_broken_file_once_within_bounds(corpus, ended, false_ghostscript):
     assert ended.check.code == 1
     found = json.loads((ended.place / "found.json").read_text())
     unreadable = [entry["path"] for entry in found["unreadable"]]
@@ -123,11 +123,11 @@ def test_fit_leaves_each_out_by_name(corpus, ended):
     assert ended.fit.grown < 1200
 
 
-def test_predict_tells_each_that_it_leaves_out(corpus, ended):
+def test_predict_reports_each_file_it_leaves_out(corpus, ended):
     assert ended.predict.code == 0
     predicted = [row["path"] for row in csv.DictReader((ended.place / "p.csv").open())]
-    told = re.findall(r"(?:left out: |; )([\w./-]+) \(", ended.predict.said)
-    assert sorted(told + predicted) == sorted(corpus.names)
+    reported = re.findall(r"(?:left out: |; )([\w./-]+) \(", ended.predict.said)
+    assert sorted(reported + predicted) == sorted(corpus.names)
     assert ended.predict.grown < 1200
 
 
@@ -141,7 +141,7 @@ def test_without_skip_unreadable_it_is_one_sentence(corpus, ended, promptcal, qu
 
 @pytest.mark.slow
 def test_images_just_below_the_limit_take_no_more_than_3_gb(tmp_path):
-    side = int(MOST_PIXELS**0.5)
+    side = int(MAX_PIXELS**0.5)
     content = flat_png(side, side)
     for i in range(8):
         (tmp_path / f"{i}.png").write_bytes(content)
@@ -150,7 +150,7 @@ def test_images_just_below_the_limit_take_no_more_than_3_gb(tmp_path):
     assert ended.grown < 3000
 
 
-def test_predict_goes_on_past_a_part_without_any_readable_image(ended, tmp_path, monkeypatch):
+def test_predict_continues_after_a_part_without_any_readable_image(ended, tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "_IMAGES_AT_ONCE", 2)
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"")
@@ -163,7 +163,7 @@ def test_predict_goes_on_past_a_part_without_any_readable_image(ended, tmp_path,
 
 
 def opened(data):
-    return ImageSet(["x"], OpenSpan(np.frombuffer(data, np.uint8), [(0, len(data))]))
+    return ImageSet(["x"], ArchiveSource(np.frombuffer(data, np.uint8), [(0, len(data))]))
 
 
 SOUND = {kind: encoded(embedded_set("train").images[3], kind) for kind in [*FORMATS.values(), "BMP", "PPM"]}
@@ -191,7 +191,7 @@ def test_any_bytes_are_an_image_of_bounded_size_or_unreadable(data):
         return
     assert isinstance(image, Image.Image)
     assert image.mode == "RGB"
-    assert image.width * image.height <= MOST_PIXELS
+    assert image.width * image.height <= MAX_PIXELS
     assert images.size(0) in (image.size, image.size[::-1])
 
 

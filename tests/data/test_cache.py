@@ -1,4 +1,4 @@
-"""The mapped cache: same pixels, found by content, rebuilt when damaged."""
+"""The mapped cache: same pixels, identified by content, rebuilt when damaged."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from PIL import Image
 from promptcal.api import fit
 from promptcal.data import ImageSet
 from promptcal.data.cache import cache_key, decode_to_file
-from promptcal.data.images import OpenSpan
+from promptcal.data.sources import ArchiveSource
 from promptcal.data.store import decode
 from promptcal.errors import DataError
 from promptcal.runtime.files import temporary_beside
@@ -68,9 +68,9 @@ def test_key_tells_images_with_the_same_stored_pixels_apart():
         file = io.BytesIO()
         image.save(file, "PNG")
         encoded.append(np.frombuffer(file.getvalue(), dtype=np.uint8))
-    keys = {cache_key(ImageSet(["a"], OpenSpan(data, [(0, len(data))])), 8) for data in encoded}
+    keys = {cache_key(ImageSet(["a"], ArchiveSource(data, [(0, len(data))])), 8) for data in encoded}
     assert len(keys) == 2
-    broken = ImageSet(["a"], OpenSpan(np.zeros(9, np.uint8), [(0, 9)]))
+    broken = ImageSet(["a"], ArchiveSource(np.zeros(9, np.uint8), [(0, 9)]))
     assert cache_key(broken, 8) == cache_key(broken, 8)
 
 

@@ -1,4 +1,4 @@
-"""What `check` finds in images made to hold it, and near duplicates against comparing every pair."""
+"""The findings of `check` on images with known faults, and near duplicates against comparing every pair."""
 
 import io
 import itertools
@@ -11,7 +11,7 @@ from promptcal import api
 from promptcal.data import ImageSet, embedded_set
 from promptcal.data import check as checking
 from promptcal.data.check import (
-    ValidationResult,
+    Fingerprint,
     check_images,
     connected,
     duplicate_groups,
@@ -111,19 +111,19 @@ def test_connected_groups_are_those_of_following_every_pair(monkeypatch, at_once
 def test_groups_of_real_images_are_those_of_comparing_all():
     images = [Image.fromarray(a) for a in embedded_set().images[:120]]
     images += [recompressed(i, 70) for i in images[:30]] + images[100:110] + [Image.new("RGB", (32, 32))] * 2
-    looks = [ValidationResult.of(image) for image in images]
+    fingerprints = [Fingerprint.of(image) for image in images]
 
     def near(a, b):
         difference = np.abs(a.thumbnail.astype(int) - b.thumbnail.astype(int)).mean()
         return ones_differing(a.hash, b.hash) <= 4 and difference <= 12
 
-    group = list(range(len(looks)))
-    for i, j in itertools.combinations(range(len(looks)), 2):
-        if near(looks[i], looks[j]):
+    group = list(range(len(fingerprints)))
+    for i, j in itertools.combinations(range(len(fingerprints)), 2):
+        if near(fingerprints[i], fingerprints[j]):
             group = [group[i] if number == group[j] else number for number in group]
-    expected = [[i for i in range(len(looks)) if group[i] == number] for number in dict.fromkeys(group)]
+    expected = [[i for i in range(len(fingerprints)) if group[i] == number] for number in dict.fromkeys(group)]
     several = [g for g in expected if len({np.asarray(images[i]).tobytes() for i in g}) > 1]
-    exact, found = duplicate_groups(looks, 4)
+    exact, found = duplicate_groups(fingerprints, 4)
     assert found == several
     assert len(found) >= 25
     assert [[i, i + 50] for i in range(100, 110)] == exact[:10]
@@ -162,7 +162,10 @@ def test_flat_pictures_of_other_colours_are_no_near_duplicates(tmp_path):
 def test_counts_add_up(tmp_path):
     save(tmp_path, **{f"{i}": photo(i) for i in range(7)})
     (tmp_path / "8.png").write_text("no image")
-    report = check(tmp_path, {"0.png": "10", "1.png": "10", "2.png": "2", "3.png": "2", "8.png": "2"})
+    progress = []
+    labels = {"0.png": "10", "1.png": "10", "2.png": "2", "3.png": "2", "8.png": "2"}
+    report = check(tmp_path, labels, on_progress=progress.append)
+    assert progress == list(range(1, 9))
     assert report.n_images == 8
     assert list(report.labelled.items()) == [("2", 2), ("10", 2)]
     assert report.n_unlabelled == 3
@@ -170,11 +173,8 @@ def test_counts_add_up(tmp_path):
     assert report.imbalance == 1
     assert names_of(report.problems) == ["cannot be read"]
     assert report.warnings == []
-
-
-def test_nothing_wrong_is_nothing_found(tmp_path):
-    save(tmp_path, **{f"{i}": photo(i) for i in range(5)})
-    report = check(tmp_path, {"0.png": "a", "1.png": "a", "2.png": "b", "3.png": "b"})
+    (tmp_path / "8.png").unlink()
+    report = check(tmp_path, {name: label for name, label in labels.items() if name != "8.png"})
     assert (report.problems, report.warnings) == ([], [])
     assert (report.exact, report.near, report.tiny, report.unreadable) == ([], [], [], [])
 
@@ -208,7 +208,7 @@ def test_exact_duplicates_have_the_same_pixels_whatever_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("labels", "place"),
+    ("labels", "status"),
     [
         ({}, "unlabelled"),
         ({"a": "cat", "b": "cat"}, "labelled"),
@@ -216,12 +216,12 @@ def test_exact_duplicates_have_the_same_pixels_whatever_the_file(tmp_path):
     ],
 )
 @pytest.mark.parametrize("kind", ["exact", "near"])
-def test_duplicates_are_told_by_where_they_lie(tmp_path, labels, place, kind):
+def test_duplicates_are_reported_by_label_status(tmp_path, labels, status, kind):
     copy = photo() if kind == "exact" else recompressed(photo())
     save(tmp_path, a=photo(), b=copy, c=photo(1), d=photo(2), e=photo(3))
     report = check(tmp_path, {f"{n}.png": y for n, y in {**labels, "c": "cat", "d": "cat"}.items()})
     assert report.problems == []
-    assert names_of(report.warnings) == [f"{kind} duplicates, {place}"]
+    assert names_of(report.warnings) == [f"{kind} duplicates, {status}"]
     assert groups(getattr(report, kind)) == [["a.png", "b.png"]]
 
 
@@ -246,7 +246,7 @@ def test_imbalance_and_lone_labels_are_warned_of(tmp_path):
     save(tmp_path, **{f"{i:02d}": photo(i) for i in range(14)})
     report = check(tmp_path, {f"{i:02d}.png": "many" if i < 12 else "one" for i in range(13)})
     assert report.imbalance == 12
-    assert names_of(report.warnings) == ["fewer than 2 labels", "classes out of balance"]
+    assert names_of(report.warnings) == ["fewer than 2 labels", "imbalanced classes"]
     assert report.warnings[1].cases == ["many: 12, one: 1"]
 
 
@@ -265,18 +265,10 @@ def test_nothing_unlabelled_is_a_problem_and_no_labels_a_warning(tmp_path):
     assert names_of(check(tmp_path).warnings) == ["no labels"]
 
 
-def test_progress_counts_every_image(tmp_path):
-    save(tmp_path, a=photo(1), b=photo(2))
-    (tmp_path / "c.png").write_bytes(b"")
-    seen = []
-    check(tmp_path, on_progress=seen.append)
-    assert seen == [1, 2, 3]
+# -- the function `promptcal.check` ----------------------------------------------------------------------------
 
 
-# -- the verb -------------------------------------------------------------------------------------------------
-
-
-def test_the_verb_takes_arrays_patterns_and_class_folders(tmp_path):
+def test_check_takes_arrays_patterns_and_class_folders(tmp_path):
     arrays = np.stack([np.asarray(photo(s)) for s in (0, 1, 0)])
     report = api.check(images=arrays, labels=["a", -1, None], progress=False)
     assert groups(report.exact) == [["image-000000", "image-000002"]]
@@ -287,7 +279,7 @@ def test_the_verb_takes_arrays_patterns_and_class_folders(tmp_path):
     assert api.check(images=f"{tmp_path}/cat/*", progress=False).n_unlabelled == 2
 
 
-def test_the_verb_refuses_what_cannot_be(tmp_path):
+def test_check_refuses_invalid_arguments(tmp_path):
     save(tmp_path, a=photo())
     with pytest.raises(ConfigError, match="0 to 16, not 17"):
         api.check(images=tmp_path, near_distance=17)

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from promptcal.data import ImageSet
-from promptcal.data.images import UnreadableImage
+from promptcal.data.decoding import UnreadableImage
 from promptcal.data.store import decode
 from promptcal.errors import DataError
 
@@ -45,49 +45,17 @@ def test_a_folder_gives_all_images_below_it_sorted_by_name(tmp_path):
     assert [found.image(i).size for i in range(8)] == [(20, 12)] * 8
 
 
-def test_a_linked_folder_is_followed(tmp_path):
-    save(tmp_path / "elsewhere" / "a.png")
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "link").symlink_to(tmp_path / "elsewhere")
-    assert ImageSet.of(tmp_path / "images").names == ["link/a.png"]
-
-
 @pytest.mark.timeout(10)
-def test_links_in_a_circle_give_each_image_once(tmp_path):
+def test_links_are_followed_but_not_in_a_cycle(tmp_path):
     save(tmp_path / "a" / "1.png")
     save(tmp_path / "b" / "2.png")
     for i in range(5):
         (tmp_path / f"self{i}").symlink_to(tmp_path)
         (tmp_path / "a" / f"up{i}").symlink_to("..")
     assert ImageSet.of(tmp_path).names == ["a/1.png", "b/2.png"]
-
-
-def test_links_between_two_folders_end(tmp_path):
-    save(tmp_path / "a" / "1.png")
-    save(tmp_path / "b" / "2.png")
     (tmp_path / "a" / "to_b").symlink_to(tmp_path / "b")
     (tmp_path / "b" / "to_a").symlink_to(tmp_path / "a")
     assert ImageSet.of(tmp_path).names == ["a/1.png", "a/to_b/2.png", "b/2.png", "b/to_a/1.png"]
-
-
-def test_a_folder_named_like_an_image_is_a_folder(tmp_path):
-    save(tmp_path / "album.jpg" / "a.png")
-    assert ImageSet.of(tmp_path).names == ["album.jpg/a.png"]
-
-
-def test_a_dangling_link_is_an_unreadable_image(tmp_path):
-    save(tmp_path / "a.png")
-    (tmp_path / "b.png").symlink_to(tmp_path / "gone.png")
-    _, kept, faults = decode(ImageSet.of(tmp_path), 8, skip_unreadable=True)
-    assert kept == [0]
-    assert [name for name, _ in faults] == ["b.png"]
-
-
-@pytest.mark.timeout(10)
-def test_a_pipe_named_like_an_image_is_passed_over(tmp_path):
-    save(tmp_path / "a.png")
-    os.mkfifo(tmp_path / "b.png")
-    assert ImageSet.of(tmp_path).names == ["a.png"]
 
 
 def test_a_list_keeps_its_order_and_names(tmp_path):
@@ -97,10 +65,7 @@ def test_a_list_keeps_its_order_and_names(tmp_path):
     assert np.array_equal(images.image(1), picture(seed=1))
     assert ImageSet.of(iter(files)).names == images.names
     assert ImageSet.of(images) is images
-
-
-def test_one_file_is_a_set_of_one(tmp_path):
-    assert ImageSet.of(save(tmp_path / "a.png")).names == ["a.png"]
+    assert ImageSet.of(files[0]).names == ["b.png"]
 
 
 @pytest.mark.parametrize("wrap", [np.asarray, torch.from_numpy, np.asfortranarray])
@@ -138,7 +103,7 @@ def test_other_arrays_are_refused_with_their_shape(array):
 
 
 @pytest.mark.parametrize("images", [[], (), [1, 2], [np.zeros((8, 8, 3), np.uint8)], 5, None, b"a.png", ["a", None]])
-def test_what_is_no_image_source_is_refused(images):
+def test_other_objects_are_refused(images):
     with pytest.raises(DataError, match="a list of image files"):
         ImageSet.of(images)
 
@@ -147,7 +112,7 @@ def test_missing_and_empty_folders_are_named(tmp_path):
     with pytest.raises(DataError, match="absent does not exist; check the path"):
         ImageSet.of(tmp_path / "absent")
     (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(DataError, match=f"{tmp_path.name} holds no images"):
+    with pytest.raises(DataError, match=f"{tmp_path.name} contains no images"):
         ImageSet.of(tmp_path)
 
 
@@ -220,34 +185,23 @@ def test_exif_orientation_is_undone(tmp_path, orientation, upright):
     assert np.array_equal(pixels(save(tmp_path / "a.png", exif=exif)), upright(picture()))
 
 
-def test_grey_becomes_three_equal_channels(tmp_path):
+def test_grey_and_one_bit_images_become_three_equal_channels(tmp_path):
     grey = picture()[:, :, 0]
-    assert np.array_equal(pixels(save(tmp_path / "a.png", grey)), np.stack([grey] * 3, axis=2))
+    for array, expected in ((grey, grey), (grey > 127, np.where(grey > 127, 255, 0))):
+        assert np.array_equal(pixels(save(tmp_path / "a.png", array)), np.stack([expected] * 3, axis=2))
 
 
-def test_one_bit_images_become_black_and_white(tmp_path):
-    bits = picture()[:, :, 0] > 127
-    assert np.array_equal(pixels(save(tmp_path / "a.png", bits)), np.where(bits, 255, 0)[:, :, None].repeat(3, 2))
-
-
-def of_palette(tmp_path, **options):
-    """Pixels 0, 1, 2 in red, green, blue."""
+@pytest.mark.parametrize("transparent", [None, 1])
+def test_palette_colours_are_looked_up_and_a_transparent_one_is_white(tmp_path, transparent):
     numbers = np.arange(60).reshape(6, 10) % 3
     image = Image.fromarray(numbers.astype(np.uint8))
     image.putpalette([255, 0, 0, 0, 255, 0, 0, 0, 255])
     assert image.mode == "P"
-    image.save(tmp_path / "a.png", **options)
-    return numbers, pixels(tmp_path / "a.png")
-
-
-def test_a_palette_is_looked_up(tmp_path):
-    numbers, found = of_palette(tmp_path)
-    assert np.array_equal(found, np.eye(3)[numbers] * 255)
-
-
-def test_a_transparent_palette_entry_is_white(tmp_path):
-    numbers, found = of_palette(tmp_path, transparency=1)
-    assert np.array_equal(found, np.array([[255, 0, 0], [255, 255, 255], [0, 0, 255]])[numbers])
+    image.save(tmp_path / "a.png", **({} if transparent is None else {"transparency": transparent}))
+    colours = np.eye(3) * 255
+    if transparent is not None:
+        colours[transparent] = 255
+    assert np.array_equal(pixels(tmp_path / "a.png"), colours[numbers])
 
 
 @pytest.mark.parametrize("channels", [2, 4])
@@ -354,30 +308,9 @@ def test_an_image_too_large_to_trust_is_unreadable(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("failure", [struct.error("short"), KeyError(3), TypeError(), IndexError("i"), MemoryError()])
 def test_any_failure_of_a_decoder_makes_the_image_unreadable(failure):
-    def fail(index):
-        raise failure
+    class FailingSource:
+        def open(self, index):
+            raise failure
 
     with pytest.raises(UnreadableImage, match=r".+"):
-        ImageSet(["a.png"], fail).image(0)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "bmp", "tif", "gif"])
-def test_damaged_bytes_give_an_image_or_an_unreadable_one(tmp_path, suffix):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    options = {"exif": exif} if suffix in ("jpg", "png", "webp", "tif") else {}
-    sound = save(tmp_path / f"a.{suffix}", **options).read_bytes()
-    generator = np.random.default_rng(0)
-    outcomes = set()
-    for _ in range(60):
-        damaged = np.frombuffer(sound, np.uint8).copy()
-        places = generator.integers(0, min(len(damaged), 200), 6)
-        damaged[places] = generator.integers(0, 256, 6)
-        (tmp_path / f"a.{suffix}").write_bytes(damaged.tobytes())
-        try:
-            outcomes.add(ImageSet.of(tmp_path).image(0).mode)
-        except UnreadableImage:
-            outcomes.add("unreadable")
-    assert outcomes <= {"RGB", "unreadable"}
-    assert "unreadable" in outcomes
+        ImageSet(["a.png"], FailingSource()).image(0)

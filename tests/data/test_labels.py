@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from promptcal.data import ImageSet, read_labels, removed_labels
+from promptcal.data import ImageSet, parse_labels, read_labels
+from promptcal.data import labels as label_module
 from promptcal.data.labels import class_numbers
 from promptcal.errors import LabelError
 
@@ -69,11 +70,11 @@ def test_a_header_alone_labels_nothing(read):
         ("path,label\na.png,cat\na.png,dog\n", "a.png has two labels, 'cat' and 'dog'"),
         ("path,label\na.png,cat\n./a.png,dog\n", "a.png has two labels, 'cat' and 'dog'"),
         ("path,label\na.png,cat\na.png,\n", "a.png has two labels, 'cat' and None"),
-        ("path,class\na.png,cat\n", "needs a header with the columns path,label .*; it has 'path, class'"),
+        ("path,class\na.png,cat\n", "needs a header with the columns path,label, .*; it has 'path, class'"),
         ("a.png,cat\nb.png,dog\n", "needs a header"),
-        ("", "needs a header with the columns path,label .*; it has 'nothing'"),
-        ("path|label\na.png|cat\n", "commas, tabs or semicolons between; it has 'path|label'"),
-        ("path\tlabel,\na.png\tcat\n", "commas, tabs or semicolons between"),
+        ("", "needs a header with the columns path,label, .*; it has 'nothing'"),
+        ("path|label\na.png|cat\n", "separated by commas, tabs or semicolons; it has 'path|label'"),
+        ("path\tlabel,\na.png\tcat\n", "separated by commas, tabs or semicolons"),
         ("path;label\na.png;cat; big\n", "longer than its header; quote values with semicolons"),
         ("path,label\ngone.png,cat\n", "a label for gone.png, but no such image; write paths relative to the image"),
         ("path,label\ngone.png,x\nlost.png,y\n", "a label for gone.png and 1 more, but no such image"),
@@ -82,6 +83,13 @@ def test_a_header_alone_labels_nothing(read):
         ('path,label\na.png,"cat\nb.png,dog\n', "not a readable CSV file"),
         ("path,label\na.png,caf\u00e9\n".encode("latin-1"), "save it as UTF-8 CSV"),
         ("path,label\na.png,cat\n".encode("utf-16"), "save it as UTF-8 CSV"),
+        ("path,label\na.png,cat\n".encode("utf-32"), "save it as UTF-8 CSV|needs a header"),
+        ("path label\na.png cat\n", "needs a header"),
+        ("label\ncat\n", "needs a header"),
+        ("path," * 10**5 + "\n", "needs a header"),
+        ("path,label\na.png,cat\n./a.png,\n", "a.png has two labels"),
+        ("path,label\n../../etc/passwd,cat\n", r"a label for \.\./\.\./etc/passwd, but no such image"),
+        ("path,label\n/etc/passwd,cat\n", "a label for /etc/passwd, but no such image"),
     ],
 )
 def test_a_csv_file_that_does_not_fit_is_refused_with_the_remedy(read, text, message):
@@ -169,14 +177,27 @@ def test_sequences_that_do_not_fit_are_refused(labels, message):
         read_labels(labels, ARRAYS)
 
 
-def test_labels_are_taken_back_by_an_empty_one_in_a_file_or_mapping(folder, tmp_path):
+def test_an_empty_label_in_a_file_or_mapping_removes_a_label(folder, tmp_path):
     file, images = tmp_path / "labels.csv", ImageSet.of(folder)
     absolute = folder / images.names[2]
     file.write_text(f'path,label\n"./{images.names[0]}",\n"{images.names[1]}",owl\n"{absolute}",-1\n')
-    assert removed_labels(file, images) == [i in (0, 2) for i in range(len(images))]
-    assert removed_labels({"image-000001": "cat", "image-000003": np.int64(-1)}, ARRAYS) == [False, False, False, True]
-    for unsaid in (None, ["cat", None, -1, ""]):  # an image of a sequence cannot be left unmentioned
-        assert removed_labels(unsaid, ARRAYS) == [False] * 4
+    parsed = parse_labels(file, images)
+    assert parsed.removed == [i in (0, 2) for i in range(len(images))]
+    assert parsed.names == [None, "owl", None, None]
+    mapping = {"image-000001": "cat", "image-000003": np.int64(-1)}
+    assert parse_labels(mapping, ARRAYS).removed == [False, False, False, True]
+    for labels in (None, ["cat", None, -1, ""]):  # a sequence cannot omit an image
+        assert parse_labels(labels, ARRAYS).removed == [False] * 4
+
+
+def test_a_label_file_is_parsed_once(folder, tmp_path, monkeypatch):
+    (tmp_path / "labels.csv").write_text("path,label\na.png,cat\nb.png,\n")
+    calls = []
+    read = label_module._read_table
+    monkeypatch.setattr(label_module, "_read_table", lambda path: calls.append(path) or read(path))
+    parsed = parse_labels(tmp_path / "labels.csv", ImageSet.of(folder))
+    assert (parsed.names, parsed.removed) == (["cat", None, None, None], [False, True, False, False])
+    assert len(calls) == 1
 
 
 def test_class_numbers_follow_natural_order():

@@ -1,4 +1,4 @@
-"""Only plain pictures of bearable size are opened, and large ones are decoded one after another."""
+"""Only common image formats of limited size are opened, and large images are decoded one at a time."""
 
 import multiprocessing
 import sys
@@ -9,14 +9,14 @@ import pytest
 from broken_files import POSTSCRIPT, png
 from PIL import Image
 
-from promptcal.data.decoding import MOST_PIXELS, is_image, open_image, turn_for
+from promptcal.data.decoding import MAX_PIXELS, is_image, large_image_lock, open_image
 
 LARGE, SMALL = Image.new("1", (5000, 4000)), Image.new("1", (50, 40))
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-@pytest.mark.parametrize(("width", "height"), [(9500, 9500), (MOST_PIXELS + 1, 1), (1, MOST_PIXELS + 1)])
-def test_more_pixels_than_are_borne_are_refused_by_the_header(width, height):
+@pytest.mark.parametrize(("width", "height"), [(9500, 9500), (MAX_PIXELS + 1, 1), (1, MAX_PIXELS + 1)])
+def test_images_with_too_many_pixels_are_refused_by_their_header(width, height):
     with pytest.raises(ValueError, match=f"of {width} x {height} pixels, over 89 million in all"):
         open_image(BytesIO(png(width, height)))
     assert open_image(BytesIO(png(9459, 9459))).size == (9459, 9459)
@@ -36,7 +36,7 @@ def entered(image):
     got = threading.Event()
 
     def enter():
-        with turn_for(image):
+        with large_image_lock(image):
             got.set()
 
     threading.Thread(target=enter, daemon=True).start()
@@ -44,7 +44,7 @@ def entered(image):
 
 
 def test_large_images_wait_for_each_other_and_small_ones_do_not():
-    with turn_for(LARGE):
+    with large_image_lock(LARGE):
         waiting = entered(LARGE)
         assert entered(SMALL).wait(10)
         assert not waiting.wait(0.3)
@@ -52,14 +52,14 @@ def test_large_images_wait_for_each_other_and_small_ones_do_not():
 
 
 def _take_a_turn():
-    with turn_for(LARGE):
+    with large_image_lock(LARGE):
         sys.exit(0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_process_forked_while_a_large_image_is_decoded_does_not_wait_for_ever():
-    with turn_for(LARGE):
+    with large_image_lock(LARGE):
         child = multiprocessing.get_context("fork").Process(target=_take_a_turn)
         child.start()
         child.join(20)

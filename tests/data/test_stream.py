@@ -1,4 +1,4 @@
-"""Streamed images give the very views a store gives, and bad files are found before training."""
+"""Streamed images give the same views as a store, and unreadable files are found before training."""
 
 import pickle
 
@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 
 from promptcal.data import ImageSet, StreamedView, View
-from promptcal.data.images import OpenSpan
+from promptcal.data.sources import ArchiveSource
 from promptcal.data.store import decode
-from promptcal.data.stream import inspect
+from promptcal.data.stream import scan_images
 from promptcal.errors import DataError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -27,7 +27,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_views_equal_those_of_a_store(folder, workers):
     images = ImageSet.of(folder)
-    source, kept, faults = inspect(images, 32)
+    source, kept, faults = scan_images(images, 32)
     assert (kept, faults) == (list(range(7)), [])
     streamed = StreamedView(source, 28, MEAN, STD, workers=workers)
     stored = View(decode(images, 32)[0], 28, MEAN, STD)
@@ -41,8 +41,8 @@ def test_views_equal_those_of_a_store(folder, workers):
 def test_unreadable_files_are_found_before_training(folder):
     (folder / "4.png").write_bytes(b"no image")
     with pytest.raises(DataError, match="4.png"):
-        inspect(ImageSet.of(folder), 32)
-    source, kept, faults = inspect(ImageSet.of(folder), 32, skip_unreadable=True)
+        scan_images(ImageSet.of(folder), 32)
+    source, kept, faults = scan_images(ImageSet.of(folder), 32, skip_unreadable=True)
     assert len(source) == 6
     assert kept == [0, 1, 2, 3, 5, 6]
     assert [name for name, _ in faults] == ["4.png"]
@@ -56,8 +56,8 @@ def test_every_source_can_be_handed_to_a_worker_process(folder):
         ImageSet.of(folder),
         ImageSet.of(folder).subset([3, 1]),
         ImageSet.of(array),
-        ImageSet(["a"], OpenSpan(encoded, [(0, len(encoded))])),
-        ImageSet(["a"], OpenSpan(folder / "0.png", [(0, len(encoded))])),
+        ImageSet(["a"], ArchiveSource(encoded, [(0, len(encoded))])),
+        ImageSet(["a"], ArchiveSource(folder / "0.png", [(0, len(encoded))])),
     ]
     for images in sources:
         copy = pickle.loads(pickle.dumps(images))
@@ -68,7 +68,7 @@ def test_every_source_can_be_handed_to_a_worker_process(folder):
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("what", ["gone", "cut off", "another"])
 def test_an_image_that_is_not_what_it_was_is_named(folder, what, workers):
-    source, _, _ = inspect(ImageSet.of(folder), 32)
+    source, _, _ = scan_images(ImageSet.of(folder), 32)
     file = folder / "3.png"
     if what == "gone":
         file.unlink()
@@ -77,7 +77,7 @@ def test_an_image_that_is_not_what_it_was_is_named(folder, what, workers):
     else:
         Image.open(file).rotate(180).save(file)
     streamed = StreamedView(source, 28, MEAN, STD, workers=workers)
-    said = "3.png is not the image it was" if what == "another" else "3.png could be read when the run began"
+    said = "3.png has changed since the run began" if what == "another" else "3.png was readable when the run began"
     assert next(streamed.batches(torch.tensor([[0, 1]]), [4])).shape == (4, 3, 28, 28)
     with pytest.raises(DataError, match=f"^{said}.*--resume$"):
         next(streamed.batches(torch.tensor([[2, 3]]), [4]))

@@ -1,4 +1,4 @@
-"""A finished run over files whose names and categories are as awkward as they come."""
+"""Finished runs for the exports: images and categories with awkward names, and images from an array."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ AWKWARD = {0: "a/b", 1: ".."}
 
 
 @pytest.fixture(scope="session")
-def awkward(tmp_path_factory, small_set, quick_settings):
+def awkward(tmp_path_factory, small_set, common_settings):
     """Images of the same name in two folders, one of them called test, and classes named a/b and .."""
     root = tmp_path_factory.mktemp("awkward")
     images, _, labels = small_set
@@ -22,16 +22,16 @@ def awkward(tmp_path_factory, small_set, quick_settings):
     named = {n: AWKWARD[y] for n, y in zip(names, labels.tolist(), strict=True) if y >= 0}
     run = fit(
         images=root / "images", labels=named, n_classes=4, method="kmeans", output=root / "run",
-        overrides=quick_settings, progress=False,
+        overrides=common_settings, progress=False,
     )  # fmt: skip
     return SimpleNamespace(run=run, images=root / "images", names=names, labels=named)
 
 
 @pytest.fixture(scope="session")
-def from_array(tmp_path_factory, small_set, quick_settings):
-    """A finished run over an array, which leaves no files to link to."""
+def from_array(tmp_path_factory, small_set, common_settings):
+    """A finished run over an array: there are no files to link to."""
     images, _, labels = small_set
     return fit(
         images=images, labels=labels, n_classes=4, method="kmeans", output=tmp_path_factory.mktemp("array") / "run",
-        overrides=quick_settings, progress=False,
+        overrides=common_settings, progress=False,
     )  # fmt: skip

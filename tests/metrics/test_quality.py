@@ -13,7 +13,7 @@ from promptcal.metrics import silhouette
 def test_equals_scikit_learn(block, n_clusters):
     generator = np.random.default_rng(n_clusters)
     labels = generator.integers(n_clusters, size=60) * 3 + 1
-    labels[0] = 99  # a cluster of its own counts as 0
+    labels[0] = 99  # the only point of a cluster counts as 0
     points = generator.normal(size=(60, 4)) + labels[:, None] * 0.3
     points[1] = points[2]
     found = silhouette(torch.from_numpy(points), torch.from_numpy(labels), block=block)
@@ -21,7 +21,7 @@ def test_equals_scikit_learn(block, n_clusters):
 
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [0, 1, 2]])
-def test_is_nan_where_it_is_not_defined(labels):
+def test_is_nan_for_one_cluster_or_only_single_points(labels):
     assert np.isnan(silhouette(torch.randn(3, 2), torch.tensor(labels)))
 
 

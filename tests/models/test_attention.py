@@ -14,9 +14,9 @@ def by_hand(vit, images):
     with torch.no_grad():
         tokens, _ = vit._embed(images)
         for i, block in enumerate(backbone.blocks[:-1]):
-            tokens = block(vit._with_prompts_of(i, tokens))
+            tokens = block(vit._insert_prompts(i, tokens))
         block = backbone.blocks[-1]
-        tokens = block.norm1(vit._with_prompts_of(len(backbone.blocks) - 1, tokens)).double().numpy()
+        tokens = block.norm1(vit._insert_prompts(len(backbone.blocks) - 1, tokens)).double().numpy()
         weight, bias = block.attn.qkv.weight.double().numpy(), block.attn.qkv.bias.double().numpy()
     heads, dim = block.attn.num_heads, vit.dim
     wide = dim // heads

@@ -160,7 +160,7 @@ def test_a_model_timm_has_no_weights_for_is_refused(monkeypatch):
     monkeypatch.setattr(timm, "create_model", partial(timm.create_model, depth=1))
     name = "vit_small_patch16_18x2_224"
     assert timm.get_pretrained_cfg(name).hf_hub_id is None
-    with pytest.raises(WeightsError, match=f"the weights of {name} could not be fetched"):
+    with pytest.raises(WeightsError, match=f"the weights of {name} could not be downloaded"):
         create_backbone(name)
 
 

@@ -215,13 +215,13 @@ def test_prompts_start_small_and_random():
     ("name", "image_size"), [("resnet18", None), ("resnet18", 64), ("vit_relpos_small_patch16_224", None)]
 )
 def test_by_name_what_is_no_vit_is_refused(name, image_size):
-    with pytest.raises(WeightsError, match=f"{name} is not a vision transformer that takes prompts"):
+    with pytest.raises(WeightsError, match=f"{name} is not a vision transformer that supports prompts"):
         PromptedViT(name, image_size=image_size, pretrained=False)
 
 
 @pytest.mark.parametrize("module", [nn.Linear(2, 2), timm.create_model("resnet18")], ids=["linear", "resnet"])
 def test_a_module_that_is_no_vit_is_refused(module):
-    with pytest.raises(WeightsError, match="is not a vision transformer that takes prompts"):
+    with pytest.raises(WeightsError, match="is not a vision transformer that supports prompts"):
         PromptedViT(module)
 
 

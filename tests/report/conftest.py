@@ -7,7 +7,7 @@ import pytest
 from hostile import CLASSES, HOSTILE_FILES, NAMED
 from PIL import Image
 
-from promptcal import api
+from promptcal import fit, make_report
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,7 @@ def hostile_run(tmp_path_factory, small_set, whole_size_settings):
     for name, image in zip(names, pixels, strict=True):
         (root / "images" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(root / "images" / name)
-    return api.fit(
+    return fit(
         images=root / "images",
         labels={name: CLASSES[y] for name, y in zip(names, labels, strict=True) if y >= 0},
         truth={name: CLASSES[y] for name, y in zip(names, truth, strict=True)},
@@ -32,16 +32,16 @@ def hostile_run(tmp_path_factory, small_set, whole_size_settings):
 
 @pytest.fixture(scope="session")
 def hostile_report(hostile_run):
-    return api.report(run=hostile_run, progress=False)
+    return make_report(run=hostile_run, progress=False)
 
 
 @pytest.fixture(scope="session")
 def continued_run(hostile_run):
-    """The same images gone on with: half of new-2 named, two images of new-1 labelled as a known class."""
+    """A run that continues from it: half of new-2 is named, two images of new-1 are labelled as a known class."""
     found, root = hostile_run.assignments(), hostile_run.path.parent
     members = [[p for p, c in zip(found.paths, found.clusters, strict=True) if c == cluster] for cluster in range(4)]
     labels = dict.fromkeys(members[3][: len(members[3]) // 2 + 1], NAMED) | dict.fromkeys(members[2][:2], CLASSES[0])
-    return api.fit(
+    return fit(
         images=root / "images", labels=labels, start_from=hostile_run.path, output=root / "continued", progress=False,
         overrides=["affinity.epochs=0"],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Names and labels that try to break the page, and how to read the data a written page carries."""
+"""Names and labels that try to break the page, and how to read the data of a page."""
 
 import base64
 import json
@@ -17,9 +17,9 @@ HOSTILE_FILES = [
     "comma, and \u2028 line.png",
     "back\\slash 100% #1?.png",
 ]
-CLASSES = ['"><img src=x onerror=window.stolen=3>', f'{SCRIPT} & co, "x"', RIGHT_TO_LEFT, LONG]  # two known, two not
+CLASSES = ['"><img src=x onerror=window.stolen=3>', f'{SCRIPT} & co, "x"', RIGHT_TO_LEFT, LONG]  # two known, two new
 
-NAMED = '<b onclick="window.stolen=4">goose</b>'  # what a person calls one of the new ones
+NAMED = '<b onclick="window.stolen=4">goose</b>'  # the name a user gives to a new category
 
 
 def page_data(path):

@@ -1,4 +1,4 @@
-"""The report in a real browser, opened from disk: every part, every control, and text that tries to be code."""
+"""The report in a real browser, opened from disk: every tab, every control, and text that tries to be code."""
 
 import csv
 import itertools
@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from hostile import CLASSES, HOSTILE_FILES, LONG, NAMED, page_data, unpacked
 
-from promptcal import api
+from promptcal import make_report
 
 By = pytest.importorskip("selenium.webdriver.common.by").By
 ActionChains = pytest.importorskip("selenium.webdriver").ActionChains
@@ -23,11 +23,11 @@ def page(browser, hostile_report):
 
 @pytest.fixture
 def continued_page(browser, continued_run):
-    yield from opened(browser, api.report(run=continued_run, progress=False))
+    yield from opened(browser, make_report(run=continued_run, progress=False))
 
 
 def opened(browser, report):
-    """The report, freshly opened at desktop size in light mode; at the end nothing may have been complained of."""
+    """The report, freshly opened at desktop size in light mode; at the end the browser must have logged no error."""
     size(browser, 1300, 900)
     colour_scheme(browser, "light")
     browser.get(report.path.as_uri())
@@ -56,13 +56,13 @@ def go(page, where):
 
 
 def until(holds, seconds=8):
-    """What becomes true within some seconds."""
+    """Wait until ``holds()`` is true, and return its value."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := holds():
             return found
         time.sleep(0.03)
-    raise AssertionError("it did not come true")
+    raise AssertionError("it did not become true")
 
 
 def all_of(page, selector):
@@ -87,7 +87,7 @@ def downloaded(page):
 
 
 def given_labels(data):
-    """Path and label of the images that came labelled, by the data of the page."""
+    """Path and label of the labelled images in the data of the page."""
     clusters, labelled = (unpacked(data["images"][name]) for name in ("cluster", "labelled"))
     return {
         path: data["clusters"][clusters[i]]["label"] for i, path in enumerate(data["images"]["paths"]) if labelled[i]
@@ -111,8 +111,7 @@ def test_the_summary_counts_what_there_is(page, data):
     assert [row[0] for row in rows][-1] == "PromptCAL stage 2, affinity learning"
     assert rows[-1][1] == f"{100 * data['accuracy'][-1]['all']:.1f}"
     assert len(all_of(page, ".size-row")) == 4
-    facts = one(page, ".facts").text.split("\n")
-    assert facts[facts.index("This file") + 1] == f"{data['bytes'] / 1e6:.1f} MB"
+    assert all_of(page, '.note, [data-tab="changes"]') == []  # the run started from no other
 
 
 @pytest.mark.parametrize(
@@ -123,13 +122,13 @@ def test_the_summary_counts_what_there_is(page, data):
         ("attention", "#attention-grid .picture", 48), ("cluster-2", "#gallery .thumb", 3),
     ],
 )  # fmt: skip
-def test_every_part_opens(page, tab, selector, at_least):
+def test_every_tab_opens(page, tab, selector, at_least):
     go(page, tab)
     until(lambda: len(all_of(page, selector)) >= at_least)
 
 
 @pytest.mark.parametrize("tab", ["map", "confusion", "neighbours", "attention"])
-def test_a_part_opened_by_its_address_begins_at_its_top(page, hostile_report, tab):
+def test_a_tab_opened_by_its_address_begins_at_its_top(page, hostile_report, tab):
     page.get("about:blank")
     page.get(f"{hostile_report.path.as_uri()}#{tab}")
     one(page, "section")
@@ -138,7 +137,7 @@ def test_a_part_opened_by_its_address_begins_at_its_top(page, hostile_report, ta
     assert page.execute_script("return document.getElementById(location.hash.slice(1))") is None  # nothing to jump to
 
 
-def test_pictures_are_decoded_when_they_come_near(page):
+def test_thumbnails_are_decoded_when_they_are_near_the_screen(page):
     go(page, "clusters")
     until(lambda: "blob:" in (one(page, ".card .picture").value_of_css_property("background-image")))
     drawn = page.execute_async_script(
@@ -187,7 +186,7 @@ def test_the_viewer_shows_the_image_its_neighbours_and_its_path(page, data, host
     first = until(lambda: all_of(page, "#gallery .thumb"))[0]
     path = first.get_attribute("title")
     first.click()
-    assert one(page, "#viewer-path").text == f"{hostile_run.info['root']}/{path}"
+    assert one(page, "#viewer-path").text == f"{hostile_run.info.root}/{path}"
     near = all_of(page, "#viewer .near .thumb")
     at = data["images"]["paths"].index(path)
     place = list(unpacked(data["images"]["shown"])).index(at)
@@ -203,7 +202,7 @@ def test_the_viewer_shows_the_image_its_neighbours_and_its_path(page, data, host
     until(lambda: not page.execute_script("return document.getElementById('viewer').open"))
 
 
-def test_the_viewer_links_to_the_file_itself(page, data, hostile_run):
+def test_the_viewer_links_to_the_image_file(page, data, hostile_run):
     go(page, "clusters")
     for name in HOSTILE_FILES:
         search = one(page, "#search")
@@ -212,12 +211,12 @@ def test_the_viewer_links_to_the_file_itself(page, data, hostile_run):
         one(page, f".card .thumb[data-thumb='{data['images']['paths'].index(name)}']").click()
         address = urlsplit(one(page, "#open-file").get_attribute("href"))
         assert (address.scheme, address.netloc, address.query, address.fragment) == ("file", "", "", "")
-        assert unquote(address.path) == f"{hostile_run.info['folder']}/{name}"
+        assert unquote(address.path) == f"{hostile_run.info.folder}/{name}"
         assert Path(unquote(address.path)).is_file()
         one(page, "#close-viewer").click()
 
 
-def test_naming_gives_labels_to_the_images_of_the_cluster(page, data):
+def test_a_name_labels_all_images_of_the_cluster(page, data):
     go(page, "cluster-2")
     name = 'Émeu, "grand" <b>'
     one(page, "#name").send_keys(name)
@@ -242,21 +241,21 @@ def test_merging_gives_a_cluster_the_name_of_the_other(page, data):
     doubtful, second = unpacked(data["images"]["doubtful"]), unpacked(data["images"]["second"])
     elsewhere = [i for i in range(48) if clusters[i] >= 2 and doubtful[i] and second[i] < 2]
     if elsewhere == [i for i in range(48) if clusters[i] >= 2 and doubtful[i]]:
-        pytest.skip("none is doubtful between the two, with these versions' rounding")
-    assert {t.get_attribute("title") for t in all_of(page, "#elsewhere .thumb")} == {paths[i] for i in elsewhere}
+        pytest.skip("no image is doubtful between the two clusters with this version's rounding")
+    assert {t.get_attribute("title") for t in all_of(page, "#doubtful .thumb")} == {paths[i] for i in elsewhere}
     both = {path: "new-1" for i, path in enumerate(paths) if clusters[i] >= 2}
     assert dict(downloaded(page)[1:]) == given_labels(data) | both
     go(page, "clusters")
     until(lambda: shown_clusters(page) == [0, 1, 2])
 
-    go(page, "cluster-2")  # on to a known class, which the cluster merged before goes along to
+    go(page, "cluster-2")  # into a known class, together with the cluster that was merged into it
     one(page, '#merge-target option[value="0"]').click()
     one(page, "#merge").click()
     until(lambda: page.execute_script("return location.hash") == "#cluster-0")
     known = {path: data["clusters"][0]["label"] for i, path in enumerate(paths) if clusters[i] >= 2}
     assert dict(downloaded(page)[1:]) == given_labels(data) | known
 
-    one(page, '[data-part="2"]').click()  # and apart again
+    one(page, '[data-unmerge="2"]').click()  # undo one merge
     until(lambda: dict(downloaded(page)[1:]) == given_labels(data) | both)
 
 
@@ -273,24 +272,24 @@ def test_images_marked_wrong_have_no_label(page, data):
         thumb.click()
     until(lambda: len(all_of(page, "#gallery .thumb.is-wrong")) == 2)
     one(page, "#marking").click()
-    go(page, "cluster-0")  # a label that was given can be wrong too
+    go(page, "cluster-0")  # a given label can be wrong, too
     labelled = until(lambda: all_of(page, "#gallery .thumb.labelled"))[0]
     wrong.append(labelled.get_attribute("title"))
     labelled.click()
     one(page, "#mark-wrong").click()
-    until(lambda: one(page, "#mark-wrong").text == "Marked wrong")
+    until(lambda: one(page, "#mark-wrong").text == "Marked as wrong")
     one(page, "#close-viewer").click()
     named = {path: "emu" for i, path in enumerate(paths) if clusters[i] == 2}
     expected = {path: "" if path in wrong else label for path, label in (given | named).items()}
     assert dict(downloaded(page)[1:]) == expected
-    *told, onward = one(page, "#decisions").text.split("\n")
-    assert told == ["1 cluster named · 3 images marked wrong", "Undo", "Start over", "Download labels.csv"]
-    assert onward.removeprefix("Go on with it: ") == data["next"]  # said once there is a file to go on with
+    *shown, command = one(page, "#decisions").text.split("\n")
+    assert shown == ["1 cluster named · 3 images marked as wrong", "Undo", "Discard all", "Download labels.csv"]
+    assert command.removeprefix("Next: ") == data["nextCommand"]  # shown after the download
 
-    page.refresh()  # kept in the browser
-    until(lambda: "3 images marked wrong" in one(page, "#decisions").text)
+    page.refresh()  # the browser has stored the decisions
+    until(lambda: "3 images marked as wrong" in one(page, "#decisions").text)
     assert dict(downloaded(page)[1:]) == expected
-    one(page, "#start-over").click()
+    one(page, "#discard-all").click()
     assert dict(downloaded(page)[1:]) == given
     one(page, "#undo").click()
     assert dict(downloaded(page)[1:]) == expected
@@ -299,7 +298,7 @@ def test_images_marked_wrong_have_no_label(page, data):
 def test_the_lasso_lists_the_points_inside(page, data):
     go(page, "map")
     canvas = one(page, "#map-canvas")
-    until(lambda: page.execute_script("return document.getElementById('map-canvas').dataset.pictures") == "false")
+    until(lambda: page.execute_script("return document.getElementById('map-canvas').dataset.thumbnails") == "false")
     box = page.execute_script("const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", canvas)
     one(page, "#lasso").click()
     # the right half of the map, drawn from the centre of the canvas
@@ -314,8 +313,8 @@ def test_the_lasso_lists_the_points_inside(page, data):
     assert one(page, "#selection-count").text == f"{len(inside)} images in the lasso"
     listed = {t.get_attribute("title") for t in all_of(page, "#selection .gallery .thumb")}
     assert listed == {data["images"]["paths"][i] for i in inside}
-    one(page, "#mark-chosen").click()
-    until(lambda: f"{len(inside)} images marked wrong" in one(page, "#decisions").text)
+    one(page, "#mark-selected").click()
+    until(lambda: f"{len(inside)} images marked as wrong" in one(page, "#decisions").text)
 
 
 def test_the_map_zooms_into_pictures_and_shows_what_is_under_the_pointer(page, data):
@@ -337,7 +336,7 @@ def test_the_map_zooms_into_pictures_and_shows_what_is_under_the_pointer(page, d
     assert int(image) in near
     for _ in range(4):
         all_of(page, ".joined button")[0].click()
-    until(lambda: page.execute_script("return arguments[0].dataset.pictures", canvas) == "true")
+    until(lambda: page.execute_script("return arguments[0].dataset.thumbnails", canvas) == "true")
     until(lambda: page.execute_script("return arguments[0].toDataURL()", canvas) != before)
     one(page, '#colour-by option[value="truth"]').click()
     names = [name.text for name in all_of(page, ".legend-name")]
@@ -346,7 +345,7 @@ def test_the_map_zooms_into_pictures_and_shows_what_is_under_the_pointer(page, d
     assert data["classes"][:2] == [record["label"] for record in data["clusters"][:2]]  # known ones first
 
 
-def test_what_moved_since_the_run_before_is_shown_and_filtered(continued_page, continued_run):
+def test_images_that_moved_since_the_previous_run_are_shown_and_filtered(continued_page, continued_run):
     page = continued_page
     with (continued_run.path / "changes.csv").open(newline="", encoding="utf-8") as file:
         moved = list(csv.DictReader(file))
@@ -354,9 +353,9 @@ def test_what_moved_since_the_run_before_is_shown_and_filtered(continued_page, c
     assert f"{len(moved)} images of 48 moved" in one(page, ".note").text
     go(page, "changes")
     figures = {f.text.split("\n")[1]: f.text.split("\n")[0] for f in all_of(page, ".figure")}
-    by_itself = [row["path"] for row in moved if row["labelled"] == "no"]
+    unlabelled = [row["path"] for row in moved if row["labelled"] == "no"]
     assert figures == {
-        "moved": str(len(moved)), "stayed": str(48 - len(moved)), "moved without a label": str(len(by_itself)),
+        "moved": str(len(moved)), "stayed": str(48 - len(moved)), "moved without a label": str(len(unlabelled)),
     }  # fmt: skip
     assert one(page, "#changed-categories").text.split("\n") == ["renamed", f"new 2 is now {NAMED}"]
 
@@ -364,9 +363,9 @@ def test_what_moved_since_the_run_before_is_shown_and_filtered(continued_page, c
         return sorted(thumb.get_attribute("title") for thumb in all_of(page, "#moved .thumb"))
 
     assert listed() == sorted(row["path"] for row in moved)
-    one(page, "#moved-by-self").click()
-    assert listed() == sorted(by_itself)
-    one(page, "#moved-by-self").click()
+    one(page, "#moved-unlabelled").click()
+    assert listed() == sorted(unlabelled)
+    one(page, "#moved-unlabelled").click()
     into_known = [row for row in moved if row["to_name"] == CLASSES[0]]
     one(page, f'#moved-to option[value="{into_known[0]["to_cluster"]}"]').click()
     assert listed() == sorted(row["path"] for row in into_known)
@@ -374,23 +373,18 @@ def test_what_moved_since_the_run_before_is_shown_and_filtered(continued_page, c
     both = sorted(row["path"] for row in into_known if row["from_name"] == "new-1")
     assert listed() == both
     assert one(page, "#moved-count").text.startswith(f"{len(both)} images of {len(moved)} that moved")
-    pressed = one(page, '#flows [aria-pressed="true"]')  # the same as clicking the flow itself, which also ends it
+    pressed = one(page, '#flows [aria-pressed="true"]')  # clicking it again shows all moves
     assert pressed.text.split("\n")[0].startswith(str(len(both)))
     pressed.click()
     assert listed() == sorted(row["path"] for row in moved)
     one(page, f'#moved [title="{both[0]}"]').click()
     facts = one(page, "#viewer dl").text.split("\n")
-    assert facts[facts.index("Before") + 1] == "new 1"
+    assert facts[facts.index("Previous category") + 1] == "new 1"
     one(page, "#close-viewer").click()
     size(page, 390, 844)
     time.sleep(0.1)
     assert page.execute_script("return document.documentElement.scrollWidth") <= 390
     assert all_of(page, "#main b") == []
-
-
-def test_a_run_that_started_by_itself_tells_of_no_changes(page):
-    assert all_of(page, '[data-tab="changes"]') == []
-    assert all_of(page, ".note") == []
 
 
 def test_known_categories_come_first_whatever_their_numbers(continued_page, continued_run):
@@ -403,21 +397,21 @@ def test_known_categories_come_first_whatever_their_numbers(continued_page, cont
     until(lambda: shown_clusters(continued_page) == expected)
 
 
-def test_the_largest_confusions_are_where_a_cluster_stands_for_another_class(page, data):
+def test_the_largest_confusions_are_images_in_clusters_of_another_class(page, data):
     matrix = data["confusion"]
     names = [data["clusters"][c]["name"] for c in matrix["clusters"]]
     wrong = [
-        (many, f"{matrix['classes'][i]} in {names[j]}")
+        (n, f"{matrix['classes'][i]} in {names[j]}")
         for i, row in enumerate(matrix["counts"])
-        for j, many in enumerate(row)
-        if many and matrix["standsFor"][j] != i
+        for j, n in enumerate(row)
+        if n and matrix["matchedRows"][j] != i
     ]
     go(page, "confusion")
     chips = until(lambda: all_of(page, ".confusions .chip"))
-    told = [page.execute_script("return arguments[0].textContent", chip) for chip in chips]
-    assert told[0] in {f"{many}{what}" for many, what in wrong if many == max(wrong)[0]}
-    assert set(told) <= {f"{many}{what}" for many, what in wrong}
-    assert len(told) == min(8, len(wrong))
+    texts = [page.execute_script("return arguments[0].textContent", chip) for chip in chips]
+    assert texts[0] in {f"{n}{cell}" for n, cell in wrong if n == max(wrong)[0]}
+    assert set(texts) <= {f"{n}{cell}" for n, cell in wrong}
+    assert len(texts) == min(8, len(wrong))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -443,8 +437,8 @@ def test_numbers_in_the_confusion_matrix_can_be_read(page, data, scheme):
 def test_charts_have_round_numbers_around_their_values(page, data):
     go(page, "training")
     charts = until(lambda: all_of(page, ".chart svg"))
-    assert len(charts) == len(data["curves"]) + len(data["graph"])
-    for chart, record in zip(charts, [*data["curves"], *data["graph"]], strict=True):
+    assert len(charts) == len(data["trainingCharts"]) + len(data["graphCharts"])
+    for chart, record in zip(charts, [*data["trainingCharts"], *data["graphCharts"]], strict=True):
         texts = [t.text for t in chart.find_elements(By.CSS_SELECTOR, 'text[text-anchor="end"]:not([y="222"])')]
         marks = [float(text) for text in texts]
         steps = {round(b - a, 9) for a, b in itertools.pairwise(marks)}
@@ -477,7 +471,7 @@ def test_text_stays_text(page, data):
 
 
 def test_the_page_may_load_nothing(page):
-    """A stranger's script, style or request is refused by the page itself."""
+    """The page's policy blocks foreign scripts and requests."""
     page.execute_script(
         """const s = document.createElement("script"); s.textContent = "window.stolen = 9"; document.body.append(s);"""
     )
@@ -486,9 +480,9 @@ def test_the_page_may_load_nothing(page):
     )
     assert refused
     assert page.execute_script("return window.stolen") is None
-    told = [entry["message"] for entry in page.get_log("browser")]  # takes them, so that the fixture finds none
-    assert any("Content Security Policy" in message for message in told)
-    assert all("Content Security Policy" in message for message in told)
+    messages = [entry["message"] for entry in page.get_log("browser")]  # takes them, so that the fixture finds none
+    assert any("Content Security Policy" in message for message in messages)
+    assert all("Content Security Policy" in message for message in messages)
 
 
 @pytest.mark.parametrize(
@@ -505,9 +499,6 @@ def test_a_phone_needs_no_sideways_scrolling(page, tab):
 
 def test_the_viewer_fits_a_phone(page):
     size(page, 390, 844)
-    at = page.execute_script("return JSON.parse(document.getElementById('data').textContent).images.paths").index(
-        f"{LONG}.png"
-    )
     go(page, "clusters")
     one(page, "#search").send_keys(LONG[:60])
     one(page, ".card .thumb").click()
@@ -515,7 +506,6 @@ def test_the_viewer_fits_a_phone(page):
     box = page.execute_script(
         "const b = document.getElementById('viewer').getBoundingClientRect(); return [b.left, b.right]"
     )
-    assert at >= 0
     assert box[0] >= 0
     assert box[1] <= 390
     assert page.execute_script("const d = document.getElementById('viewer'); return d.scrollWidth <= d.clientWidth")

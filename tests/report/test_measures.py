@@ -1,4 +1,4 @@
-"""What a report says of clusters and images, against loops that do nothing clever."""
+"""Measures of clusters and images, compared with plain loops."""
 
 import math
 
@@ -12,25 +12,25 @@ def cosine(a, b):
     return float(np.dot(a.astype(float), b.astype(float)) / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
-def centre(points, clusters, c):
+def centroid(points, clusters, c):
     return np.mean([p for p, k in zip(points, clusters, strict=True) if k == c], axis=0)
 
 
 def test_cohesion_is_the_mean_cosine_with_the_mean(clustered):
     points, clusters, _ = clustered
-    centres = measures.unit_centres(points, clusters, 5)
-    own = (points @ centres.T)[np.arange(len(points)), clusters]
+    centroids = measures.unit_centroids(points, clusters, 5)
+    own = (points @ centroids.T)[np.arange(len(points)), clusters]
     found = measures.cohesion(own, clusters, 5)
     for c in range(4):
         members = [p for p, k in zip(points, clusters, strict=True) if k == c]
-        assert found[c] == pytest.approx(np.mean([cosine(p, centre(points, clusters, c)) for p in members]), abs=1e-5)
+        assert found[c] == pytest.approx(np.mean([cosine(p, centroid(points, clusters, c)) for p in members]), abs=1e-5)
     assert math.isnan(found[4])  # an empty cluster
 
 
-def test_typical_order_is_by_confidence_then_by_the_centre(clustered):
+def test_typical_order_is_by_confidence_then_by_the_centroid(clustered):
     points, clusters, confidence = clustered
-    centres = measures.unit_centres(points, clusters, 4)
-    own = (points @ centres.T)[np.arange(len(points)), clusters]
+    centroids = measures.unit_centroids(points, clusters, 4)
+    own = (points @ centroids.T)[np.arange(len(points)), clusters]
     order = measures.typical_order(clusters, confidence, own)
     expected = sorted(range(60), key=lambda i: (clusters[i], -confidence[i], -own[i]))
     assert order.tolist() == expected
@@ -39,25 +39,20 @@ def test_typical_order_is_by_confidence_then_by_the_centre(clustered):
 
 def test_second_best_cluster_and_its_margin(clustered):
     points, clusters, _ = clustered
-    centres = measures.unit_centres(points, clusters, 5)
-    found = measures.alternatives(points @ centres.T, clusters, centres)
+    centroids = measures.unit_centroids(points, clusters, 5)
+    found = measures.second_best(points @ centroids.T, clusters, centroids)
     for i, point in enumerate(points):
-        to = {c: cosine(point, centre(points, clusters, c)) for c in range(4)}
+        to = {c: cosine(point, centroid(points, clusters, c)) for c in range(4)}
         second = max((c for c in to if c != clusters[i]), key=to.__getitem__)
         assert found.clusters[i] == second
         assert found.margins[i] == pytest.approx(to[clusters[i]] - to[second], abs=1e-5)
-
-
-def test_a_single_cluster_has_no_second_best(clustered):
-    points, _, _ = clustered
     alone = np.zeros(60, dtype=int)
-    centres = measures.unit_centres(points, alone, 2)
-    found = measures.alternatives(points @ centres.T, alone, centres)
-    assert np.isposinf(found.margins).all()
+    centroids = measures.unit_centroids(points, alone, 2)
+    assert np.isposinf(measures.second_best(points @ centroids.T, alone, centroids).margins).all()
 
 
-def test_the_doubt_margin_is_where_the_second_share_is_half_of_the_first():
-    margin = measures.doubt_margin(0.07)
+def test_at_the_doubtful_margin_the_second_probability_is_half_of_the_first():
+    margin = measures.doubtful_margin(0.07)
     own, second = math.exp(0.8 / 0.07), math.exp((0.8 - margin) / 0.07)
     assert second / own == pytest.approx(0.5)
 
@@ -65,14 +60,14 @@ def test_the_doubt_margin_is_where_the_second_share_is_half_of_the_first():
 @pytest.mark.parametrize("known", [range(2), [3, 1]])
 def test_nearest_known_class_leaves_itself_out(clustered, known):
     points, clusters, _ = clustered
-    centres = measures.unit_centres(points, clusters, 5)
-    nearest, value = measures.nearest_known(centres, known)
+    centroids = measures.unit_centroids(points, clusters, 5)
+    nearest, value = measures.nearest_known(centroids, known)
     for c in range(4):
-        to = {k: cosine(centre(points, clusters, c), centre(points, clusters, k)) for k in known if k != c}
+        to = {k: cosine(centroid(points, clusters, c), centroid(points, clusters, k)) for k in known if k != c}
         assert nearest[c] == max(to, key=to.__getitem__)
         assert value[c] == pytest.approx(max(to.values()), abs=1e-5)
     assert nearest[4] == -1  # empty
-    assert (measures.nearest_known(centres, [])[0] == -1).all()
+    assert (measures.nearest_known(centroids, [])[0] == -1).all()
 
 
 def test_nearest_neighbours_across_blocks(clustered, monkeypatch):
@@ -99,7 +94,7 @@ def test_confusion_counts_unlabelled_images_and_puts_matches_on_the_diagonal():
             expected[found.classes.index(t), found.clusters.index(c)] += 1
     assert np.array_equal(found.counts, expected)
     assert found.counts.sum() == 8
-    assert found.stands_for == [0, 1, 2, 3]
+    assert found.matched_rows == [0, 1, 2, 3]
     fewer = measures.confusion(truth, np.minimum(clusters, 2), labelled, ["cat", "dog"], 3)
-    assert fewer.stands_for == [0, 1, 2]  # no cluster stands for yak: all of it is confused with emu, the more frequent
+    assert fewer.matched_rows == [0, 1, 2]  # no cluster matches yak, the less frequent class
     assert measures.confusion([None], np.array([0]), np.array([False]), ["cat"], 2) is None

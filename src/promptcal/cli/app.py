@@ -13,11 +13,11 @@ from typer.core import TyperCommand
 
 from promptcal._version import __version__
 from promptcal.cli.options import (
+    HELP,
     Device,
     Images,
     Labels,
     Overrides,
-    Preset,
     Quiet,
     Root,
     RunPath,
@@ -208,10 +208,10 @@ def estimate_classes(
         int | None, typer.Option(help="Largest number to try. Default: a tenth of the number of images, at most 1,000.")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder to write the curves to (PNG, CSV, JSON).")] = None,
-    backbone: Annotated[str | None, typer.Option(help="timm name of a ViT, as in fit.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Local weight file for the backbone.")] = None,
-    preset: Preset = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of settings.")] = None,
+    backbone: Annotated[str | None, typer.Option(help=HELP["backbone"])] = None,
+    weights: Annotated[Path | None, typer.Option(help=HELP["weights"])] = None,
+    preset: Annotated[str | None, typer.Option(help=HELP["preset"])] = None,
+    config: Annotated[Path | None, typer.Option(help=HELP["config"])] = None,
     overrides: Overrides = None,
     seed: Seed = None,
     device: Device = None,
@@ -395,12 +395,16 @@ def table(
     list_: Annotated[bool, typer.Option("--list", help="List the tables and how far each is.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")] = False,
     no_run: Annotated[bool, typer.Option("--no-run", help="Report what is finished, and run nothing.")] = False,
+    document: Annotated[
+        Path | None,
+        typer.Option(metavar="PAGE.md", help="Fill a page's tables, between <!-- table: NAME --> and <!-- end -->."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Make a table of the paper, or one of your own: run what is missing, report mean and deviation.
 
-    Interrupted runs are resumed and finished runs are reused. --set applies to every row; a row's own settings win.
-    Exits with 1 if a run failed or its data are missing, after the others have run.
+    Interrupted runs are resumed and finished runs are reused. --set applies to all rows whose method has the setting; a
+    row's own settings have priority. Exits with 1 if a run failed or its data are missing, after the others have run.
 
     Example: promptcal table generic --seeds 0 1 2 --root data
     """
@@ -423,10 +427,18 @@ def table(
         planned = api.table_runs(name=name, rows=rows or (), download=download, **common)
         table_output.show_planned_runs(planned, output, console)
     else:
-        options: dict[str, Any] = {"rows": rows or (), "epoch": epoch, "download": download}
-        made = api.table(name=name, run=not no_run, progress=not quiet, **options, **common)
-        table_output.show_table(made, console)
-        if made.summary.troubles and not no_run:
+        common |= {"rows": rows or (), "epoch": epoch, "download": download, "run": not no_run, "progress": not quiet}
+        if document is None:
+            made = api.table(name=name, **common)
+            table_output.show_table(made, console)
+            problems = made.summary.problems
+        else:
+            filled = api.table_document(name=name, document=document, **common)
+            for file in filled.written:
+                _say_written(file)
+            problems = filled.problems
+        table_output.show_problems(problems)
+        if problems and not no_run:
             raise typer.Exit(1)
 
 

@@ -8,35 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from promptcal.config.names import preset_names
-from promptcal.pipeline.request import RunRequest
+from promptcal.pipeline.request import BenchmarkRequest, FitRequest, RunRequest
 
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, such as affinity.k=10. May be repeated."),
-]
-Images = Annotated[
-    Path, typer.Argument(help="Folder of images, sub-folders included, or a quoted pattern such as 'photos/**/*.jpg'.")
-]
-Labels = Annotated[
-    Path | None,
-    typer.Option(
-        help="CSV, TSV or parquet file with the columns path,label; other images are unlabelled. Default: class "
-        "folders beside a folder named unlabelled, if there are any."
-    ),
-]
+HELP: dict[str, str] = {
+    field.name: field.metadata["help"] for request in (FitRequest, BenchmarkRequest) for field in fields(request)
+}
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=HELP["overrides"])]
+Images = Annotated[Path, typer.Argument(help=HELP["images"])]
+Labels = Annotated[Path | None, typer.Option(help=HELP["labels"])]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a finished fit.")]
-Seed = Annotated[int | None, typer.Option(help="Random seed.")]
-Device = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")]
-Preset = Annotated[str | None, typer.Option(help=f"Settings to start from: {', '.join(preset_names())}.")]
-Root = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder with the datasets. Default: the environment variable PROMPTCAL_DATA, or ./data.",
-        show_default=False,
-    ),
-]
-SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help="Skip images that cannot be read.")]
+Seed = Annotated[int | None, typer.Option(help=HELP["seed"])]
+Device = Annotated[str | None, typer.Option(help=HELP["device"])]
+Root = Annotated[Path | None, typer.Option(help=HELP["root"], show_default=False)]
+SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help=HELP["skip_unreadable"])]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Do not write report.html at the end.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 
@@ -58,8 +42,8 @@ def options_of(
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        declared = [field for field in fields(request) if field.name not in ("progress", *without)]
-        shown = [field for field in declared if field.metadata.get("cli") is not False]
+        left_out = ("progress", *without)
+        shown = [f for f in fields(request) if f.name not in left_out and f.metadata.get("cli") is not False]
 
         def call(no_report: bool, quiet: bool, **options: Any) -> None:
             command({**options, "overrides": tuple(options["overrides"] or ()), "progress": not quiet}, no_report)
@@ -75,20 +59,20 @@ def options_of(
 
 
 def _parameter(field: "Field[Any]", output: Path | None) -> inspect.Parameter:
-    told = field.metadata
+    metadata = field.metadata
     default = field.default
     if field.name == "output" and output is not None:
         default = output
-    kind: Any = told.get("cli") or field.type
-    extra: dict[str, Any] = {"help": told["help"], "metavar": told.get("metavar")}
-    if told.get("argument"):
+    kind: Any = metadata.get("cli") or field.type
+    extra: dict[str, Any] = {"help": metadata["help"], "metavar": metadata.get("metavar")}
+    if metadata.get("argument"):
         annotation: Any = Annotated[kind, typer.Argument(**extra)]
         return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
     if field.name == "n_classes":
         kind, extra["parser"] = Any, number_or_auto
     if field.name == "overrides":
         kind, default = list[str] | None, None
-    flag = told.get("flag") or f"--{field.name.replace('_', '-')}"
+    flag = metadata.get("flag") or f"--{field.name.replace('_', '-')}"
     extra["show_default"] = field.name == "output"
     annotation = Annotated[kind, typer.Option(flag, **extra)]
     empty = inspect.Parameter.empty if default is MISSING else default

@@ -41,14 +41,17 @@ def show_planned_runs(runs: list[tuple[Job, State]], output: Path, console: Cons
 
 
 def show_table(made: TableReport, console: Console) -> None:
-    show_summary(made.summary, made.where, console)
+    show_summary(made.summary, console)
     for file, description in (
-        (made.csv, "the figures of the selected and the last epoch"),
+        (made.csv, "values of the selected and of the last epoch"),
         (made.runs_csv, "each run"),
         (made.markdown, "this table"),
         (made.plot, "a bar plot"),
     ):
         console.print(f"  {file}  {description}", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_problems(problems: dict[str, State]) -> None:
     errors = Console(stderr=True, soft_wrap=True)
-    for name, state in sorted(made.summary.troubles.items()):
+    for name, state in sorted(problems.items()):
         errors.print(f"promptcal: {name}: {state.name}. {state.reason}", style="red", markup=False, highlight=False)

@@ -20,6 +20,7 @@ from promptcal.errors import ConfigError
 from promptcal.runtime.safe_yaml import read_yaml
 
 AUTO = "auto"
+Preset = str | Mapping[str, Any] | None
 
 
 class MethodSettings(Protocol):
@@ -44,21 +45,21 @@ class MethodSettings(Protocol):
 
 @dataclass(frozen=True)
 class Layers:
-    """The sources of a configuration: a preset's name, then mappings of settings from lowest to highest."""
+    """The sources of a configuration: a preset (by name, or its settings), then settings from lowest to highest."""
 
-    preset: str | None
+    preset: Preset
     given: tuple[Mapping[str, Any], ...]
 
     @classmethod
     def of(
         cls,
         *,
-        preset: str | None = None,
+        preset: Preset = None,
         file: str | PathLike[str] | None = None,
         values: Mapping[str, Any] | None = None,
         overrides: Iterable[str] = (),
     ) -> "Layers":
-        if preset is not None and preset not in preset_names():
+        if isinstance(preset, str) and preset not in preset_names():
             raise ConfigError(f"there is no preset {preset!r}; choose one of {', '.join(preset_names())}")
         from_file = [] if file is None else [_read_file(Path(file))]
         return cls(preset, (*from_file, values or {}, *map(_parse_override, overrides)))
@@ -74,17 +75,15 @@ class Layers:
     def merged(self, method: MethodSettings) -> dict[str, Any]:
         """All settings for a method in one mapping; ``n_classes`` may be "auto"."""
         variant = self._chosen("variant", Config.model_fields["variant"].default)
-        if variant not in method.variants:
-            choices = ", ".join(method.variants)
-            raise ConfigError(f"the method {method.name} has no variant {variant!r}; choose one of {choices}")
+        from_variant = _variant_settings(variant, method)
         self._check_variant_of_saved(variant)
         sections = method.config_class.model_fields
         merged: dict[str, Any] = {}
         shipped = (
             {key: value for key, value in preset_settings(self.preset).items() if key in sections},
-            method.variants[variant],
+            from_variant,
             method.presets.get("", {}),
-            method.presets.get(self.preset or "", {}),
+            method.presets.get(self.preset if isinstance(self.preset, str) else "", {}),
         )
         for layer in (*shipped, *self.given):
             if "n_classes" in layer:
@@ -106,11 +105,11 @@ class Layers:
                 )
 
 
-def preset_settings(name: str | None) -> dict[str, Any]:
+def preset_settings(preset: Preset) -> Mapping[str, Any]:
     """The settings of a preset; it may have sections of several methods."""
-    if name is None:
-        return {}
-    return parse_yaml((PRESETS_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), f"the preset {name}")
+    if not isinstance(preset, str):
+        return preset or {}
+    return parse_yaml((PRESETS_FOLDER / f"{preset}.yaml").read_text(encoding="utf-8"), f"the preset {preset}")
 
 
 def validate(values: Mapping[str, Any], method: MethodSettings) -> Config:
@@ -118,9 +117,11 @@ def validate(values: Mapping[str, Any], method: MethodSettings) -> Config:
     if values.get("n_classes") == AUTO:
         raise ConfigError("n_classes=auto needs images to estimate it; use it with fit, or give a number")
     try:
-        return method.config_class.model_validate(dict(values))
+        config = method.config_class.model_validate(dict(values))
     except ValidationError as error:
         raise ConfigError("; ".join(_explain(e, method) for e in error.errors())) from error
+    _variant_settings(config.variant, method)
+    return config
 
 
 def parse_yaml(text: str, source: str) -> dict[str, Any]:
@@ -149,6 +150,13 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat
+
+
+def _variant_settings(variant: Any, method: MethodSettings) -> Mapping[str, Any]:
+    if not isinstance(variant, str) or variant not in method.variants:
+        choices = ", ".join(method.variants)
+        raise ConfigError(f"the method {method.name} has no variant {reprlib.repr(variant)}; choose one of {choices}")
+    return method.variants[variant]
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Decoded images in a file, for sets larger than memory and for the next run on the same images.
+"""Decoded images in a memory-mapped file, for sets larger than memory and for later runs on the same images.
 
-A cache is found by its content: names, bytes and the size asked for make its key, so a changed image makes another
-cache and none goes stale. The pixels are mapped, not read, into memory.
+The key of a cache is a hash of the images' names, bytes and stored size. A changed image gives another key, so a cache
+is never out of date.
 """
 
 import hashlib
@@ -15,20 +15,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from promptcal.data.images import ImageSet, UnreadableImage
-from promptcal.data.store import ImageStore, decoded, planar, refuse_faults, stored_size
+from promptcal.data.decoding import UnreadableImage
+from promptcal.data.images import ImageSet
+from promptcal.data.store import ImageStore, check_readable, decoded, planar, stored_size
 from promptcal.errors import DataError
 from promptcal.runtime.distributed import ALONE, Group
 from promptcal.runtime.files import write_json, write_with
 from promptcal.runtime.locking import try_lock
 
 _VERSION = 2
-_TIME_TO_LOCK = 10.0  # seconds
+_TIME_TO_LOCK = 10.0  # seconds that a writer has to lock its new temporary file
 Decoded = tuple[ImageStore, list[int], list[tuple[str, str]]]
 
 
 def cache_key(images: ImageSet, shorter_side: int) -> str:
-    """Of everything the decoded pixels depend on."""
+    """A hash of everything that the decoded pixels depend on."""
     digest = hashlib.sha256(f"{_VERSION}:{shorter_side}".encode())
     for i, name in enumerate(images.names):
         digest.update(f"\0{name}\0{images.content_hash(i)}".encode())
@@ -44,13 +45,13 @@ def decode_to_file(
     on_progress: Callable[[int], None] = lambda done: None,
     group: Group = ALONE,
 ) -> Decoded:
-    """As `store.decode`, with the pixels in a mapped file in ``folder``; reused if it is there and whole.
+    """Like `store.decode`, with the pixels in a mapped file in ``folder``. An intact file is reused.
 
-    Of a group of processes the first one on each machine writes it, with all its cores, and the others map the same.
+    In a group, the first process of each machine writes the file, using all cores; the others map it.
     """
     keys = group.all_gather_object(cache_key(images, shorter_side) if group.is_local_first else None)
     if len(set(keys) - {None}) > 1:
-        raise DataError("the images are not the same on all machines; give them all the same ones")
+        raise DataError("the images differ between the machines; give all machines the same images")
     key = keys[group.place.rank - group.place.local_rank]
     pixels_file, index_file = folder / f"{key}.pixels", folder / f"{key}.json"
     found = _load(pixels_file, index_file, images.names) if group.is_local_first else None
@@ -64,7 +65,7 @@ def decode_to_file(
         raise DataError(f"the cache of decoded images in {folder} cannot be read back; check its disk")
     on_progress(len(images))
     _, kept, faults = found
-    refuse_faults(faults, len(kept), skip_unreadable)
+    check_readable(faults, len(kept), skip_unreadable)
     return found
 
 
@@ -75,13 +76,13 @@ def _write(
     index_file: Path,
     on_progress: Callable[[int], None],
 ) -> None:
-    """Pixels first, one image after another; the index last, so that a cache with an index is whole."""
+    """Write the pixels, then the index. A cache with an index is therefore complete."""
     sizes, kept, faults = [], [], []
     digest = hashlib.sha256()
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            try_lock(file.fileno())  # by which others see that someone is still at it
+            try_lock(file.fileno())  # shows other processes that the file is in use
             for i, image in enumerate(decoded(images, stored_size(images, shorter_side), cores=os.cpu_count())):
                 if isinstance(image, UnreadableImage):
                     faults.append([images.names[i], str(image)])
@@ -100,41 +101,41 @@ def _write(
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Of killed processes: temporary files that no one has locked, though their writer had time to."""
+    """Remove temporary files of killed processes: files that are not locked although their writer had time to."""
     for path in folder.glob(".*.pixels.*.tmp"):
-        with suppress(FileNotFoundError), path.open("rb+") as file:  # it may be finished and renamed meanwhile
+        with suppress(FileNotFoundError), path.open("rb+") as file:  # its writer may rename it meanwhile
             if time.time() - os.fstat(file.fileno()).st_mtime > _TIME_TO_LOCK and try_lock(file.fileno()):
                 path.unlink(missing_ok=True)
 
 
 def _load(pixels_file: Path, index_file: Path, names: list[str]) -> Decoded | None:
-    """The cache, or None if it is absent, damaged or of another format."""
+    """The cache; None if it is absent, damaged or has another format."""
     try:
         index = json.loads(index_file.read_text(encoding="utf-8"))
         if index["format"] != _VERSION:
             return None
         sizes, kept, faults = index["sizes"], index["kept"], [(name, reason) for name, reason in index["faults"]]
-        if not _fits(sizes, kept, faults, names):
+        if not _is_consistent(sizes, kept, faults, names):
             return None
         total = sum(3 * height * width for height, width in sizes)
         if pixels_file.stat().st_size != total:
             return None
-        # copy-on-write: a tensor must be writable, the file is never written
+        # copy-on-write: a tensor must be writable, but the file must not change
         mapped = np.memmap(pixels_file, dtype=np.uint8, mode="c") if total else np.empty(0, dtype=np.uint8)
         if hashlib.sha256(mapped.data).hexdigest() != index["sha256"]:
             return None
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    return ImageStore.laid_out(torch.from_numpy(mapped), sizes), kept, faults
+    return ImageStore.from_buffer(torch.from_numpy(mapped), sizes), kept, faults
 
 
-def _fits(sizes: list[list[int]], kept: list[int], faults: list[tuple[str, str]], names: list[str]) -> bool:
-    """Whether an index tells of these images: each is kept, in order and with a size, or has a fault."""
-    known = set(kept)
-    left_out = [name for i, name in enumerate(names) if i not in known]
-    whole = all(isinstance(side, int) and side > 0 for size in sizes for side in size)
+def _is_consistent(sizes: list[list[int]], kept: list[int], faults: list[tuple[str, str]], names: list[str]) -> bool:
+    """Whether an index describes these images: each has a size, in order, or a fault."""
+    positions = set(kept)
+    left_out = [name for i, name in enumerate(names) if i not in positions]
+    has_valid_sizes = all(isinstance(side, int) and side > 0 for size in sizes for side in size)
     return (
-        whole
+        has_valid_sizes
         and len(sizes) == len(kept) == len(names) - len(left_out)
         and kept == sorted(kept)
         and ([name for name, _ in faults] == left_out)

@@ -1,4 +1,4 @@
-"""What a set of images and labels holds, and what in it would hurt a fit: bad files, duplicates, imbalance."""
+"""Find problems in a set of images and labels before a fit: unreadable files, duplicates, imbalance."""
 
 import hashlib
 import itertools
@@ -15,19 +15,20 @@ from scipy.fft import dctn
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from promptcal.data.images import ImageSet, UnreadableImage
+from promptcal.data.decoding import UnreadableImage
+from promptcal.data.images import ImageSet
 from promptcal.data.labels import class_numbers
 
 MAX_DISTANCE = 16
 _HASH_BITS = 64
-_THUMBNAIL_TOLERANCE = 12.0  # mean difference of thumbnails; copies stay below it, lookalikes by hash alone do not
-_IMBALANCE = 10.0
+_THUMBNAIL_TOLERANCE = 12.0  # mean difference of thumbnails; copies are below it, images that only share a hash are not
+_MAX_IMBALANCE = 10.0
 _PAIRS_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
-class ValidationResult:
-    """What one readable image is compared by."""
+class Fingerprint:
+    """The features of one readable image that are compared to find duplicates."""
 
     width: int
     height: int
@@ -36,7 +37,7 @@ class ValidationResult:
     thumbnail: np.ndarray
 
     @classmethod
-    def of(cls, image: Image.Image) -> "ValidationResult":
+    def of(cls, image: Image.Image) -> "Fingerprint":
         digest = hashlib.sha256(f"{image.width} x {image.height}".encode())
         digest.update(np.asarray(image).data)
         thumbnail = np.asarray(image.resize((8, 8), Image.Resampling.BILINEAR)).ravel()
@@ -45,7 +46,7 @@ class ValidationResult:
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Images that are the same, or nearly, with the label (or None) of each."""
+    """Equal or nearly equal images, and the label (or None) of each."""
 
     paths: list[str]
     labels: list[str | None]
@@ -55,8 +56,8 @@ class Duplicates:
         return {label for label in self.labels if label is not None}
 
     @property
-    def lie(self) -> str:
-        """Where its images lie, in words."""
+    def label_status(self) -> str:
+        """Whether the images are labelled, unlabelled or both."""
         if not self.classes:
             return "unlabelled"
         return "labelled and unlabelled" if None in self.labels else "labelled"
@@ -64,7 +65,7 @@ class Duplicates:
 
 @dataclass(frozen=True)
 class Finding:
-    """One kind of trouble, how much of it there is, and every case of it in words."""
+    """One kind of problem, its amount, and a description of every case."""
 
     what: str
     amount: str
@@ -73,7 +74,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Counts are of readable images; every image is in one of the classes, unlabelled, or unreadable."""
+    """The result of `check_images`. Every image is counted once: in its class, as unlabelled, or as unreadable."""
 
     n_images: int
     labelled: dict[str, int]
@@ -85,42 +86,42 @@ class CheckReport:
 
     @property
     def imbalance(self) -> float | None:
-        """Labels of the largest class over those of the smallest; None without labels or with a class of none."""
+        """Labels of the largest class divided by those of the smallest; None without labels or if a class has none."""
         counts = self.labelled.values()
         return max(counts) / min(counts) if counts and min(counts) else None
 
     @property
     def problems(self) -> list[Finding]:
-        """What stops a fit or teaches it wrong."""
+        """Findings that stop a fit or mislead it."""
         contradictions = [d for d in self.exact if len(d.classes) > 1]
         n_labelled = sum(self.labelled.values())
-        return _found(
+        return _non_empty(
             Finding("cannot be read", _count(self.unreadable, "file"), [f"{p}: {why}" for p, why in self.unreadable]),
-            _of_duplicates("same image, two classes", " = ", contradictions),
-            _remark(n_labelled + self.n_unlabelled < 2, "too few images", "a fit needs at least 2 that can be read"),
-            _remark(n_labelled > 0 == self.n_unlabelled, "nothing unlabelled", "a fit would have nothing to discover"),
+            _duplicate_finding("same image, two classes", " = ", contradictions),
+            _note(n_labelled + self.n_unlabelled < 2, "too few images", "a fit needs at least 2 that can be read"),
+            _note(n_labelled > 0 == self.n_unlabelled, "nothing unlabelled", "a fit would have nothing to discover"),
         )
 
     @property
     def warnings(self) -> list[Finding]:
-        """What a fit can live with."""
+        """Findings that a fit can cope with."""
         scarce = [f"{name}: {count}" for name, count in self.labelled.items() if count < 2]
         ratio = self.imbalance
         largest = max(self.labelled.items(), key=lambda item: item[1], default=("", 0))
         smallest = min(self.labelled.items(), key=lambda item: item[1], default=("", 0))
         extremes = f"{largest[0]}: {largest[1]}, {smallest[0]}: {smallest[1]}"
-        return _found(
-            _of_duplicates("near duplicates, two classes", " ~ ", [d for d in self.near if len(d.classes) > 1]),
-            *_by_place("exact duplicates", " = ", [d for d in self.exact if len(d.classes) < 2]),
-            *_by_place("near duplicates", " ~ ", [d for d in self.near if len(d.classes) < 2]),
+        return _non_empty(
+            _duplicate_finding("near duplicates, two classes", " ~ ", [d for d in self.near if len(d.classes) > 1]),
+            *_by_label_status("exact duplicates", " = ", [d for d in self.exact if len(d.classes) < 2]),
+            *_by_label_status("near duplicates", " ~ ", [d for d in self.near if len(d.classes) < 2]),
             Finding("tiny", _count(self.tiny, "image"), [f"{p}: {w} x {h} pixels" for p, w, h in self.tiny]),
             Finding("fewer than 2 labels", _count(scarce, "class"), scarce),
-            _remark(ratio is not None and ratio >= _IMBALANCE, "classes out of balance", extremes),
-            _remark(not self.labelled, "no labels", "a fit would be plain k-means on the backbone's features"),
+            _note(ratio is not None and ratio >= _MAX_IMBALANCE, "imbalanced classes", extremes),
+            _note(not self.labelled, "no labels", "a fit would be plain k-means on the backbone's features"),
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; every finding in full."""
+        """All findings in full, for JSON."""
         return {
             "images": self.n_images,
             "labelled": self.labelled,
@@ -143,25 +144,25 @@ def check_images(
     near_distance: int = 4,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> CheckReport:
-    """ValidationResult at every image once. Near duplicates differ in at most ``near_distance`` of 64 hash bits."""
+    """Read every image once. Near duplicates differ in at most ``near_distance`` of 64 hash bits."""
 
-    def look(i: int) -> ValidationResult | UnreadableImage:
+    def read(i: int) -> Fingerprint | UnreadableImage:
         try:
-            return ValidationResult.of(images.usable_image(i))
+            return Fingerprint.of(images.usable_image(i))
         except UnreadableImage as fault:
             return fault
 
-    looks: dict[int, ValidationResult] = {}
+    fingerprints: dict[int, Fingerprint] = {}
     unreadable = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for i, seen in enumerate(pool.map(look, range(len(images)))):
-            if isinstance(seen, ValidationResult):
-                looks[i] = seen
+        for i, result in enumerate(pool.map(read, range(len(images)))):
+            if isinstance(result, UnreadableImage):
+                unreadable.append((images.names[i], str(result)))
             else:
-                unreadable.append((images.names[i], str(seen)))
+                fingerprints[i] = result
             on_progress(i + 1)
-    exact, near = duplicate_groups(list(looks.values()), near_distance)
-    positions = list(looks)
+    exact, near = duplicate_groups(list(fingerprints.values()), near_distance)
+    positions = list(fingerprints)
 
     def named(groups: list[list[int]]) -> list[Duplicates]:
         members = [[positions[i] for i in group] for group in groups]
@@ -173,43 +174,45 @@ def check_images(
         {name: counts[name] for name in class_numbers(labels)[1]},
         counts[None],
         unreadable,
-        [(images.names[i], s.width, s.height) for i, s in looks.items() if min(s.width, s.height) < min_side],
+        [(images.names[i], f.width, f.height) for i, f in fingerprints.items() if min(f.width, f.height) < min_side],
         named(exact),
         named(near),
     )
 
 
 def perceptual_hash(image: Image.Image) -> np.uint64:
-    """64 bits, alike for alike pictures: which low frequencies of the brightness lie above their median."""
+    """64 bits that are similar for similar images: which low frequencies of the brightness are above their median."""
     grey = np.asarray(image.convert("L").resize((32, 32), Image.Resampling.BILINEAR), dtype=np.float64)
     frequencies = dctn(grey, norm="ortho")[:8, :8].ravel()
     return np.packbits(frequencies > np.median(frequencies[1:])).view(np.uint64)[0]
 
 
-def duplicate_groups(looks: Sequence[ValidationResult], distance: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Groups of the same pixels, and groups of near duplicates that are not all the same pixels."""
+def duplicate_groups(fingerprints: Sequence[Fingerprint], distance: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Groups of images with equal pixels, and groups of near duplicates whose pixels are not all equal."""
     by_digest: dict[bytes, list[int]] = {}
-    for i, look in enumerate(looks):
-        by_digest.setdefault(look.digest, []).append(i)
+    for i, fingerprint in enumerate(fingerprints):
+        by_digest.setdefault(fingerprint.digest, []).append(i)
     contents = list(by_digest.values())
-    distinct = [looks[members[0]] for members in contents]
-    hashes = np.array([look.hash for look in distinct], dtype=np.uint64)
-    thumbnails = np.array([look.thumbnail for look in distinct], dtype=np.int16).reshape(len(distinct), -1)
-    alike = (_alike(thumbnails, first, second) for first, second in near_pairs(hashes, distance))
-    near = [sorted(itertools.chain(*(contents[i] for i in group))) for group in connected(len(distinct), alike)]
+    distinct = [fingerprints[members[0]] for members in contents]
+    hashes = np.array([f.hash for f in distinct], dtype=np.uint64)
+    thumbnails = np.array([f.thumbnail for f in distinct], dtype=np.int16).reshape(len(distinct), -1)
+    similar = (_with_similar_colours(thumbnails, first, second) for first, second in near_pairs(hashes, distance))
+    near = [sorted(itertools.chain(*(contents[i] for i in group))) for group in connected(len(distinct), similar)]
     return [members for members in contents if len(members) > 1], near
 
 
-def _alike(thumbnails: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of pairs, those whose colours agree too: flat pictures have like hashes whatever their colour."""
+def _with_similar_colours(
+    thumbnails: np.ndarray, first: np.ndarray, second: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs whose colours are similar too: uniform images have equal hashes whatever their colour."""
     same = np.abs(thumbnails[first] - thumbnails[second]).mean(axis=1) <= _THUMBNAIL_TOLERANCE
     return first[same], second[same]
 
 
 def near_pairs(hashes: np.ndarray, distance: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """All pairs of 64-bit hashes that differ in at most ``distance`` bits, each once, some at a time.
+    """All pairs of 64-bit hashes that differ in at most ``distance`` bits, each once, in chunks.
 
-    Hashes cut into distance + 1 bands agree in at least one of them, so only those that share a band are compared.
+    Two such hashes are equal in at least one of distance + 1 bands, so only hashes that share a band are compared.
     """
     bands = _bands(distance + 1)
     for number, band in enumerate(bands):
@@ -232,17 +235,17 @@ def near_pairs(hashes: np.ndarray, distance: int) -> Iterator[tuple[np.ndarray, 
 
 
 def connected(n: int, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[list[int]]:
-    """Groups of two and more of 0..n-1 that pairs connect, however many pairs there are."""
+    """Connected components with two or more members of a graph on 0..n-1; memory does not grow with the pairs."""
     group = np.arange(n)
-    waiting: list[tuple[np.ndarray, np.ndarray]] = []
-    n_waiting = 0
+    pending: list[tuple[np.ndarray, np.ndarray]] = []
+    n_pending = 0
     for first, second in pairs:
         if len(first):
-            waiting.append((first, second))
-            n_waiting += len(first)
-        if n_waiting > _PAIRS_AT_ONCE:
-            group, waiting, n_waiting = _merged(group, waiting), [], 0
-    group = _merged(group, waiting)
+            pending.append((first, second))
+            n_pending += len(first)
+        if n_pending > _PAIRS_AT_ONCE:
+            group, pending, n_pending = _merged(group, pending), [], 0
+    group = _merged(group, pending)
     members: dict[int, list[int]] = {}
     for i, number in enumerate(group.tolist()):
         members.setdefault(number, []).append(i)
@@ -250,13 +253,13 @@ def connected(n: int, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[li
 
 
 def _merged(group: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """The number of the group of each, after the groups that a pair connects have become one."""
+    """The group number of each member after merging the groups that the pairs connect."""
     if not pairs:
         return group
     n = len(group)
     first, second = (group[np.concatenate(side)] for side in zip(*pairs, strict=True))
-    places = (first.astype(np.int32), second.astype(np.int32))  # older SciPy misreads wider ones without an error
-    graph = coo_array((np.ones(len(first), dtype=np.int8), places), shape=(n, n))
+    edges = (first.astype(np.int32), second.astype(np.int32))  # older SciPy silently misreads int64
+    graph = coo_array((np.ones(len(first), dtype=np.int8), edges), shape=(n, n))
     return connected_components(graph, directed=False)[1][group]
 
 
@@ -266,7 +269,7 @@ def _bands(count: int) -> list[np.uint64]:
 
 
 def _ones(numbers: np.ndarray) -> np.ndarray:
-    """How many bits are set in each 64-bit number."""
+    """The number of set bits of each 64-bit number."""
     ones = numbers - ((numbers >> np.uint64(1)) & np.uint64(0x5555555555555555))
     pairs = np.uint64(0x3333333333333333)
     ones = (ones & pairs) + ((ones >> np.uint64(2)) & pairs)
@@ -274,20 +277,23 @@ def _ones(numbers: np.ndarray) -> np.ndarray:
     return (ones * np.uint64(0x0101010101010101)) >> np.uint64(56)
 
 
-def _found(*findings: Finding) -> list[Finding]:
+def _non_empty(*findings: Finding) -> list[Finding]:
     return [finding for finding in findings if finding.cases]
 
 
-def _remark(holds: bool, what: str, why: str) -> Finding:
+def _note(holds: bool, what: str, why: str) -> Finding:
     return Finding(what, "", [why] if holds else [])
 
 
-def _by_place(what: str, sign: str, groups: list[Duplicates]) -> list[Finding]:
-    places = ("labelled and unlabelled", "labelled", "unlabelled")
-    return [_of_duplicates(f"{what}, {place}", sign, [d for d in groups if d.lie == place]) for place in places]
+def _by_label_status(what: str, sign: str, groups: list[Duplicates]) -> list[Finding]:
+    statuses = ("labelled and unlabelled", "labelled", "unlabelled")
+    return [
+        _duplicate_finding(f"{what}, {status}", sign, [d for d in groups if d.label_status == status])
+        for status in statuses
+    ]
 
 
-def _of_duplicates(what: str, sign: str, groups: list[Duplicates]) -> Finding:
+def _duplicate_finding(what: str, sign: str, groups: list[Duplicates]) -> Finding:
     n_images = sum(len(group.paths) for group in groups)
     cases = [sign.join(_named(*pair) for pair in zip(g.paths, g.labels, strict=True)) for g in groups]
     return Finding(what, f"{n_images} images in {_count(groups, 'group')}", cases)

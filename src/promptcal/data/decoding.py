@@ -1,4 +1,4 @@
-"""Where the bytes of an image meet a decoder: plain picture formats only, and no more pixels than memory bears."""
+"""Opening images safely: common picture formats only, a limit on the number of pixels, conversion to 8-bit RGB."""
 
 import os
 import threading
@@ -7,48 +7,76 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from PIL import Image
+import numpy as np
+from PIL import Image, ImageOps
 
-# Pillow goes by content, not by name, and would hand PostScript in a .jpg to an interpreter: these need none.
+# Pillow detects the format from the content, not the name, and runs an interpreter on PostScript. These need none.
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-MOST_PIXELS = 89_478_485  # from there on Pillow suspects a decompression bomb
-_LARGE = 16_000_000  # pixels from which on images are decoded one after another, since each takes a GB on the way
+MAX_PIXELS = 89_478_485  # Pillow warns of a decompression bomb above this number
+_LARGE = 16_000_000  # pixels; decoding such an image needs about a GB, so one is decoded at a time
 
-_turn = threading.Lock()
+_large_image_lock = threading.Lock()
+
+
+class UnreadableImage(Exception):
+    """The reason why one image could not be decoded."""
 
 
 def open_image(source: str | Path | BinaryIO) -> Image.Image:
-    """The image by its header; its pixels are decoded when they are asked for."""
+    """The image, opened by its header; PIL decodes the pixels later."""
     image = Image.open(source, formats=FORMATS)
-    if image.width * image.height > MOST_PIXELS:
+    if image.width * image.height > MAX_PIXELS:
         image.close()
-        raise ValueError(f"of {image.width} x {image.height} pixels, over {MOST_PIXELS // 10**6} million in all")
+        raise ValueError(f"of {image.width} x {image.height} pixels, over {MAX_PIXELS // 10**6} million in all")
     return image
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file begins as one of these pictures does."""
+    """Whether a file has the header of a supported image format."""
     try:
         with open_image(path):
             return True
-    except Exception:  # Pillow fails in every way on what is none
+    except Exception:  # Pillow raises any exception on other files
         return False
 
 
 @contextmanager
-def turn_for(image: Image.Image) -> Iterator[None]:
-    """Wait until no other thread decodes a large image, if this is one."""
+def large_image_lock(image: Image.Image) -> Iterator[None]:
+    """If the image is large, wait until no other thread decodes a large image."""
     if image.width * image.height < _LARGE:
         yield
         return
-    with _turn:
+    with _large_image_lock:
         yield
 
 
-def _fresh_lock() -> None:
-    global _turn
-    _turn = threading.Lock()
+def _replace_lock() -> None:
+    global _large_image_lock
+    _large_image_lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):  # a process forked while the lock was held would wait for ever
-    os.register_at_fork(after_in_child=_fresh_lock)
+if hasattr(os, "register_at_fork"):  # a child forked while the lock was held would wait forever
+    os.register_at_fork(after_in_child=_replace_lock)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """8-bit RGB, rotated upright; transparent pixels become white."""
+    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):  # older Pillow reads 16-bit PNG as I
+        kind = "floating-point" if image.mode == "F" else "32-bit or signed"
+        raise UnreadableImage(f"{kind} pixels have no fixed range; save it with 8 or 16 bits")
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode.startswith("I"):  # 16-bit grey: PIL's conversion would clip instead of scaling
+        image = Image.fromarray(_scale_16_to_8_bits(np.array(image)))
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
+
+
+def _scale_16_to_8_bits(pixels: np.ndarray) -> np.ndarray:
+    """Divide by 257 and round (exact halves do not occur); in place to save memory."""
+    pixels = pixels.astype(np.int32)
+    pixels.clip(0, 65535, out=pixels)
+    pixels += 128
+    pixels //= 257
+    return pixels.astype(np.uint8)

@@ -1,4 +1,4 @@
-"""The image set that comes with the package: 2,000 CIFAR-10 images (see assets/README.md for provenance)."""
+"""The images that come with the package: 2,000 of CIFAR-10 (see assets/README.md for their origin)."""
 
 from importlib import resources
 from typing import NamedTuple

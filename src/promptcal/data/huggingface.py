@@ -1,7 +1,6 @@
-"""A Hugging Face `datasets.Dataset` as images and labels; `datasets` is used only by who holds one already."""
+"""Images and labels of a Hugging Face `datasets.Dataset`. `datasets` is imported only if the caller passes one."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -10,48 +9,48 @@ from typing import Any
 from PIL import Image
 
 from promptcal.data.decoding import open_image
+from promptcal.data.sources import ImageSource
 from promptcal.errors import DataError
 
 LABEL_COLUMN = "label"
 
 
 def is_dataset(images: Any) -> bool:
-    """Whether this is anything of `datasets`, told without importing it."""
-    known = sys.modules.get("datasets")
+    """Whether this is an object of the `datasets` library; does not import the library."""
+    module = sys.modules.get("datasets")
     names = ("Dataset", "DatasetDict", "IterableDataset", "IterableDatasetDict")
-    kinds = [getattr(known, name, None) for name in names]
+    kinds = [getattr(module, name, None) for name in names]
     return isinstance(images, tuple(kind for kind in kinds if isinstance(kind, type)))
 
 
-def opener(dataset: Any) -> Callable[[int], Image.Image]:
-    """Opens the image of a row; undecoded, so that one bad image does not spoil the rest."""
-    import datasets
-
-    column = _image_column(dataset)
-    rows = dataset.select_columns([column]).with_format(None).cast_column(column, datasets.Image(decode=False))
-
-    return OpenRow(rows, column)
-
-
 @dataclass(frozen=True)
-class OpenRow:
-    """Opens the image of a row, and tells its bytes; an object, so that worker processes can be handed it."""
+class RowSource(ImageSource):
+    """An `ImageSource` over the rows of a dataset whose image column is not decoded."""
 
     rows: Any
     column: str
 
-    def __call__(self, row: int) -> Image.Image:
-        return open_image(BytesIO(self.content(row)))
+    def open(self, index: int) -> Image.Image:
+        return open_image(BytesIO(self.content(index)))
 
-    def content(self, row: int) -> bytes:
-        image = self.rows[row][self.column]
+    def content(self, index: int) -> bytes:
+        image = self.rows[index][self.column]
         if image is None:
             raise ValueError("the row has no image")
         return image["bytes"] if image["bytes"] is not None else Path(image["path"]).read_bytes()
 
 
-def labels(dataset: Any) -> list[Any] | None:
-    """The class of each row by the column ``label`` (names where it has them), None where there is no such column."""
+def row_source(dataset: Any) -> RowSource:
+    """The images of the rows. They stay encoded, so that one bad image does not affect the others."""
+    import datasets
+
+    column = _image_column(dataset)
+    rows = dataset.select_columns([column]).with_format(None).cast_column(column, datasets.Image(decode=False))
+    return RowSource(rows, column)
+
+
+def row_labels(dataset: Any) -> list[Any] | None:
+    """The values of the column ``label`` (class names if it has them); None if there is no such column."""
     import datasets
 
     feature = dataset.features.get(LABEL_COLUMN)
@@ -70,7 +69,7 @@ def _image_column(dataset: Any) -> str:
         split = next(iter(dataset), "train")
         raise DataError(f"a dataset of splits ({', '.join(dataset)}) was given; choose one, such as dataset[{split!r}]")
     if not isinstance(dataset, datasets.Dataset):
-        raise DataError("a streamed dataset cannot be read in any order; load it without streaming=True")
+        raise DataError("a streamed dataset has no random access; load it without streaming=True")
     if not len(dataset):
         raise DataError("the dataset has no rows; check its split and filters")
     columns = [name for name, feature in dataset.features.items() if isinstance(feature, datasets.Image)]

@@ -1,4 +1,4 @@
-"""Image files found on disk: those below a folder, and those a glob pattern names."""
+"""Find image files below a folder or by a glob pattern."""
 
 import fnmatch
 import os
@@ -15,42 +15,42 @@ _WILDCARD = re.compile(r"[*?[]")
 
 
 def is_pattern(path: Path) -> bool:
-    """Whether a path is a glob pattern and not a file or folder that merely has brackets in its name."""
+    """Whether a path is a glob pattern; an existing file or folder with brackets in its name is not."""
     return bool(_WILDCARD.search(str(path))) and not path.exists()
 
 
-def fixed_part(pattern: Path) -> tuple[Path, tuple[str, ...]]:
-    """The folder a pattern starts from, and the parts of the pattern below it."""
+def split_pattern(pattern: Path) -> tuple[Path, tuple[str, ...]]:
+    """The folder before the first wildcard, and the remaining parts of the pattern."""
     parts = Path(os.path.expanduser(pattern)).parts
     first = next(i for i, part in enumerate(parts) if _WILDCARD.search(part))
     return Path(*parts[:first]), parts[first:]
 
 
-def image_files(folder: Path) -> list[Path]:
-    """Images in a folder and those below it, sorted; links are followed but never in a circle."""
-    return sorted(_below(folder, frozenset()))
+def find_images(folder: Path) -> list[Path]:
+    """Images in a folder and its sub-folders, sorted. Links are followed, but never in a cycle."""
+    return sorted(_walk(folder, frozenset()))
 
 
-def matching_files(folder: Path, parts: Sequence[str]) -> list[Path]:
-    """Images below a folder whose path fits the parts of a glob pattern, sorted; ``**`` is any number of folders."""
+def find_matching_images(folder: Path, parts: Sequence[str]) -> list[Path]:
+    """Images below a folder that match the parts of a glob pattern, sorted; ``**`` matches any number of folders."""
     parts = [*parts, "*"] if parts[-1] == "**" else list(parts)
-    return sorted(set(_matching(folder, [unicodedata.normalize("NFC", part) for part in parts], frozenset())))
+    return sorted(set(_glob(folder, [unicodedata.normalize("NFC", part) for part in parts], frozenset())))
 
 
-def folder_classes(root: Path, names: Sequence[str]) -> list[str | None] | None:
-    """The top-level folder of each image as its class, None in ``unlabelled/`` and in the root itself.
+def class_folder_labels(root: Path, names: Sequence[str]) -> list[str | None] | None:
+    """The top-level folder of each image as its class; None for images in ``unlabelled/`` and in the root itself.
 
-    There are none at all unless an ``unlabelled`` (or ``unlabeled``) folder lies beside a folder with images.
+    The result is None unless an ``unlabelled`` (or ``unlabeled``) folder lies beside a folder with images.
     """
-    if not any(entry.is_dir() and _holds_unlabelled(entry.name) for entry in _entries(root)):
+    if not any(entry.is_dir() and _is_unlabelled_folder(entry.name) for entry in _entries(root)):
         return None
     tops = [name.partition("/")[0] if "/" in name else None for name in names]
-    classes = [None if top is None or _holds_unlabelled(top) else unicodedata.normalize("NFC", top) for top in tops]
+    classes = [None if top is None or _is_unlabelled_folder(top) else unicodedata.normalize("NFC", top) for top in tops]
     return classes if any(classes) else None
 
 
-def _holds_unlabelled(folder: str) -> bool:
-    return folder.casefold() in _UNLABELLED_FOLDERS
+def _is_unlabelled_folder(name: str) -> bool:
+    return name.casefold() in _UNLABELLED_FOLDERS
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -61,41 +61,40 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """A file, or a link to one, or to nothing, which is told as unreadable; never a pipe, whose end may not come."""
+    """A file, a link to a file, or a dangling link (unreadable, reported later); never a pipe, which could block."""
     if Path(entry.name).suffix.lower() not in SUFFIXES:
         return False
     return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
 
 
-def _below(folder: Path, above: frozenset[str]) -> Iterator[Path]:
-    """Never back into a folder ``above``."""
+def _walk(folder: Path, ancestors: frozenset[str]) -> Iterator[Path]:
     real = os.path.realpath(folder)
-    if real in above:
+    if real in ancestors:
         return
     for entry in _entries(folder):
         if entry.name.startswith("."):
             continue
         if entry.is_dir():
-            yield from _below(Path(entry.path), above | {real})
+            yield from _walk(Path(entry.path), ancestors | {real})
         elif _is_image(entry):
             yield Path(entry.path)
 
 
-def _matching(folder: Path, parts: list[str], above: frozenset[str]) -> Iterator[Path]:
+def _glob(folder: Path, parts: list[str], ancestors: frozenset[str]) -> Iterator[Path]:
     real = os.path.realpath(folder)
-    if real in above:
+    if real in ancestors:
         return
     first, rest = parts[0], parts[1:]
     if first == "**":
-        yield from _matching(folder, rest, above)
+        yield from _glob(folder, rest, ancestors)
     for entry in _entries(folder):
         if entry.name.startswith(".") and not first.startswith("."):
             continue
         if first == "**":
             if entry.is_dir():
-                yield from _matching(Path(entry.path), parts, above | {real})
+                yield from _glob(Path(entry.path), parts, ancestors | {real})
         elif fnmatch.fnmatch(unicodedata.normalize("NFC", entry.name), first):
             if rest and entry.is_dir():
-                yield from _matching(Path(entry.path), rest, above | {real})
+                yield from _glob(Path(entry.path), rest, ancestors | {real})
             elif not rest and not entry.is_dir() and _is_image(entry):
                 yield Path(entry.path)

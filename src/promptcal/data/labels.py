@@ -1,4 +1,4 @@
-"""Labels from a table file (`path,label`) or a sequence, matched to images by name; missing or empty = unlabelled."""
+"""Labels from a table with the columns path,label or a sequence, matched to images by name; empty = unlabelled."""
 
 import csv
 import itertools
@@ -16,57 +16,53 @@ import numpy as np
 from promptcal.data.images import ImageSet
 from promptcal.errors import LabelError, PromptCALWarning
 
-_TIDY = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
-_LONGEST_HEADER = 100_000  # characters
+_NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
+_MAX_HEADER = 100_000  # characters
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
 
 
-def read_labels(labels: Any, images: ImageSet) -> list[str | None]:
-    """One class name (or None) per image, from a CSV, TSV or parquet file, a mapping name -> label, or a sequence.
+@dataclass(frozen=True)
+class Labels:
+    """One class name (or None) per image, and whether a file or mapping lists the image with an empty label."""
 
-    Without labels those that come with the images are taken, if any do.
+    names: list[str | None]
+    removed: list[bool]
+
+
+def read_labels(labels: Any, images: ImageSet) -> list[str | None]:
+    """One class name (or None) per image; see `parse_labels`."""
+    return parse_labels(labels, images).names
+
+
+def parse_labels(labels: Any, images: ImageSet) -> Labels:
+    """Labels from a CSV, TSV or parquet file, a mapping name -> label, or a sequence with one label per image.
+
+    Without ``labels``, the labels that come with the images are used, if there are any.
     """
     if labels is None:
-        return _own_labels(images)
+        return _without_removals(_source_labels(images))
     if isinstance(labels, str | os.PathLike):
         return _match(_read_table(Path(labels)), images)
     if isinstance(labels, Mapping):
         return _match(((str(name), class_name(label)) for name, label in labels.items()), images)
     if getattr(labels, "ndim", 1) != 1 or not isinstance(labels, Iterable):
         raise LabelError(
-            "labels must be a CSV or parquet file, a mapping from paths, or a flat sequence with one per image"
+            "labels must be a CSV or parquet file, a mapping from paths, or a flat sequence with one label per image"
         )
     labels = list(labels)
     if len(labels) != len(images):
         raise LabelError(f"{len(labels)} labels do not fit {len(images)} images; give one per image, -1 = unlabelled")
-    return [class_name(label) for label in labels]
+    return _without_removals([class_name(label) for label in labels])
 
 
-@dataclass(frozen=True)
-class Labels:
-    names: list[str | None]
-    removed: list[bool]
-
-
-def parse_labels(labels: Any, images: ImageSet) -> Labels:
-    return Labels(read_labels(labels, images), removed_labels(labels, images))
-
-
-def removed_labels(labels: Any, images: ImageSet) -> list[bool]:
-    """Of each image whether a file or mapping names it without a label, as one does whose label was wrong."""
-    if isinstance(labels, str | os.PathLike):
-        pairs = _read_table(Path(labels))
-    elif isinstance(labels, Mapping):
-        pairs = [(str(name), class_name(label)) for name, label in labels.items()]
-    else:
-        return [False] * len(images)
-    empty = {_as_image_name(path, images) for path, label in pairs if label is None}
-    return [_plain(name) in empty for name in images.names]
+def _without_removals(names: list[str | None]) -> Labels:
+    """A sequence cannot omit an image, so an empty label in it does not remove an earlier one."""
+    return Labels(names, [False] * len(names))
 
 
 def class_name(label: Any) -> str | None:
-    """The class a label names, as text; None for -1, NaN, None and empty text."""
-    label = label.item() if hasattr(label, "item") else label  # of a NumPy or torch scalar
+    """The class name of a label; None for -1, NaN, None and empty text."""
+    label = label.item() if hasattr(label, "item") else label  # a NumPy or torch scalar
     if label is None or label != label:
         return None
     if isinstance(label, float) and label.is_integer():
@@ -76,7 +72,7 @@ def class_name(label: Any) -> str | None:
 
 
 def class_numbers(names: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:
-    """Class numbers (-1 = unlabelled) and the class names they stand for, in natural order."""
+    """Class numbers (-1 = unlabelled) and the class names by number, in natural order."""
     classes = sorted({n for n in names if n is not None}, key=_natural)
     number = {name: i for i, name in enumerate(classes)}
     return np.array([-1 if n is None else number[n] for n in names], dtype=np.int64), classes
@@ -86,11 +82,11 @@ def _natural(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() and name.isascii() else (1, 0, name)
 
 
-def _own_labels(images: ImageSet) -> list[str | None]:
-    if images.own_labels is None:
+def _source_labels(images: ImageSet) -> list[str | None]:
+    if images.source_labels is None:
         return [None] * len(images)
-    warnings.warn(f"labels are taken from {images.own_labels.origin}", PromptCALWarning, stacklevel=3)
-    return [class_name(label) for label in images.own_labels.values]
+    warnings.warn(f"labels are taken from {images.source_labels.origin}", PromptCALWarning, stacklevel=4)
+    return [class_name(label) for label in images.source_labels.values]
 
 
 def _read_table(path: Path) -> list[tuple[str, str | None]]:
@@ -102,15 +98,15 @@ def _read_table(path: Path) -> list[tuple[str, str | None]]:
 
 
 def _read_csv(path: Path) -> list[tuple[str, str | None]]:
-    """With commas, tabs or semicolons between, whichever gives the header its two columns."""
+    """The separator (comma, tab or semicolon) is the one with which the header has the two columns."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            header = file.readline(_LONGEST_HEADER)
+            header = file.readline(_MAX_HEADER)
             separator = next((s for s in _SEPARATORS if {"path", "label"} <= set(_columns(header, s))), None)
             if separator is None:
                 found = ", ".join(_columns(header, ",")) or "nothing"
                 raise LabelError(
-                    f"{path} needs a header with the columns path,label and commas, tabs or semicolons between; "
+                    f"{path} needs a header with the columns path,label, separated by commas, tabs or semicolons; "
                     f"it has {found!r}"
                 )
             return _rows(path, itertools.chain([header], file), separator)
@@ -162,9 +158,9 @@ def _read_parquet(path: Path) -> list[tuple[str, str | None]]:
     return list(zip(names, map(class_name, table["label"]), strict=True))
 
 
-def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> list[str | None]:
-    """Labels in the order of the images; a label for a file that is not among them is an error."""
-    names = [_plain(name) for name in images.names]
+def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
+    """Labels in the order of the images; a label for an unknown image is an error."""
+    names = [_normalized(name) for name in images.names]
     known = set(names)
     by_name: dict[str, str | None] = {}
     unknown = []
@@ -182,19 +178,19 @@ def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> list[st
             else "write paths relative to the image folder"
         )
         raise LabelError(f"there is a label for {unknown[0]}{more}, but no such image; {remedy}")
-    return [by_name.get(name) for name in names]
+    return Labels([by_name.get(name) for name in names], [by_name.get(name, "") is None for name in names])
 
 
 def _as_image_name(path: str, images: ImageSet) -> str:
     if images.root is not None and os.path.isabs(path):
         for file, root in ((Path(path), images.root.absolute()), (Path(path).resolve(), images.root.resolve())):
             if file.is_relative_to(root):
-                return _plain(str(file.relative_to(root)))
-    return _plain(path)
+                return _normalized(str(file.relative_to(root)))
+    return _normalized(path)
 
 
-def _plain(name: str) -> str:
-    """One spelling of a path: without ./ and with accents composed, as some systems store them apart."""
-    if _TIDY.fullmatch(name):  # as nearly all are, of which there may be millions
+def _normalized(name: str) -> str:
+    """A path without ./ and with composed accents (some systems store them decomposed)."""
+    if _NORMAL.fullmatch(name):  # fast path: nearly all names, and there may be millions
         return name
     return unicodedata.normalize("NFC", Path(name).as_posix())

@@ -1,4 +1,4 @@
-"""Images into the kind of store that is asked for, and views of whatever store it became."""
+"""Load images into the selected kind of store, and create views of it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,40 +8,41 @@ import torch
 from promptcal.data.cache import decode_to_file
 from promptcal.data.images import ImageSet
 from promptcal.data.store import HOST_SHARE, ImageStore, decode, free_host_memory, stored_size
-from promptcal.data.stream import StreamedImages, StreamedView, inspect
+from promptcal.data.stream import StreamedImages, StreamedView, scan_images
 from promptcal.data.views import View
 from promptcal.runtime.distributed import ALONE, Group
 
 
-def read(
+def load_images(
     images: ImageSet,
     resize: int,
     *,
     store: str,
     cache: Path | None,
-    beside: Path,
+    run_parent: Path,
     skip_unreadable: bool,
     on_progress: Callable[[int], None],
     group: Group = ALONE,
 ) -> tuple[ImageStore | StreamedImages, list[int], list[tuple[str, str]]]:
-    """The images in a ``store`` (auto, memory, mapped, stream), the positions kept, names and faults of the others.
+    """A store of the kind ``store`` (auto, memory, mapped, stream), the positions of readable images, and name and
+    reason of each unreadable image.
 
-    A mapped file lies in ``cache`` if that is given, else in a folder ``beside`` the run. Processes of a group share
-    the reading; in memory each has all of the images, a mapped file they share.
+    A mapped file is written to ``cache``, by default to a folder in ``run_parent``. The processes of a group divide the
+    decoding. In memory each process has all images; a mapped file is shared.
     """
     if store == "stream":
-        return inspect(images, resize, skip_unreadable=skip_unreadable, on_progress=on_progress, group=group)
+        return scan_images(images, resize, skip_unreadable=skip_unreadable, on_progress=on_progress, group=group)
     if cache is None and store == "auto":
-        store = "mapped" if group.all_reduce_max(_would_crowd(images, resize, group.place.local_world)) else "memory"
+        store = "mapped" if group.all_reduce_max(_exceeds_memory(images, resize, group.place.local_world)) else "memory"
     if cache is None and store == "mapped":
-        cache = beside / "promptcal-cache"
+        cache = run_parent / "promptcal-cache"
     if cache is None:
         return decode(images, resize, skip_unreadable=skip_unreadable, on_progress=on_progress, group=group)
     return decode_to_file(images, resize, cache, skip_unreadable=skip_unreadable, on_progress=on_progress, group=group)
 
 
-def _would_crowd(images: ImageSet, resize: int, copies: int) -> bool:
-    """Whether so many copies of the decoded images would fill half of the free memory."""
+def _exceeds_memory(images: ImageSet, resize: int, copies: int) -> bool:
+    """Whether this many copies of the decoded images would fill half of the free memory."""
     side = stored_size(images, resize) or min(images.size(0) or (resize,))
     likely_bytes = len(images) * 3 * side * side * 4 // 3
     return copies * likely_bytes > HOST_SHARE * free_host_memory()
@@ -56,7 +57,7 @@ def view_of(
     resize: int,
     device: torch.device,
 ) -> View | StreamedView:
-    """Views on ``device``, from wherever the images fit best."""
+    """Views on ``device``. The store is moved to the GPU if it fits."""
     if isinstance(store, StreamedImages):
         return StreamedView(store, size, mean, std, device=device)
     return View(store.placed(device), size, mean, std, resize=resize, device=device, reuse=True)

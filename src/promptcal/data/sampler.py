@@ -5,10 +5,10 @@ from torch import Tensor
 
 
 class BalancedSampler:
-    """Labelled images weigh 1, unlabelled ones n_labelled / n_unlabelled; an epoch is N draws in full batches.
+    """Labelled images have weight 1, unlabelled images n_labelled / n_unlabelled. An epoch is N draws in full batches.
 
-    Where ``drawn`` is given, images outside of that mask are never drawn and do not count.
-    An epoch's batches depend only on the seed given for it, so a run can go on from any step.
+    ``drawn`` is a mask of the images to draw from; by default all.
+    An epoch's batches depend only on its seed, so a run can resume at any step.
     """
 
     def __init__(self, labelled: Tensor, batch_size: int, drawn: Tensor | None = None) -> None:

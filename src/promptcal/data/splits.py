@@ -1,15 +1,15 @@
-"""Which images of the known classes are labelled, by the rule all published numbers share."""
+"""Which images are labelled (the rule of all published results), and which labels are held out for validation."""
 
 import numpy as np
 
 
 def label_half(labels: np.ndarray, known_classes: np.ndarray | list[int], share: float = 0.5) -> np.ndarray:
-    """Boolean mask of the labelled images: ``share`` of those of known classes, whatever the run's seed.
+    """Boolean mask of the labelled images: ``share`` of the images of known classes, independent of the run's seed.
 
-    Drawn by position with NumPy's legacy generator, seed 0, uniformly over instances.
+    Drawn by position with NumPy's legacy generator, seed 0, uniformly over images.
     """
     candidates = np.flatnonzero(np.isin(labels, known_classes))
-    generator = np.random.RandomState(0)  # the same stream as np.random.seed(0), without touching global state
+    generator = np.random.RandomState(0)  # the same stream as np.random.seed(0), without changing global state
     chosen = generator.choice(len(candidates), replace=False, size=int(share * len(candidates)))
     mask = np.zeros(len(labels), dtype=bool)
     mask[candidates[chosen]] = True
@@ -17,10 +17,10 @@ def label_half(labels: np.ndarray, known_classes: np.ndarray | list[int], share:
 
 
 def hold_out(labels: np.ndarray, fraction: float, seed: int, allowed: np.ndarray | None = None) -> np.ndarray:
-    """Boolean mask of labelled images to keep back for validation: ``fraction`` of each class, rounded.
+    """Boolean mask of labelled images held out for validation: ``fraction`` of each class, rounded.
 
-    At least one of each class that has two or more, never a class's last label; only images of the mask ``allowed``,
-    where it is given, and so perhaps fewer.
+    At least one image of each class with two or more labels, never a class's last label. With a mask ``allowed``, only
+    images in it are held out, which may be fewer.
     """
     mask = np.zeros(len(labels), dtype=bool)
     if fraction <= 0:

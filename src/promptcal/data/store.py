@@ -1,6 +1,6 @@
-"""All images decoded and resized once, kept as ragged uint8 in one buffer, cropped and flipped from there.
+"""`ImageStore`: all images, decoded and resized once, in one uint8 buffer from which crops are cut.
 
-The buffer lies on the GPU if it fits, else in pinned or plain host memory, else in a mapped file (`data/cache.py`).
+The buffer is on the GPU if it fits, else in pinned or plain host memory, or in a memory-mapped file (`data/cache.py`).
 """
 
 import multiprocessing
@@ -18,18 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptcal.data.images import ImageSet, UnreadableImage
+from promptcal.data.decoding import UnreadableImage
+from promptcal.data.images import ImageSet
 from promptcal.errors import DataError
 from promptcal.runtime import distributed
 from promptcal.runtime.distributed import ALONE, Group
 
-GPU_SHARE, HOST_SHARE = 0.4, 0.5  # of the free memory that a store may take
+GPU_SHARE, HOST_SHARE = 0.4, 0.5  # the largest share of the free memory that a store may use
 
-_load_in_worker: Callable[[int], "np.ndarray | UnreadableImage"]
+_worker_load: Callable[[int], "np.ndarray | UnreadableImage"]  # set in worker processes only
 
 
 class ImageStore:
-    """``pixels`` holds every image as 3 x H x W, end to end; the rest says where each one lies."""
+    """``pixels`` contains every image as 3 x H x W, one after another; the others give each image's place and size."""
 
     def __init__(self, pixels: Tensor, offsets: Tensor, heights: Tensor, widths: Tensor) -> None:
         self.pixels = pixels
@@ -50,12 +51,12 @@ class ImageStore:
 
     @classmethod
     def of(cls, arrays: Sequence[np.ndarray]) -> "ImageStore":
-        """From decoded images, uint8 H x W x 3 each."""
-        return cls.laid_out(_joined([planar(a) for a in arrays]), [a.shape[:2] for a in arrays])
+        """A store of decoded images, uint8 H x W x 3 each."""
+        return cls.from_buffer(_concatenate([planar(a) for a in arrays]), [a.shape[:2] for a in arrays])
 
     @classmethod
-    def laid_out(cls, pixels: Tensor, sizes: Sequence[Sequence[int]]) -> "ImageStore":
-        """Over a buffer that holds images of these heights and widths one after another."""
+    def from_buffer(cls, pixels: Tensor, sizes: Sequence[Sequence[int]]) -> "ImageStore":
+        """A store over a buffer that contains images of these heights and widths one after another."""
         shape = torch.tensor(sizes, dtype=torch.long).reshape(-1, 2)
         ends = (3 * shape.prod(dim=1)).cumsum(dim=0)
         offsets = torch.cat([ends.new_zeros(1), ends[:-1]]) if len(ends) else ends
@@ -65,7 +66,7 @@ class ImageStore:
         return ImageStore(*(t.to(device) for t in (self.pixels, self.offsets, self.heights, self.widths)))
 
     def placed(self, device: torch.device) -> "ImageStore":
-        """On the GPU if it takes no more than its share there, else pinned if host memory allows, else as it is."""
+        """The store in the GPU's memory if it fits, else in pinned memory if that is large enough, else unchanged."""
         if device.type != "cuda":
             return self if device.type == "cpu" else self.to(device)
         size = self.pixels.numel()
@@ -76,7 +77,7 @@ class ImageStore:
         return self
 
     def view(self, index: int) -> Tensor:
-        """One image, uint8 3 x H x W, as it lies in the buffer."""
+        """One image, uint8 3 x H x W, sharing the buffer's memory."""
         offset, height, width = (int(t[index]) for t in (self.offsets, self.heights, self.widths))
         return self.pixels[offset : offset + 3 * height * width].view(3, height, width)
 
@@ -85,7 +86,7 @@ class ImageStore:
         return self.view(index).permute(1, 2, 0).cpu().numpy()
 
     def crop(self, index: Tensor, top: Tensor, left: Tensor, size: int, flip: Tensor) -> Tensor:
-        """uint8 n x 3 x size x size: a square of each image ``index``, mirrored where ``flip``; one gather."""
+        """uint8 n x 3 x size x size: a crop of each image ``index``, mirrored where ``flip``; one gather."""
         steps = torch.arange(size, device=self.device)
         columns = torch.where(flip.unsqueeze(1), steps.flip(0), steps) + left.unsqueeze(1)
         rows = (steps + top.unsqueeze(1)) * self.widths[index].unsqueeze(1)
@@ -94,22 +95,22 @@ class ImageStore:
         return self.pixels[starts[:, :, None, None] + rows[:, None, :, None] + columns[:, None, None, :]]
 
     def each_crop(self, index: Tensor, top: Tensor, left: Tensor, size: int, flip: Tensor) -> Iterator[Tensor]:
-        """The same crops one by one, as slices: on a CPU many times faster than a gather."""
+        """The same crops one by one, as slices; on a CPU this is many times faster than a gather."""
         heights, widths = self.heights[index], self.widths[index]
         first = self.offsets[index] + top * widths + left
         places = zip(first.tolist(), (heights * widths).tolist(), widths.tolist(), flip.tolist(), strict=True)
         for start, plane, row, mirrored in places:
-            square = self.pixels.as_strided((3, size, size), (plane, row, 1), start)
-            yield square.flip(2) if mirrored else square
+            crop = self.pixels.as_strided((3, size, size), (plane, row, 1), start)
+            yield crop.flip(2) if mirrored else crop
 
 
 def planar(image: np.ndarray) -> np.ndarray:
-    """The bytes of an H x W x 3 image as they lie in a store."""
+    """The bytes of an H x W x 3 image in the order of a store."""
     return np.ascontiguousarray(image.transpose(2, 0, 1)).reshape(-1)
 
 
-def _joined(parts: list[np.ndarray]) -> Tensor:
-    """All parts end to end; each is let go once it is copied, so that memory does not hold everything twice."""
+def _concatenate(parts: list[np.ndarray]) -> Tensor:
+    """All parts in one tensor. Each part is freed once it is copied, so that memory does not hold everything twice."""
     whole = np.empty(sum(map(len, parts)), dtype=np.uint8)
     start = 0
     parts.reverse()
@@ -121,24 +122,24 @@ def _joined(parts: list[np.ndarray]) -> Tensor:
 
 
 def free_host_memory() -> float:
-    """Bytes that can still be had, a container's limit included; infinite where the system does not say."""
+    """Free bytes of memory, within the container's limit; infinite if the system does not report them."""
     free = float("inf")
     try:
         fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         free = 1024.0 * int(fields["MemAvailable"].split()[0])
         limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
         return min(free, float(int(limit) - int(used)))
-    except (OSError, ValueError, KeyError):  # no Linux, or no limit
+    except (OSError, ValueError, KeyError):  # not Linux, or no limit
         return free
 
 
 def decoded(
     images: ImageSet, shorter_side: int | None, *, processes: bool | None = None, cores: int | None = None
 ) -> Iterator[np.ndarray | UnreadableImage]:
-    """Each image resized (not at all for None), or why it cannot be read, in order, on every core (or on ``cores``).
+    """Each image in order, resized (not for None), or the reason why it cannot be read; on all ``cores``.
 
-    PIL holds the interpreter lock for part of its work, so threads stop helping at a few cores; with more of them
-    and many images, ``processes`` are worth their start.
+    PIL holds the GIL for part of its work, so threads do not scale beyond a few cores. With more cores and many
+    images, ``processes`` are faster despite their start-up time.
     """
     cores = cores or distributed.cores()
     if processes is None:
@@ -149,15 +150,15 @@ def decoded(
             for few in _windows(len(images), 16 * cores):
                 yield from threads.map(load, few)
         return
-    # forked, so that the images need not be copied to each worker
+    # forked, so that the images are not copied to each worker
     context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(cores, context, _remember, (load, os.getpid())) as pool:
+    with ProcessPoolExecutor(cores, context, _init_worker, (load, os.getpid())) as pool:
         for few in _windows(len(images), 64 * cores):
-            yield from pool.map(_recall, few, chunksize=8)
+            yield from pool.map(_load_in_worker, few, chunksize=8)
 
 
 def _windows(n: int, size: int) -> Iterator[range]:
-    """A few images at a time, so that what waits to be stored stays small."""
+    """Ranges of a few images, to limit the memory of decoded images that are not stored yet."""
     return (range(first, min(first + size, n)) for first in range(0, n, size))
 
 
@@ -165,27 +166,27 @@ def _load(images: ImageSet, shorter_side: int | None, i: int) -> np.ndarray | Un
     try:
         return images.resized(i, shorter_side) if shorter_side else np.asarray(images.image(i))
     except UnreadableImage as fault:
-        return UnreadableImage(str(fault))  # without its cause, which may not survive a change of process
+        return UnreadableImage(str(fault))  # without its cause, which may not be picklable
 
 
-def _remember(load: Callable[[int], np.ndarray | UnreadableImage], parent: int) -> None:
-    """In a worker process: keep what `_recall` calls; Ctrl-C is the parent's to answer, and its handlers stay there."""
+def _init_worker(load: Callable[[int], np.ndarray | UnreadableImage], parent: int) -> None:
+    """Prepare a worker process. The parent handles Ctrl-C; its signal handlers do not apply here."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    global _load_in_worker
-    _load_in_worker = load
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+    global _worker_load
+    _worker_load = load
 
 
-def _end_with(parent: int) -> None:
-    """A killed parent tells its workers nothing; they would wait for work forever."""
+def _exit_with_parent(parent: int) -> None:
+    """Exit when the parent was killed; the worker would wait for work forever."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
 
 
-def _recall(i: int) -> np.ndarray | UnreadableImage:
-    return _load_in_worker(i)
+def _load_in_worker(i: int) -> np.ndarray | UnreadableImage:
+    return _worker_load(i)
 
 
 def decode(
@@ -197,31 +198,30 @@ def decode(
     on_progress: Callable[[int], None] = lambda done: None,
     group: Group = ALONE,
 ) -> tuple[ImageStore, list[int], list[tuple[str, str]]]:
-    """The store, the positions of the images in it, and the name and fault of each image left out.
+    """The store, the positions of the images in it, and the name and reason of each unreadable image.
 
-    Unreadable images are an error that names them unless ``skip_unreadable``, and so is a store without any image
-    unless it is only a ``part`` of one. Of a group of processes each decodes its part of the images, and all get all of
-    them.
+    Unreadable images are an error unless ``skip_unreadable``. No readable image at all is an error too, unless the
+    images are only a ``part`` of a larger set. In a group, each process decodes a share, and all get all images.
     """
     parts, sizes, kept, faults = [], [], [], []
-    for i, image in decoded_by(group, images, stored_size(images, shorter_side), on_progress):
+    for i, image in decoded_share(group, images, stored_size(images, shorter_side), on_progress):
         if isinstance(image, UnreadableImage):
             faults.append((images.names[i], str(image)))
         else:
             parts.append(planar(image))
             sizes.append(image.shape[:2])
             kept.append(i)
-    own = _joined(parts)
+    pixels = _concatenate(parts)
     sizes, kept, faults = group.all_gather_list(sizes), group.all_gather_list(kept), group.all_gather_list(faults)
     if not (part and skip_unreadable):
-        refuse_faults(faults, len(kept), skip_unreadable)
-    return ImageStore.laid_out(group.all_gather_bytes(own), sizes), kept, faults
+        check_readable(faults, len(kept), skip_unreadable)
+    return ImageStore.from_buffer(group.all_gather_bytes(pixels), sizes), kept, faults
 
 
-def decoded_by(
+def decoded_share(
     group: Group, images: ImageSet, shorter_side: int | None, on_progress: Callable[[int], None]
 ) -> Iterator[tuple[int, np.ndarray | UnreadableImage]]:
-    """As `decoded`, this process's part of the images, each with its position among all of them."""
+    """Like `decoded`, but only this process's share of the images, each with its position among all images."""
     own = range(len(images))[group.part(len(images))]
     chosen = images if group.world == 1 else images.subset(own)
     for i, image in zip(own, decoded(chosen, shorter_side), strict=True):
@@ -229,7 +229,8 @@ def decoded_by(
         on_progress(min(len(images), group.world * (i - own.start + 1)))
 
 
-def refuse_faults(faults: list[tuple[str, str]], n_read: int, skip_unreadable: bool) -> None:
+def check_readable(faults: list[tuple[str, str]], n_read: int, skip_unreadable: bool) -> None:
+    """Raise an error if there are ``faults`` that may not be skipped, or no readable images."""
     if faults and not skip_unreadable:
         name, reason = faults[0]
         more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
@@ -239,9 +240,9 @@ def refuse_faults(faults: list[tuple[str, str]], n_read: int, skip_unreadable: b
 
 
 def stored_size(images: ImageSet, shorter_side: int) -> int | None:
-    """The shorter side to store images at; None, as they are, for equal squares that would at least double.
+    """The shorter side of stored images; None to store equal squares of at most half that side unchanged.
 
-    Such small ones (CIFAR for a 224-px backbone) take a fiftieth of the room and are enlarged on the device.
+    Such small images (CIFAR for a 224-px backbone) need a fiftieth of the memory and are enlarged on the device.
     """
     first = images.size(0)
     if first is None or first[0] != first[1] or 2 * first[0] > shorter_side:

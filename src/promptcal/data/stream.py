@@ -1,6 +1,6 @@
-"""Views of images too many to keep decoded: read again each time, by a DataLoader's workers ahead of training.
+"""Views of images that are not kept decoded: the workers of a DataLoader decode them again in every epoch.
 
-An image that is gone or another one when it is read again stops the run: it would not be the run it began as.
+An image that was removed or changed since the run began stops the run, because the result would not be reproducible.
 """
 
 import hashlib
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from promptcal.data.images import ImageSet, UnreadableImage
-from promptcal.data.store import ImageStore, decoded_by, refuse_faults
+from promptcal.data.decoding import UnreadableImage
+from promptcal.data.images import ImageSet
+from promptcal.data.store import ImageStore, check_readable, decoded_share
 from promptcal.data.views import WHOLE, Normalise, View
 from promptcal.errors import DataError
 from promptcal.runtime import distributed
@@ -25,10 +26,10 @@ from promptcal.runtime.distributed import ALONE, Group
 
 
 class StreamedImages:
-    """What a store is to a view, without the store: every image is decoded when it is asked for.
+    """Images that are decoded on each access.
 
-    ``digests`` are of the images' pixels when the run began, by which a change since is noticed; without them images
-    are taken as they are.
+    ``digests`` are hashes of the images' pixels at the start of the run and detect later changes. Without them, changes
+    are not detected.
     """
 
     def __init__(self, images: ImageSet, shorter_side: int, digests: Sequence[bytes] = ()) -> None:
@@ -51,13 +52,12 @@ class StreamedImages:
             image = self.images.resized(index, self.shorter_side)
         except UnreadableImage as fault:
             raise DataError(
-                f"{name} could be read when the run began and cannot be now ({fault}); put it back, "
+                f"{name} was readable when the run began and is not now ({fault}); restore it, "
                 "then run the same command with --resume"
             ) from fault
         if _digest(image) != self.digests[index]:
             raise DataError(
-                f"{name} is not the image it was when the run began; put that back, "
-                "then run the same command with --resume"
+                f"{name} has changed since the run began; restore it, then run the same command with --resume"
             )
         return image
 
@@ -68,7 +68,7 @@ def _digest(image: np.ndarray) -> bytes:
     return digest.digest()
 
 
-def inspect(
+def scan_images(
     images: ImageSet,
     shorter_side: int,
     *,
@@ -76,21 +76,21 @@ def inspect(
     on_progress: Callable[[int], None] = lambda done: None,
     group: Group = ALONE,
 ) -> tuple[StreamedImages, list[int], list[tuple[str, str]]]:
-    """As `store.decode`, keeping nothing: every image is read once, to find the bad ones before training does."""
+    """Like `store.decode`, but keep no pixels: read every image once to find the unreadable ones before training."""
     digests, kept, faults = [], [], []
-    for i, image in decoded_by(group, images, shorter_side, on_progress):
+    for i, image in decoded_share(group, images, shorter_side, on_progress):
         if isinstance(image, UnreadableImage):
             faults.append((images.names[i], str(image)))
         else:
             digests.append(_digest(image))
             kept.append(i)
     digests, kept, faults = group.all_gather_list(digests), group.all_gather_list(kept), group.all_gather_list(faults)
-    refuse_faults(faults, len(kept), skip_unreadable)
+    check_readable(faults, len(kept), skip_unreadable)
     return StreamedImages(images.subset(kept), shorter_side, digests), kept, faults
 
 
 class _Batches(Dataset["Tensor | str"]):
-    """Item k is batch k of views, made in a worker by the very code that serves stored images; or what is wrong."""
+    """Item k is batch k of views, computed in a worker by `View`; or an error message."""
 
     def __init__(
         self,
@@ -109,26 +109,26 @@ class _Batches(Dataset["Tensor | str"]):
         try:
             return self._views(k)
         except DataError as error:
-            return str(error)  # an exception would come with the worker's traceback in its words
+            return str(error)  # a raised exception would include the worker's traceback in its message
 
     def _views(self, k: int) -> Tensor:
-        chosen, place = self.order[k][self.part].unique(return_inverse=True)  # an image drawn twice is decoded once
+        chosen, index = self.order[k][self.part].unique(return_inverse=True)  # decode an image drawn twice once
         store = ImageStore.of([self.source.image(int(i)) for i in chosen])
         unchanged = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)
         view = View(store, self.size, *unchanged)
         if self.seeds is None:
-            views = view.centre(place)
+            views = view.centre(index)
         else:
-            views = view.cropped(place.repeat(2), view.draws_of_two(self.order.shape[1], self.seeds[k], self.part))
-        return views.round().to(torch.uint8)  # four times less to hand over
+            views = view.cropped(index.repeat(2), view.draws_of_two(self.order.shape[1], self.seeds[k], self.part))
+        return views.round().to(torch.uint8)  # a quarter of the bytes of float32
 
 
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
-_CAN_TELL_SENDERS = hasattr(signal, "sigwaitinfo")  # Linux
+_HAS_SIGWAITINFO = hasattr(signal, "sigwaitinfo")  # Linux
 
 
-def _answer_only_to_parent(worker: int) -> None:
-    """Stop signals are the main process's to answer, which may still want a batch; its own SIGTERM ends a worker."""
+def _ignore_stop_signals(worker: int) -> None:
+    """Leave stop signals to the main process, which may need more batches; only its own SIGTERM ends a worker."""
     parent = multiprocessing.parent_process()
 
     def wait() -> None:
@@ -136,7 +136,7 @@ def _answer_only_to_parent(worker: int) -> None:
             pass
         os._exit(0)
 
-    if _CAN_TELL_SENDERS:
+    if _HAS_SIGWAITINFO:
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         threading.Thread(target=wait, daemon=True).start()
     else:
@@ -144,9 +144,9 @@ def _answer_only_to_parent(worker: int) -> None:
 
 
 @contextmanager
-def _stop_signals_held_back() -> Iterator[None]:
-    """Processes begun meanwhile do not get them; this one does, afterwards."""
-    if not _CAN_TELL_SENDERS:
+def _stop_signals_blocked() -> Iterator[None]:
+    """Block stop signals for processes started in this context; this process receives them afterwards."""
+    if not _HAS_SIGWAITINFO:
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
@@ -157,7 +157,7 @@ def _stop_signals_held_back() -> Iterator[None]:
 
 
 class StreamedView:
-    """`View` for streamed images: the same crops for the same seeds, from ``workers`` processes."""
+    """`View` for streamed images: the same crops for the same seeds, computed by ``workers`` processes."""
 
     def __init__(
         self,
@@ -176,11 +176,11 @@ class StreamedView:
         self.workers = distributed.cores() if workers is None else workers
 
     def batches(self, order: Tensor, seeds: Sequence[int], part: slice = WHOLE) -> Iterator[Tensor]:
-        """As `View.batches`."""
+        """Like `View.batches`."""
         return self._loaded(_Batches(self.source, self.size, order, seeds, part))
 
     def centres(self, images: Tensor, batch_size: int) -> Iterator[Tensor]:
-        """As `View.centres`."""
+        """Like `View.centres`."""
         full = len(images) // batch_size * batch_size
         for part in (images[:full].view(-1, batch_size), images[full:].view(1, -1)):
             if part.numel():
@@ -189,9 +189,9 @@ class StreamedView:
     def _loaded(self, batches: _Batches) -> Iterator[Tensor]:
         pinned = self.device.type == "cuda"
         loader = DataLoader(
-            batches, batch_size=None, num_workers=self.workers, pin_memory=pinned, worker_init_fn=_answer_only_to_parent
+            batches, batch_size=None, num_workers=self.workers, pin_memory=pinned, worker_init_fn=_ignore_stop_signals
         )
-        with _stop_signals_held_back():
+        with _stop_signals_blocked():
             loaded = iter(loader)
         try:
             for pixels in loaded:
@@ -199,4 +199,4 @@ class StreamedView:
                     raise DataError(pixels)
                 yield self.normalise(pixels.to(self.device, non_blocking=pinned))
         finally:
-            del loaded  # ends its workers, which a traceback would keep waiting
+            del loaded  # ends its workers, even if a traceback refers to this frame

@@ -123,8 +123,8 @@ class View:
 
     def _crops(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
         if self._enlarging is not None:
-            crops = self._enlarged(*self._enlarging, index, top, left, flip)
-            return self.normalise(crops.to(self.device, non_blocking=True))
+            enlarged = self._enlarged(*self._enlarging, index, top, left, flip)
+            return self.normalise(enlarged.to(self.device, non_blocking=True))
         if self.store.device.type != "cpu":
             return self.normalise(self.store.crop(index, top, left, self.size, flip))
         crops = self.store.each_crop(index, top, left, self.size, flip)

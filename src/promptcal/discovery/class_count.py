@@ -1,10 +1,10 @@
-"""How many classes there are, known and new: the number of clusters at which k-means best finds the labelled classes.
+"""Estimates the number of classes, known and new: the number of clusters at which k-means best finds labelled classes.
 
-The procedure of Vaze et al. (CVPR 2022): plain k-means over all images, labels unseen, then the accuracy of the
-labelled ones under the best matching of clusters to classes; its maximum over K is searched for. Two things are
-added. That accuracy is neither smooth nor single-peaked, so a coarse grid of K comes first and the search refines
-around its best. And few labels do not tell neighbouring K apart, so among those within one standard error of the best
-accuracy the silhouette decides.
+The procedure of Vaze et al. (CVPR 2022): run plain k-means on all images without labels, then compute the accuracy of
+the labelled images under the best matching of clusters to classes, and search for its maximum over K. Two additions:
+the accuracy is neither smooth nor unimodal, so a coarse grid of K comes first and Brent's search refines the best one.
+And few labels cannot separate neighbouring K, so among those within one standard error of the best accuracy, the
+silhouette decides.
 """
 
 import math
@@ -24,12 +24,12 @@ from promptcal.metrics import discovery_accuracy, silhouette
 
 _MOST_CLASSES = 1000
 _GRID = 8
-EXPECTED_TRIALS = _GRID + 8  # about; the search ends when it ends
+EXPECTED_TRIALS = _GRID + 8  # approximately; the search has no fixed number
 _SILHOUETTE_POINTS = 2000
 
 
 class Trial(NamedTuple):
-    """k-means at one number of classes: how well it finds the labelled classes, and how tight its clusters are."""
+    """k-means at one number of classes: accuracy on the labelled images, and quality of the clusters."""
 
     n_classes: int
     accuracy: float
@@ -39,12 +39,11 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class ClassCount:
-    """An estimate, and all that was tried for it, by number of classes."""
+    """An estimate, and its trials sorted by number of classes."""
 
     n_classes: int
     trials: tuple[Trial, ...]
     bounds: tuple[int, int]
-    search: str
 
     @property
     def at_bound(self) -> bool:
@@ -52,7 +51,7 @@ class ClassCount:
 
 
 class Trials:
-    """Clusters at any number of classes, and remembers: no number is clustered twice."""
+    """Runs k-means at any number of classes and caches the result."""
 
     def __init__(
         self,
@@ -84,13 +83,13 @@ class Trials:
         return iter(sorted(self._done.values()))
 
     def rivals(self) -> list[Trial]:
-        """The trials whose accuracy is within one standard error (Agresti and Coull's) of the best."""
+        """The trials whose accuracy is within one standard error (Agresti-Coull) of the best."""
         best, n = max(trial.accuracy for trial in self), len(self.labels) + 4
         share = (best * len(self.labels) + 2) / n
         return [trial for trial in self if trial.accuracy >= best - math.sqrt(share * (1 - share) / n)]
 
     def span(self, trials: list[Trial]) -> tuple[int, int]:
-        """From the number tried just below these to the one just above."""
+        """The nearest tried numbers below and above these trials."""
         below = [n for n in self._done if n < min(trials).n_classes]
         above = [n for n in self._done if n > max(trials).n_classes]
         return max(below, default=min(trials).n_classes), min(above, default=max(trials).n_classes)
@@ -106,8 +105,8 @@ class Trials:
         )
 
 
-def brent(score: Callable[[int], float], low: int, high: int) -> None:
-    """Brent's bounded search for the whole number of the highest score: golden sections and parabolas."""
+def search_brent(score: Callable[[int], float], low: int, high: int) -> None:
+    """Brent's bounded search for the integer with the highest score; ``score`` sees every integer it tries."""
     if low == high:
         return
     minimize_scalar(
@@ -115,25 +114,8 @@ def brent(score: Callable[[int], float], low: int, high: int) -> None:
     )
 
 
-def bisection(score: Callable[[int], float], low: int, high: int) -> None:
-    """Halve the interval around the best of its three inner quarter points until three numbers are left."""
-    while high - low > 2:
-        middle = (low + high) // 2
-        left, right = (low + middle) // 2, (middle + high + 1) // 2
-        best = max((middle, left, right), key=score)
-        if best == middle:
-            low, high = left, right
-        else:
-            low, high = (low, middle) if best == left else (middle, high)
-    for n_classes in range(low, high + 1):
-        score(n_classes)
-
-
-SEARCHES: dict[str, Callable[[Callable[[int], float], int, int], None]] = {"brent": brent, "bisection": bisection}
-
-
 def default_max_classes(n_known: int, n_images: int) -> int:
-    """A tenth as many as images, at most 1,000, and more than are known."""
+    """A tenth of the number of images, at most 1,000, and more than the known classes."""
     return min(max(n_known + 1, min(_MOST_CLASSES, n_images // 10)), n_images)
 
 
@@ -142,19 +124,16 @@ def count_classes(
     labels: np.ndarray,
     *,
     max_classes: int | None = None,
-    search: str = "brent",
     n_init: int = 10,
     max_iter: int = 100,
     tol: float = 1e-4,
     seed: int = 0,
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> ClassCount:
-    """The number of classes of embeddings of which some are labelled (-1 = unlabelled), at most ``max_classes``."""
-    if search not in SEARCHES:
-        raise ConfigError(f"there is no search {search!r}; choose {' or '.join(SEARCHES)}")
+    """Estimate the number of classes of embeddings with some labels (-1 = unlabelled), at most ``max_classes``."""
     known = len(np.unique(labels[labels >= 0]))
     if known < 2:
-        raise LabelError("the number of classes is estimated by labelled images of at least 2 classes; label more")
+        raise LabelError("estimating the number of classes needs labelled images of at least 2 classes; label more")
     low, high = known, default_max_classes(known, len(features)) if max_classes is None else max_classes
     if not low < high <= len(features):
         raise ConfigError(
@@ -164,11 +143,11 @@ def count_classes(
     trials = Trials(features, labels, n_init=n_init, max_iter=max_iter, tol=tol, seed=seed, on_trial=on_trial)
     for n_classes in sorted({round(k) for k in np.geomspace(low, high, _GRID)}):
         trials(n_classes)
-    SEARCHES[search](lambda n: trials(n).accuracy, *trials.span([max(trials, key=_by_accuracy)]))
+    search_brent(lambda n: trials(n).accuracy, *trials.span([max(trials, key=_by_accuracy)]))
     least = min(trial.accuracy for trial in trials.rivals())
-    SEARCHES[search](lambda n: _silhouette_of_rivals(trials(n), least), *trials.span(trials.rivals()))
+    search_brent(lambda n: _silhouette_of_rivals(trials(n), least), *trials.span(trials.rivals()))
     best = max(trials.rivals(), key=lambda trial: trial.silhouette)
-    count = ClassCount(best.n_classes, tuple(trials), (low, high), search)
+    count = ClassCount(best.n_classes, tuple(trials), (low, high))
     if count.at_bound:
         _warn_at_bound(count)
     return count
@@ -179,7 +158,7 @@ def _by_accuracy(trial: Trial) -> tuple[float, float]:
 
 
 def _silhouette_of_rivals(trial: Trial, least_accuracy: float) -> float:
-    return trial.silhouette - (2.0 if trial.accuracy < least_accuracy else 0.0)  # below that of any rival
+    return trial.silhouette - (2.0 if trial.accuracy < least_accuracy else 0.0)  # lower than any rival
 
 
 def _warn_at_bound(count: ClassCount) -> None:

@@ -1,9 +1,9 @@
-"""Semi-supervised k-means: known centres start at class means and labelled points stay with their class.
+"""Semi-supervised k-means: centroids of known classes start at class means, and labelled points keep their class.
 
-Distances are matrix products, and starts run side by side as one batch of centres [starts, clusters, dim]; a start
-that has converged leaves the batch. On a GPU a batch holds as many starts as its memory takes, on a CPU one, whose
-distances then stay in its cache. Products are in full float32 whatever the caller's setting, and points are taken
-from their mean, so that a common offset costs no precision.
+Distances are matrix products, and several starts run as one batch of centroids [starts, clusters, dim]; converged
+starts are removed from the batch. On a GPU a batch has as many starts as fit into memory, on a CPU one, so that its
+distances stay in the cache. Products use full float32 precision whatever the caller's setting, and the points are
+centred, so that a common offset does not cost precision.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from promptcal.runtime.device import device_context, widest_float
 
-_MAX_ELEMENTS_ON_GPU = 1_500_000_000  # of the largest temporary, points x starts x clusters
-_BYTES_BY_ELEMENT = 12  # three temporaries of that size in float32
-_MAX_DRAWN_FROM = 50_000_000  # points x starts, when starting centres are drawn
+_MAX_ELEMENTS_ON_GPU = 1_500_000_000  # of the largest temporary tensor, points x starts x clusters
+_BYTES_BY_ELEMENT = 12  # three temporary tensors of that size in float32
+_MAX_DRAWN_FROM = 50_000_000  # points x starts, when initial centroids are drawn
 
 
 class Clustering(NamedTuple):
-    """One finished start."""
+    """The result of one start."""
 
     centres: Tensor
     labels: Tensor
@@ -33,9 +33,9 @@ class Clustering(NamedTuple):
 def kmeans_plus_plus(
     points: Tensor, known_centres: Tensor, n_new: int, starts: int, generator: torch.Generator
 ) -> Tensor:
-    """Centres [starts, known + n_new, dim]: the known ones, then points drawn with probability D^2.
+    """Initial centroids [starts, known + n_new, dim]: the known ones, then points sampled in proportion to D^2.
 
-    D is the distance to the nearest centre so far, known ones included.
+    D is the distance to the nearest centroid so far, including the known ones.
     """
     n = len(points)
     centres = points.new_empty(starts, len(known_centres) + n_new, points.shape[1])
@@ -43,18 +43,17 @@ def kmeans_plus_plus(
     nearest = torch.full((starts, n), torch.inf, device=points.device)
     if len(known_centres):
         nearest = _squared_distances(points, known_centres).min(dim=1).values.expand(starts, n)
-    for place in range(n_new):
-        # no centre yet, or every point on a centre already: uniform
+    for i in range(n_new):
+        # no centroid yet, or every point is on a centroid: uniform
         usable = torch.isfinite(nearest) & (nearest.sum(dim=1, keepdim=True) > 0)
-        chosen = _draw(torch.where(usable, nearest, torch.ones_like(nearest)), generator)
-        fresh = points[chosen]
-        centres[:, len(known_centres) + place] = fresh
-        nearest = torch.minimum(nearest, _squared_distances(points, fresh).T)
+        sampled = points[_draw(torch.where(usable, nearest, torch.ones_like(nearest)), generator)]
+        centres[:, len(known_centres) + i] = sampled
+        nearest = torch.minimum(nearest, _squared_distances(points, sampled).T)
     return centres
 
 
 def _draw(weights: Tensor, generator: torch.Generator) -> Tensor:
-    """One column per row, with probability proportional to weight (``multinomial`` without its size limit)."""
+    """One column index per row, in proportion to the weights (`torch.multinomial` without its size limit)."""
     cumulative = weights.to(widest_float(weights.device)).cumsum(dim=1)
     target = torch.rand(len(weights), 1, generator=generator, dtype=torch.float64).to(cumulative)
     chosen = torch.searchsorted(cumulative, target * cumulative[:, -1:], right=True)
@@ -71,10 +70,10 @@ def _squared_distances(points: Tensor, centres: Tensor) -> Tensor:
 def lloyd(
     points: Tensor, centres: Tensor, fixed: Tensor, *, max_iter: int = 200, tol: float = 1e-4
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Lloyd's iterations for every start at once: labels, centres, inertia and iterations, each by start.
+    """Lloyd's algorithm for a batch of starts: labels, centroids, inertia and iterations of each start.
 
-    ``fixed`` holds the cluster a point must stay in, or -1. A start stops when its centres move by at most
-    ``tol`` x the mean variance of the features (scikit-learn's rule), and its labels then fit its centres.
+    ``fixed`` holds the cluster of each labelled point, or -1. A start stops when its centroids move by at most
+    ``tol`` x the mean variance of the features (scikit-learn's rule). The labels belong to the returned centroids.
     """
     starts, n_clusters, dim = centres.shape
     centres = centres.clone()
@@ -89,12 +88,12 @@ def lloyd(
         shift = (updated - centres[active]).square().sum(dim=2)
         centres[active] = updated
         iterations[active] += 1
-        going_on = shift.sum(dim=1) > threshold
-        if not bool(going_on.all()):
-            active, updated, shift, relative = (rows[going_on] for rows in (active, updated, shift, relative))
+        is_moving = shift.sum(dim=1) > threshold
+        if not bool(is_moving.all()):
+            active, updated, shift, relative = (rows[is_moving] for rows in (active, updated, shift, relative))
             if len(active) == 0:
                 break
-        # a centre that did not move is as far from every point as before
+        # distances to centroids that did not move stay the same
         moved = shift.flatten().nonzero().squeeze(1)
         fresh = _relative_distances(points, updated.view(-1, dim)[moved])
         relative = fresh.view_as(relative) if len(moved) == shift.numel() else _put(relative, moved, fresh)
@@ -105,7 +104,7 @@ def lloyd(
 
 
 def _relative_distances(points: Tensor, centres: Tensor) -> Tensor:
-    """centres x points: |c|^2 - 2 c.x, which orders centres as the squared distance to x does."""
+    """|c|^2 - 2 c.x (centroids x points): the squared distance minus |x|^2, which has the same order."""
     return torch.addmm(centres.square().sum(dim=1, keepdim=True), centres, points.T, alpha=-2.0)
 
 
@@ -115,7 +114,7 @@ def _put(relative: Tensor, rows: Tensor, fresh: Tensor) -> Tensor:
 
 
 def _nearest(relative: Tensor, norms: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
-    """Nearest cluster (or the fixed one) and the squared distance to it, both [starts, points]."""
+    """The nearest cluster, or the fixed one, and the squared distance to it; both [starts, points]."""
     least, nearest = relative.min(dim=1)
     own = relative.gather(1, fixed.clamp(min=0).expand(len(relative), 1, -1)).squeeze(1)
     labels = torch.where(fixed >= 0, fixed, nearest)
@@ -123,7 +122,7 @@ def _nearest(relative: Tensor, norms: Tensor, fixed: Tensor) -> tuple[Tensor, Te
 
 
 def _update(points: Tensor, labels: Tensor, distances: Tensor, centres: Tensor, fixed: Tensor) -> Tensor:
-    """Mean of each cluster; an empty cluster moves to a free point far from its own centre."""
+    """The mean of each cluster; an empty cluster moves to an unlabelled point far from its centroid."""
     n_clusters = centres.shape[1]
     sums, sizes = _cluster_sums(points, labels, n_clusters)
     means = sums / sizes.unsqueeze(2).clamp(min=1)
@@ -137,25 +136,45 @@ def _update(points: Tensor, labels: Tensor, distances: Tensor, centres: Tensor, 
 
 
 def _cluster_sums(points: Tensor, labels: Tensor, n_clusters: int) -> tuple[Tensor, Tensor]:
-    """Sum [starts, clusters, dim] and number [starts, clusters] of the points of each cluster."""
+    """Sums [starts, clusters, dim] and sizes [starts, clusters] of the clusters."""
     starts, n = labels.shape
     if points.device.type == "cpu":
         sums = torch.zeros(starts, n_clusters, points.shape[1], dtype=points.dtype)
-        for of_start, chosen in zip(sums, labels, strict=True):
-            of_start.index_add_(0, chosen, points)
-        return sums, torch.stack([chosen.bincount(minlength=n_clusters) for chosen in labels])
-    # a product, since atomic additions would differ from run to run
+        for sums_of_start, clusters in zip(sums, labels, strict=True):
+            sums_of_start.index_add_(0, clusters, points)
+        return sums, torch.stack([clusters.bincount(minlength=n_clusters) for clusters in labels])
+    # a matrix product, because atomic additions are not deterministic
     members = torch.zeros(starts, n_clusters, n, dtype=points.dtype, device=points.device)
     members.scatter_(1, labels.unsqueeze(1), 1.0)
     return members @ points, members.sum(dim=2).long()
 
 
 class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
-    """k-means that honours labels, with scikit-learn's conventions.
+    r"""k-means with labels, as a scikit-learn estimator.
 
-    ``fit(X, y)``: ``y`` holds class numbers, -1 = unlabelled; the i-th smallest class becomes cluster i, so
-    classes 0..n-1 keep their numbers. Without labels this is k-means++ with ``n_init`` starts.
-    ``X`` may be a NumPy array or a tensor on any device; results are NumPy arrays.
+    Minimises the inertia over clusters :math:`c_i` and centroids :math:`\mu`,
+
+    .. math:: \sum_{i=1}^N \lVert x_i - \mu_{c_i} \rVert^2 \quad \text{with } c_i = y_i \text{ for labelled points},
+
+    by Lloyd's algorithm. Centroids of labelled classes start at the class means, the others by k-means++; the best of
+    ``n_init`` starts is kept. Without labels this is plain k-means++.
+
+    ``fit(X, y)`` takes ``X`` (N x dim, a NumPy array or a tensor on any device) and ``y`` (N class numbers, -1 =
+    unlabelled). The i-th smallest class becomes cluster i, so classes 0..n-1 keep their numbers.
+
+    Args:
+        n_clusters: number of clusters, labelled classes included.
+        n_init: number of starts.
+        max_iter: most iterations of a start.
+        tol: a start stops when its centroids move by less, relative to the variance of the features.
+        random_state: seed of the initial centroids; None for a different one each time.
+
+    Attributes:
+        labels_: cluster of each point (N integers).
+        cluster_centers_: centroids (n_clusters x dim).
+        inertia_: sum of squared distances to the centroids.
+        n_iter_: iterations of the best start.
+        classes_: the labelled classes; class ``classes_[i]`` is cluster i.
 
     >>> X = np.array([[0.0], [0.2], [5.0], [5.1], [9.0], [9.1]])
     >>> SemiSupervisedKMeans(3, n_init=5, random_state=0).fit(X, [-1, 0, -1, 1, -1, -1]).labels_
@@ -179,7 +198,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
     def fit(
         self, X: Any, y: Any = None, *, on_progress: Callable[[int], None] = lambda done: None
     ) -> "SemiSupervisedKMeans":
-        """Cluster ``X``; ``on_progress`` is told how many starts are done."""
+        """Cluster ``X``; ``on_progress`` is called with the number of finished starts."""
         if self.n_init < 1:
             raise ValueError(f"n_init must be at least 1, not {self.n_init}")
         points = _as_points(X)
@@ -200,7 +219,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         return self
 
     def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
-        """`fit`, then `labels_` (scikit-learn's own would drop ``y``)."""
+        """`fit`, then `labels_` (scikit-learn's default ignores ``y``)."""
         return self.fit(X, y).labels_
 
     def predict(self, X: Any) -> np.ndarray:
@@ -238,12 +257,12 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         if n_known:
             sums, sizes = _cluster_sums(points[labelled], fixed[labelled].unsqueeze(0), n_known)
             known_centres = sums[0] / sizes[0].unsqueeze(1)
-        starts = self.n_init if n_new else 1  # nothing is random without new clusters
+        starts = self.n_init if n_new else 1  # without new clusters nothing is random
         best: Clustering | None = None
         done = 0
-        for few in _parts(starts, _MAX_DRAWN_FROM // len(points)):
-            drawn = kmeans_plus_plus(points[~labelled], known_centres, n_new, few, generator)
-            for centres in drawn.split(self._starts_at_once(points)):
+        for size in _batch_sizes(starts, _MAX_DRAWN_FROM // len(points)):
+            drawn = kmeans_plus_plus(points[~labelled], known_centres, n_new, size, generator)
+            for centres in drawn.split(self._max_batch(points)):
                 labels, centres, inertia, n_iter = lloyd(points, centres, fixed, max_iter=self.max_iter, tol=self.tol)
                 winner = int(inertia.argmin())
                 if best is None or float(inertia[winner]) < best.inertia:
@@ -253,17 +272,17 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         assert best is not None
         return best
 
-    def _starts_at_once(self, points: Tensor) -> int:
+    def _max_batch(self, points: Tensor) -> int:
         if points.device.type == "cpu":
             return 1
-        room = _MAX_ELEMENTS_ON_GPU
+        limit = _MAX_ELEMENTS_ON_GPU
         if points.device.type == "cuda":
-            room = min(room, torch.cuda.mem_get_info(points.device)[0] // (2 * _BYTES_BY_ELEMENT))
-        return max(1, room // (len(points) * self.n_clusters))
+            limit = min(limit, torch.cuda.mem_get_info(points.device)[0] // (2 * _BYTES_BY_ELEMENT))
+        return max(1, limit // (len(points) * self.n_clusters))
 
 
-def _parts(total: int, size: int) -> Iterator[int]:
-    """``total`` as equal parts of at most ``size`` (and at least 1), the last one what is left."""
+def _batch_sizes(total: int, size: int) -> Iterator[int]:
+    """Split ``total`` into parts of ``size`` (at least 1) and a rest."""
     size = max(1, size)
     for first in range(0, total, size):
         yield min(size, total - first)

@@ -1,1 +1,1 @@
-"""The paper's tables: what each row runs, the published figures, and a report of both side by side."""
+"""Experiments: run records, tables of them (the paper's and one's own), and documents with such tables."""

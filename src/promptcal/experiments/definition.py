@@ -1,22 +1,25 @@
-"""What a table of the paper consists of, read from the YAML files in `definitions/`.
+"""Definitions of tables, read from YAML files: those of the paper in `definitions/`, and those that users write.
 
-A table has columns (a benchmark each, or a backbone for `efficiency`) and rows (a method with its settings, or only
-published figures). Each row gives the published figures by column, one for each of the table's parts.
+A table has columns (a benchmark each, or a backbone for `efficiency`) and rows. A row is a method with its settings,
+the records of finished runs, or published values only. Published values are given by column, one for each part.
 """
 
 from functools import cache
 from importlib import resources
-from typing import Literal, cast, get_args
+from pathlib import Path
+from typing import Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from promptcal.errors import ConfigError
+from promptcal.runtime.safe_yaml import read_yaml
 
 Scale = Literal["full", "mini"]
-Stage = Literal["final", "warmup"]
 Epoch = Literal["selected", "last"]
-Figures = list[float | None]
+Detail = Literal["seeds", "epochs", "minutes", "config"]
+Values = list[float | None]
+
+FINAL = "final"  # the score of a run's final assignments
 
 ACCURACIES = {
     "all": "All",
@@ -34,24 +37,7 @@ PARTS = {
     "million_parameters": "M param.",
 }
 
-# The order of the paper: main text, then appendix.
-NAMES = (
-    "generic",
-    "fine-grained",
-    "semiag-ablation",
-    "prompt-ablation",
-    "few-annotation",
-    "further-ablation",
-    "neighbourhood",
-    "cal-weight",
-    "herbarium",
-    "pretraining",
-    "inductive",
-    "supervised-prompts",
-    "efficiency",
-)
-
-# Every dataset becomes the embedded one; few annotations stay few.
+# At mini scale the embedded data set replaces every other one; few annotations stay few.
 MINI_BENCHMARKS = {
     "cifar100-c50-l10": "mini-c50-l10",
     "cifar100-c25-l50": "mini-c30-l50",
@@ -60,15 +46,16 @@ MINI_BENCHMARKS = {
 MINI_BACKBONE = "vit_tiny_patch4_32.promptcal"
 
 
-class _Entry(BaseModel):
+class Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Column(_Entry):
+class Column(Entry):
     title: str
     benchmark: str = ""
     backbone: str = Field("", description="for the efficiency table")
-    stage: Stage = "final"
+    score: str = Field(FINAL, description="final, or the name of a stage, a baseline or a read-out")
+    epoch: Epoch | None = Field(None, description="none: the epoch that the table is asked for")
 
     def benchmark_at(self, scale: Scale) -> str:
         if scale == "full":
@@ -79,22 +66,23 @@ class Column(_Entry):
         return self.backbone if scale == "full" else MINI_BACKBONE
 
 
-class MiniRow(_Entry):
-    """What a row is at mini scale where that is not simply the same settings."""
+class MiniRow(Entry):
+    """A row at mini scale, where it has other settings there."""
 
     label: str
     overrides: list[str] = []
 
 
-class Row(_Entry):
+class Row(Entry):
     label: str
-    method: str | None = Field(None, description="none: published figures only")
+    method: str | None = None
     overrides: list[str] = []
-    stage: Stage | None = Field(None, description="whose result is read; none: the column's")
+    records: list[str] | dict[str, list[str]] = Field([], description="names of run records, by column if they differ")
+    score: str | None = Field(None, description="none: the column's")
     columns: list[str] | None = Field(None, description="titles of the columns the row has; none: all")
-    published: dict[str, Figures] = {}
-    printed: dict[str, Figures] = Field({}, description="what the paper prints where that is known to be wrong")
-    added: str | None = Field(None, description="why the row's figures are not in the paper's table")
+    published: dict[str, Values] = {}
+    printed: dict[str, Values] = Field({}, description="what the paper prints where that is known to be wrong")
+    added: str | None = Field(None, description="why the row's values are not in the paper's table")
     weights: str | None = Field(None, description="file below the data root that the backbone is loaded from")
     prompts: int = Field(0, description="for the efficiency table")
     mini: MiniRow | None = None
@@ -104,29 +92,54 @@ class Row(_Entry):
             return self
         return self.model_copy(update={**self.mini.model_dump(), "weights": None, "mini": None})
 
+    def records_in(self, column: Column) -> list[str]:
+        return self.records.get(column.title, []) if isinstance(self.records, dict) else self.records
 
-class Table(_Entry):
+
+class Table(Entry):
     name: str
-    title: str
-    source: str = Field(description="label of the table in the paper's source")
+    title: str = ""
+    order: int = Field(1000, description="place in the list of the package's tables")
+    source: str = Field("", description="label of the table in the paper's source")
     kind: Literal["accuracy", "efficiency"] = "accuracy"
     parts: list[str] = ["all", "known", "new"]
-    columns: list[Column]
-    rows: list[Row]
+    columns: list[Column] = Field(min_length=1)
+    rows: list[Row] = Field(min_length=1)
+    details: list[Detail] = Field([], description="what a document shows of the runs of a row")
     notes: list[str] = []
+    record_folder: Path = Field(Path("runs"), description="where records are, relative to the file of the table")
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "Table":
-        titles = [c.title for c in self.columns]
+    def _check(self) -> "Table":
+        titles = [column.title for column in self.columns]
+        _check_unique("columns", titles)
+        _check_unique("rows", [row.label for row in self.rows])
+        unknown = set(self.parts) - set(PARTS)
+        if unknown:
+            raise ValueError(f"there is no part {sorted(unknown)[0]!r}; choose from {', '.join(PARTS)}")
         for row in self.rows:
-            for by_column in (row.published, row.printed):
-                if not set(by_column) <= set(titles):
-                    raise ValueError(f"row {row.label!r} has figures of a column that is not there")
-                if any(len(figures) != len(self.parts) for figures in by_column.values()):
-                    raise ValueError(f"row {row.label!r} has too few or too many figures")
-        if len({row.label for row in self.rows}) < len(self.rows):
-            raise ValueError("two rows have the same label")
+            problem = self._problem_of(row, titles)
+            if problem:
+                raise ValueError(f"row {row.label!r} {problem}")
         return self
+
+    def _problem_of(self, row: Row, titles: list[str]) -> str | None:
+        by_column = row.records if isinstance(row.records, dict) else {}
+        for title in (*row.published, *row.printed, *by_column, *(row.columns or ())):
+            if title not in titles:
+                return f"names a column {title!r}; the columns are {', '.join(titles)}"
+        for title, values in (*row.published.items(), *row.printed.items()):
+            if len(values) != len(self.parts):
+                return f"has {len(values)} values in column {title!r}; give {len(self.parts)} ({', '.join(self.parts)})"
+        if row.method is not None and row.records:
+            return "has a method and records; give one of them"
+        if self.kind == "accuracy":
+            if row.method is None and not row.records and not row.published:
+                return "has nothing to show; give a method, records or published values"
+            missing = [c.title for c in self.columns if not c.benchmark and self.has_cell(row, c)]
+            if row.method is not None and missing:
+                return f"has a method, but column {missing[0]!r} has no benchmark; add one to the column"
+        return None
 
     def at(self, scale: Scale) -> "Table":
         """The table with its rows as they are at a scale."""
@@ -136,36 +149,94 @@ class Table(_Entry):
         return row.columns is None or column.title in row.columns
 
 
+def _check_unique(what: str, names: list[str]) -> None:
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        raise ValueError(f"two {what} are called {repeated[0]!r}; rename one of them")
+
+
 @cache
-def load_table(name: str) -> Table:
-    if name not in NAMES:
-        raise ConfigError(f"there is no table {name!r}; choose one of {', '.join(NAMES)}")
+def table_names() -> list[str]:
+    """The package's tables, in the order of the paper: main text, then appendix."""
+    folder = resources.files("promptcal.experiments") / "definitions"
+    tables = [_package_table(file.name.removesuffix(".yaml")) for file in folder.iterdir()]
+    return [table.name for table in sorted(tables, key=lambda table: (table.order, table.name))]
+
+
+@cache
+def _package_table(name: str) -> Table:
     text = (resources.files("promptcal.experiments") / "definitions" / f"{name}.yaml").read_text("utf-8")
-    return Table.model_validate({"name": name, **yaml.safe_load(text)})
+    return Table.model_validate({"name": name, **read_yaml(text)})
 
 
-def check_epoch(epoch: str) -> Epoch:
-    if epoch not in get_args(Epoch):
-        raise ConfigError(f"there is no epoch {epoch!r} to report; choose selected or last")
-    return cast(Epoch, epoch)
+def is_file_name(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
+
+
+def load_table(name: str) -> Table:
+    """A table of the package by its name, or of a file that ends in .yaml."""
+    if is_file_name(name):
+        content = read_definition(Path(name))
+        if "tables" in content:
+            raise ConfigError(f"{name} defines several tables; add --document PAGE.md, the file that shows them")
+        return parse_table(content, Path(name))
+    if name not in table_names():
+        raise ConfigError(
+            f"there is no table {name!r}; choose one of {', '.join(table_names())}, or give a file that ends in .yaml"
+        )
+    return _package_table(name)
+
+
+def read_definition(file: Path) -> dict[str, Any]:
+    try:
+        content = read_yaml(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the table {file} cannot be read ({error.strerror}); give an existing file") from error
+    except ValueError as error:
+        raise ConfigError(f"{file} is not valid YAML ({error}); fix the file and run again") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} defines no table; it needs at least columns and rows")
+    return content
+
+
+def parse_table(content: dict[str, Any], file: Path, name: str | None = None) -> Table:
+    """The table that ``content`` of a user's file defines."""
+    named = {"name": name or file.stem, "title": name or file.stem, **content}
+    named["record_folder"] = file.parent / str(content.get("record_folder", "runs"))
+    try:
+        return Table.model_validate(named)
+    except ValidationError as error:
+        raise ConfigError(f"{file}: {describe(error, named)}; fix the file and run again") from error
+
+
+def describe(error: ValidationError, content: Any) -> str:
+    """The first problem, with the label of its row or the title of its column in place of a number."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    names: list[str] = []
+    for key in first["loc"]:
+        try:
+            content = content[key]
+        except (LookupError, TypeError):
+            content = None
+        label = content.get("label") or content.get("title") if isinstance(content, dict) else None
+        if isinstance(key, int) and names:
+            names[-1] = f"{names[-1].removesuffix('s')} {label!r}" if label else f"{names[-1]} number {key + 1}"
+        else:
+            names.append(str(key))
+    message = first["msg"].removeprefix("Value error, ")
+    return ": ".join([", ".join(names), message]) if names else message
 
 
 @cache
 def keys_of_rows() -> frozenset[str]:
-    """Every setting that a row of some table is about."""
-    rows = [row for name in NAMES for row in load_table(name).rows]
+    """Every setting that a row of the package's tables changes."""
+    rows = [row for name in table_names() for row in _package_table(name).rows]
     overrides = [o for row in rows for o in (*row.overrides, *(row.mini.overrides if row.mini else ()))]
     return frozenset(["model.weights", *(override.partition("=")[0] for override in overrides)])
 
 
-def check_scale(scale: str) -> Scale:
-    if scale not in get_args(Scale):
-        raise ConfigError(f"there is no scale {scale!r}; choose full or mini")
-    return cast(Scale, scale)
-
-
 def chosen_rows(table: Table, wanted: list[str]) -> list[Row]:
-    """The rows of these labels; a label may be written in any case, or in part where no row has it whole."""
+    """The rows with these labels. Case is ignored; a part of a label is enough if no row has it as its whole label."""
     chosen: list[str] = []
     for text in wanted:
         whole = [r.label for r in table.rows if r.label.lower() == text.lower()]

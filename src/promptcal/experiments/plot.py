@@ -1,4 +1,4 @@
-"""A table as bars: a panel for each section, a group of bars for each row, the published figures as marks."""
+"""A table as a bar plot: a panel for each section, a group of bars for each row, published values as marks."""
 
 import math
 from pathlib import Path
@@ -54,7 +54,7 @@ def draw(summary: Summary) -> Figure:
 
 
 def _bars(panel: Axes, section: Section, labels: list[str], parts: list[str]) -> None:
-    """Horizontal bars with the standard deviation over seeds; a mark for each published figure."""
+    """Horizontal bars with the standard deviation over seeds; a mark for each published value."""
     thickness = 0.8 / len(parts)
     for cell in section.cells:
         row = labels.index(cell.cell.row.label)
@@ -74,7 +74,7 @@ def _bars(panel: Axes, section: Section, labels: list[str], parts: list[str]) ->
 
 
 def _panels_by_part(summary: Summary) -> Figure:
-    """Measurements have units of their own, so each gets a panel."""
+    """Each measurement has its own unit, so each has its own panel."""
     section = sections(summary)[0]
     parts = summary.table.parts
     figure = Figure(figsize=(3.0 * len(parts), 3.4), layout="constrained")
@@ -86,7 +86,7 @@ def _panels_by_part(summary: Summary) -> Figure:
                 found = cell.shown[part]
                 spread = None if math.isnan(found.std) else found.std
                 panel.bar(x, found.mean, 0.6, color=_COLOURS[i], yerr=spread, error_kw=_SPREAD, zorder=2)
-            if part in cell.difference:  # times of other machines say nothing here
+            if part in cell.difference:  # times of other machines are not comparable
                 panel.scatter(x, cell.published[part], **_PUBLISHED)
         panel.set_xticks(range(len(labels)), labels, fontsize=7)
         panel.set_xlim(-0.6, len(labels) - 0.4)

@@ -1,4 +1,4 @@
-"""From finished runs to figures: mean and standard deviation over seeds, beside what was published."""
+"""From run records to mean, standard deviation and difference to the published values."""
 
 import math
 from collections.abc import Sequence
@@ -8,8 +8,9 @@ import numpy as np
 
 from promptcal.errors import RunError
 from promptcal.experiments.definition import ACCURACIES, Epoch, Scale, Table
-from promptcal.experiments.jobs import Outcome, RunOptions, State
+from promptcal.experiments.jobs import RunOptions, State
 from promptcal.experiments.plan import Cell
+from promptcal.experiments.records import Outcome, Record
 
 
 @dataclass(frozen=True)
@@ -26,14 +27,15 @@ class Statistic:
 
 @dataclass(frozen=True)
 class CellSummary:
-    """A cell with its figures by part; parts that were not measured or published are left out.
+    """A cell with its values by part; parts that were not measured or published are left out.
 
-    ``shown`` are the selected or the last epoch's figures, whichever the table is asked for.
+    ``shown`` are the values of the selected or of the last epoch, as the column or the call says.
     """
 
     cell: Cell
-    outcomes: dict[int, Outcome]  # by seed, of the finished runs
-    states: tuple[State, ...]  # of its runs, one a seed
+    records: dict[str, Record]  # of the finished runs, by name
+    outcomes: dict[str, Outcome]
+    states: tuple[State, ...]  # of all its runs
     selected: dict[str, Statistic]
     last: dict[str, Statistic]
     shown: dict[str, Statistic]
@@ -41,26 +43,30 @@ class CellSummary:
     difference: dict[str, float]
 
     @property
+    def seeds(self) -> list[int]:
+        return [job.seed for job in self.cell.jobs if job.name in self.records]
+
+    @property
     def seconds(self) -> float:
-        """Of a run, on average."""
-        return float(np.mean([o.seconds for o in self.outcomes.values()])) if self.outcomes else math.nan
+        """Mean over the runs."""
+        return float(np.mean([r.seconds for r in self.records.values()])) if self.records else math.nan
 
     @property
     def status(self) -> str:
-        """What stands where no figure stands, or how far the seeds have come."""
+        """What to show where there are no values, or how many seeds are finished."""
         if not self.cell.jobs:
             return "published only"
         names = {state.name for state in self.states}
         for worst in ("failed", "damaged", "data absent", "interrupted", "missing"):
             if worst in names:
                 word = "not run" if worst == "missing" else worst
-                return f"{word} ({len(self.outcomes)} of {len(self.states)} seeds)" if self.outcomes else word
+                return f"{word} ({len(self.records)} of {len(self.states)} seeds)" if self.records else word
         return "finished"
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A whole table at a scale."""
+    """A table at a scale."""
 
     table: Table
     scale: Scale
@@ -74,7 +80,7 @@ class Summary:
         return all(c.status in ("finished", "published only") for c in self.cells)
 
     @property
-    def troubles(self) -> dict[str, State]:
+    def problems(self) -> dict[str, State]:
         """Runs that failed, are damaged or lack their data, by name."""
         pairs = [(job.name, state) for c in self.cells for job, state in zip(c.cell.jobs, c.states, strict=True)]
         return {name: state for name, state in pairs if state.name in ("failed", "damaged", "data absent")}
@@ -88,36 +94,39 @@ def summarise(
     settings: Sequence[str],
     cells: Sequence[Cell],
     states: dict[str, State],
-    where: RunOptions,
+    options: RunOptions,
 ) -> Summary:
-    summaries = [_summarise_cell(table, scale, epoch, cell, states, where) for cell in cells]
+    summaries = [_summarise_cell(table, scale, epoch, cell, states, options) for cell in cells]
     return Summary(table, scale, epoch, tuple(seeds), tuple(settings), summaries)
 
 
 def _summarise_cell(
-    table: Table, scale: Scale, epoch: Epoch, cell: Cell, states: dict[str, State], where: RunOptions
+    table: Table, scale: Scale, epoch: Epoch, cell: Cell, states: dict[str, State], options: RunOptions
 ) -> CellSummary:
-    outcomes: dict[int, Outcome] = {}
-    of_jobs: list[State] = []
+    records: dict[str, Record] = {}
+    outcomes: dict[str, Outcome] = {}
+    job_states: list[State] = []
     for job in cell.jobs:
         state = states[job.name]
         if state.name == "finished":
             try:
-                outcomes[job.seed] = job.outcome(where, cell.stage)
-            except RunError as error:  # finished, but without the stage this cell is about
+                record = job.record(options)
+                outcomes[job.name] = record.outcome(cell.score)
+                records[job.name] = record
+            except RunError as error:  # finished, but without the score of this cell
                 state = State("damaged", str(error))
-        of_jobs.append(state)
-    selected, last = (
-        {
-            part: Statistic.of(values)
-            for part in table.parts
-            if (values := [getattr(o, kind)[part] for o in outcomes.values() if part in getattr(o, kind)])
-        }
-        for kind in ("selected", "last")
-    )
+        job_states.append(state)
+    selected = _statistics(table.parts, [outcome.selected for outcome in outcomes.values()])
+    last = _statistics(table.parts, [outcome.last for outcome in outcomes.values()])
+    epoch = cell.column.epoch or epoch
     shown = last if epoch == "last" and table.kind == "accuracy" else selected
     given = cell.row.published.get(cell.column.title, [])
-    published = {part: f for part, f in zip(table.parts, given, strict=False) if f is not None}
+    published = {part: value for part, value in zip(table.parts, given, strict=False) if value is not None}
     comparable = [p for p in (*ACCURACIES, "gflops") if scale == "full" and p in shown and p in published]
     difference = {p: shown[p].mean - published[p] for p in comparable}
-    return CellSummary(cell, outcomes, tuple(of_jobs), selected, last, shown, published, difference)
+    return CellSummary(cell, records, outcomes, tuple(job_states), selected, last, shown, published, difference)
+
+
+def _statistics(parts: Sequence[str], runs: Sequence[dict[str, float]]) -> dict[str, Statistic]:
+    """By part, for the parts that all runs have."""
+    return {part: Statistic.of([run[part] for run in runs]) for part in parts if runs and all(part in r for r in runs)}

@@ -1,4 +1,4 @@
-"""A summarised table for people (terminal, Markdown) and programs (CSV); the same summary gives the same bytes."""
+"""A summary as Markdown, CSV and terminal output. The same summary always gives the same bytes."""
 
 import math
 from dataclasses import dataclass
@@ -7,27 +7,28 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from promptcal.experiments.definition import ACCURACIES, PARTS
-from promptcal.experiments.efficiency import EfficiencyJob
-from promptcal.experiments.jobs import Outcome, RunOptions
+from promptcal.experiments.definition import ACCURACIES, FINAL, PARTS, Detail
+from promptcal.experiments.efficiency import EfficiencyRecord
+from promptcal.experiments.plan import rows_without
+from promptcal.experiments.records import Outcome, RunRecord
 from promptcal.experiments.summary import CellSummary, Statistic, Summary
 from promptcal.runtime import files
 
 
 @dataclass(frozen=True)
 class Section:
-    """One grid of the report: the cells of a column of the table, or of several where they are the same runs."""
+    """One grid of the report: the cells of one column of the table, or of several that are the same runs."""
 
     title: str
-    paper: str  # heading of the published figures
+    paper: str  # heading of the published values
     cells: list[CellSummary]
 
 
 def sections(summary: Summary) -> list[Section]:
-    """A section for each column; at mini scale one for all columns that became the same."""
+    """A section for each column; at mini scale one for all columns that are the same there."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for column in summary.table.columns:
-        at_mini = (column.benchmark_at("mini"), column.backbone_at("mini"), column.stage)
+        at_mini = (column.benchmark_at("mini"), column.backbone_at("mini"), column.score)
         groups.setdefault((column.title,) if summary.scale == "full" else at_mini, []).append(column.title)
     found = []
     for titles in groups.values():
@@ -42,70 +43,112 @@ def sections(summary: Summary) -> list[Section]:
 def header(summary: Summary, section: Section) -> list[str]:
     parts = [PARTS[part] for part in summary.table.parts]
     difference = ["difference"] if summary.scale == "full" else []
-    return ["", *parts, section.paper, *difference, "seeds", "seconds a run"]
+    return ["", *parts, section.paper, *difference, "seeds", "seconds per run"]
 
 
 def grid(summary: Summary, section: Section) -> list[list[str]]:
-    """The cells of a section as text, the published figures in columns of their own."""
+    """The cells of a section as text; published values have their own columns."""
     parts = summary.table.parts
     rows = []
     for c in section.cells:
-        figures = [_measured(part, c.shown.get(part)) for part in parts]
+        values = [_measured(part, c.shown.get(part)) for part in parts]
         if not c.shown:
-            figures = [c.status, *("" for _ in parts[1:])]
+            values = [c.status, *("" for _ in parts[1:])]
         comparison = [_joined([_published(c, part) for part in parts])]
         if summary.scale == "full":
             comparison.append(_joined([_difference(c, part) for part in parts]))
-        rows.append([c.cell.row.label, *figures, *comparison, _seeds(c), _seconds(c)])
+        rows.append([c.cell.row.label, *values, *comparison, _seeds(c), _seconds(c)])
     return rows
 
 
-def notes(summary: Summary, where: RunOptions) -> list[str]:
-    """What a reader has to know about the figures."""
+def notes(summary: Summary) -> list[str]:
+    """What a reader has to know about the values."""
     table = summary.table
     lines = []
     if table.kind == "accuracy":
         other = "last" if summary.epoch == "selected" else "selected"
-        lines.append(f"Accuracy in % with the weights of the {summary.epoch} epoch; the CSV has the {other} one's too.")
+        lines.append(
+            f"Accuracy in % with the weights of the {summary.epoch} epoch; the CSV also has the {other} epoch."
+        )
     if len(summary.seeds) > 1:
         lines.append(f"Mean ± standard deviation (n - 1) over the seeds {', '.join(map(str, summary.seeds))}.")
     else:
         lines.append(f"One seed ({summary.seeds[0]}), so there is no standard deviation.")
-    if table.kind == "efficiency":
-        lines += [f"Measured on {device}." for device in _devices(summary, where)]
+    records = [record for c in summary.cells for record in c.records.values()]
+    machines = {record.machine for record in records if isinstance(record, EfficiencyRecord)}
+    lines += [f"Measured on {machine}." for machine in sorted(machines)]
     if summary.settings:
-        lines.append(f"Every row with {', '.join(summary.settings)}, but for what the row itself sets.")
+        lines.append(f"All rows with {', '.join(summary.settings)}; a row's own settings have priority.")
+    for setting in summary.settings:
+        without = rows_without(table, setting)
+        if without:
+            lines.append(f"{setting} does not apply to {', '.join(without)}: their method has no such setting.")
     if summary.scale == "mini":
-        instead = "backbone" if table.kind == "efficiency" else "images and backbone with the settings of preset quick"
-        lines.append(
-            f"Mini scale: the embedded {instead}. The paper's figures are not for these: compare orders, not values."
-        )
+        used = "backbone" if table.kind == "efficiency" else "images and backbone with the settings of preset quick"
+        lines.append(f"Mini scale: the embedded {used}. The published values are for other data: compare orders only.")
     for row in table.rows if summary.scale == "full" else ():
-        for column, figures in row.printed.items():
-            printed = " / ".join(f"{f:.1f}" for f in figures if f is not None)
+        for column, values in row.printed.items():
+            printed = " / ".join(f"{value:.1f}" for value in values if value is not None)
             lines.append(f"{row.label}, {column}: the paper prints {printed}.")
     added = dict.fromkeys(row.added for row in table.rows if row.added)
     return [*lines, *table.notes, *added]
 
 
-def markdown(summary: Summary, where: RunOptions) -> str:
+def markdown(summary: Summary) -> str:
     lines = [f"# {summary.table.title}", ""]
     for section in sections(summary):
         heads = header(summary, section)
         lines += [f"## {section.title}", "", _line(heads), _line(["---", *("--:" for _ in heads[1:])])]
         lines += [_line(row) for row in grid(summary, section)]
         lines.append("")
-    lines += [f"- {note}" for note in notes(summary, where)]
-    if summary.troubles:
-        lines += ["", "Not there:", ""]
-        lines += [f"- `{name}`: {state.name}. {state.reason}" for name, state in sorted(summary.troubles.items())]
+    lines += [f"- {note}" for note in notes(summary)]
+    if summary.problems:
+        lines += ["", "Missing runs:", ""]
+        lines += [f"- `{name}`: {state.name}. {state.reason}" for name, state in sorted(summary.problems.items())]
     return "\n".join(lines) + "\n"
 
 
-def show(summary: Summary, where: RunOptions, console: Console) -> None:
-    """On a terminal there is less room, so the published figure and the difference stand below the measured one.
+def compact_markdown(summary: Summary) -> str:
+    """One Markdown table for a document: a cell holds the values of all parts, and ``details`` describe the runs."""
+    table = summary.table
+    heads = ["", *(column.title for column in table.columns), *table.details]
+    lines = [_line(heads), "|---" * len(heads) + "|"]
+    for row in table.rows:
+        cells = {c.cell.column.title: c for c in summary.cells if c.cell.row.label == row.label}
+        values = [_compact(cells[c.title], table.parts) if c.title in cells else "" for c in table.columns]
+        shown = next((c for c in cells.values() if c.records), next(iter(cells.values())))
+        lines.append(_line([row.label, *values, *(_detail(shown, detail) for detail in table.details)]))
+    return "\n".join(lines)
 
-    Of more than three parts the deviation does too, and seeds and seconds are left to the files.
+
+def _compact(c: CellSummary, parts: list[str]) -> str:
+    return _joined([_measured(part, c.shown.get(part)) for part in parts])
+
+
+def _detail(c: CellSummary, detail: Detail) -> str:
+    """Of the runs of a row: how many, their epochs, their mean time, the hashes of their settings."""
+    records = [record for record in c.records.values() if isinstance(record, RunRecord)]
+    if detail == "seeds":
+        return str(len(c.records))
+    if not records:
+        return ""
+    first, score = records[0], c.cell.score
+    if detail == "epochs":
+        epochs = {
+            name: stage.epochs for name, stage in first.stages.items() if score not in first.stages or name == score
+        }
+        return "" if score in first.baselines else " + ".join(map(str, epochs.values()))
+    if detail == "minutes":
+        whole_run = score == FINAL or score in first.readouts
+        timed = whole_run and all(record.has_all_seconds() for record in records)
+        return f"{c.seconds / 60:.1f}" if timed else ""
+    return "" if score in first.baselines else ", ".join(f"`{record.config_hash}`" for record in records)
+
+
+def show(summary: Summary, console: Console) -> None:
+    """On a terminal, the published value and the difference are below the measured value.
+
+    With more than three parts the deviation is below it too, and seeds and seconds are only in the files.
     """
     parts = summary.table.parts
     narrow = len(parts) > 3
@@ -114,19 +157,19 @@ def show(summary: Summary, where: RunOptions, console: Console) -> None:
         view.add_column("", min_width=10 if narrow else 14)
         for part in parts:
             view.add_column(PARTS[part], justify="right", no_wrap=True)
-        for head in () if narrow else ("seeds", "s a run"):
+        for head in () if narrow else ("seeds", "s per run"):
             view.add_column(head, justify="right")
         for c in section.cells:
-            figures = [_above_each_other(c, part, "\n± " if narrow else " ± ") for part in parts]
-            view.add_row(escape(c.cell.row.label), *figures, *(() if narrow else (_seeds(c), _seconds(c))))
+            values = [_stacked(c, part, "\n± " if narrow else " ± ") for part in parts]
+            view.add_row(escape(c.cell.row.label), *values, *(() if narrow else (_seeds(c), _seconds(c))))
         console.print(view)
         below = "paper, and the difference to it" if summary.scale == "full" else section.paper
-        console.print(f"below each figure: {below}", style="dim", highlight=False)
-    for note in notes(summary, where):
+        console.print(f"below each value: {below}", style="dim", highlight=False)
+    for note in notes(summary):
         console.print(note, markup=False, highlight=False)
 
 
-def _above_each_other(c: CellSummary, part: str, plus_minus: str) -> str:
+def _stacked(c: CellSummary, part: str, plus_minus: str) -> str:
     status = c.status if part in ("all", "gflops") else ""
     measured = _measured(part, c.shown.get(part)).replace(" ± ", plus_minus) if c.shown else status
     below = " ".join(text for text in (_published(c, part), _difference(c, part)) if text != "-")
@@ -134,7 +177,7 @@ def _above_each_other(c: CellSummary, part: str, plus_minus: str) -> str:
 
 
 def csv_text(summary: Summary) -> str:
-    """One line for each row and column, with the selected and the last epoch's figures."""
+    """One line for each row and column, with the values of the selected and of the last epoch."""
     parts = summary.table.parts
     kinds = ("selected_mean", "selected_std", "last_mean", "last_std", "published", "difference")
     lines = []
@@ -159,10 +202,10 @@ def _described(summary: Summary, c: CellSummary) -> dict[str, str]:
         "dataset": column.title,
         "benchmark": source(summary.scale),
         "method": row.method or "",
-        "stage": c.cell.stage,
+        "score": c.cell.score,
         "settings": " ".join([*summary.settings, *row.overrides]),
-        "seeds": " ".join(map(str, c.outcomes)),
-        "n_seeds": str(len(c.outcomes)),
+        "seeds": " ".join(map(str, c.seeds)),
+        "n_seeds": str(len(c.seeds)),
         "status": c.status,
         "seconds": _exact(c.seconds),
     }
@@ -174,13 +217,13 @@ def runs_csv_text(summary: Summary) -> str:
     lines = []
     for c in summary.cells:
         for job, state in zip(c.cell.jobs, c.states, strict=True):
-            outcome = c.outcomes.get(job.seed, Outcome({}, {}, math.nan))
-            line: list[object] = [c.cell.row.label, c.cell.column.title, c.cell.stage, job.seed, job.name, state.name]
-            line.append(_exact(outcome.seconds))
+            outcome, record = c.outcomes.get(job.name, Outcome({}, {})), c.records.get(job.name)
+            line: list[object] = [c.cell.row.label, c.cell.column.title, c.cell.score, job.seed, job.name, state.name]
+            line.append(_exact(record.seconds if record else None))
             for part in parts:
                 line += [_exact(outcome.selected.get(part)), _exact(outcome.last.get(part))]
             lines.append(line)
-    head = ["row", "dataset", "stage", "seed", "run", "state", "seconds"]
+    head = ["row", "dataset", "score", "seed", "run", "state", "seconds"]
     return files.csv_text([*head, *(f"{part}_{kind}" for part in parts for kind in ("selected", "last"))], lines)
 
 
@@ -188,12 +231,12 @@ def runs_csv_text(summary: Summary) -> str:
 
 
 def _exact(value: float | None) -> str:
-    """For programs; empty for what is not there."""
+    """For CSV files; empty if there is no value."""
     return "" if value is None or math.isnan(value) else f"{value:.10g}"
 
 
 def _digits(part: str, value: float) -> int:
-    """Digits after the point: one for accuracies; for measurements so many that three are significant."""
+    """Digits after the point: one for accuracies, three significant digits for other measurements."""
     if part in ACCURACIES or not value:
         return 1
     return max(0, 2 - math.floor(math.log10(abs(value))))
@@ -215,15 +258,15 @@ def _difference(c: CellSummary, part: str) -> str:
     return f"{c.difference[part]:+.{_digits(part, c.published[part])}f}" if part in c.difference else "-"
 
 
-def _joined(figures: list[str]) -> str:
-    """``97.9 / 96.6 / 98.5``, or only the first ones where the rest is unknown."""
-    while figures and figures[-1] == "-":
-        figures = figures[:-1]
-    return " / ".join(figures)
+def _joined(values: list[str]) -> str:
+    """``97.9 / 96.6 / 98.5``, or only the first values if the rest is unknown."""
+    while values and values[-1] == "-":
+        values = values[:-1]
+    return " / ".join(values)
 
 
 def _seeds(c: CellSummary) -> str:
-    return f"{len(c.outcomes)} of {len(c.cell.jobs)}" if c.cell.jobs else ""
+    return f"{len(c.records)} of {len(c.cell.jobs)}" if c.cell.jobs else ""
 
 
 def _seconds(c: CellSummary) -> str:
@@ -232,13 +275,3 @@ def _seconds(c: CellSummary) -> str:
 
 def _line(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _devices(summary: Summary, where: RunOptions) -> list[str]:
-    jobs = [j for c in summary.cells for j in c.cell.jobs if isinstance(j, EfficiencyJob) and j.seed in c.outcomes]
-    return sorted({_device(job.results(where)) for job in jobs})
-
-
-def _device(results: dict[str, object]) -> str:
-    device, threads = str(results["device"]), results["threads"]
-    return f"{device} ({threads} thread{'' if threads == 1 else 's'})" if device == "cpu" else device

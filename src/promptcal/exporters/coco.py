@@ -1,4 +1,4 @@
-"""COCO JSON: an annotation of each whole image with its category."""
+"""COCO JSON: one annotation for each whole image, with its category."""
 
 from pathlib import Path
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 from promptcal._version import __version__
 from promptcal.data.decoding import open_image
 from promptcal.errors import DataError
-from promptcal.exporters.trees import Progress
-from promptcal.run.inference import Run
+from promptcal.exporters.folders import Progress
+from promptcal.run import Run
 from promptcal.runtime import files
 
 
 def write_coco(run: Run, output: Path, on_progress: Progress) -> None:
-    """Category ids are cluster + 1, as 0 is the background to many readers; file names are relative to the images."""
+    """Category ids are cluster + 1, because many readers take 0 for the background."""
     assignments = run.assignments()
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
@@ -44,9 +44,9 @@ def write_coco(run: Run, output: Path, on_progress: Progress) -> None:
 
 
 def _size(file: Path) -> tuple[int, int]:
-    """As stored in the file, which is what COCO's readers go by."""
+    """Width and height as stored in the file, before any EXIF rotation, as readers of COCO expect."""
     try:
         with open_image(file) as image:
             return image.size
-    except Exception as error:  # as everywhere, PIL fails in every way on damaged files
+    except Exception as error:  # PIL raises many kinds of errors on damaged files
         raise DataError(f"cannot read {file} ({error}); it has changed since the fit") from error

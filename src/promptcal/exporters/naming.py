@@ -1,4 +1,4 @@
-"""Names that are safe as files and folders on any system, and apart from each other."""
+"""Unique names for files and folders that are valid on every system."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ _RESERVED = re.compile(r"^(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
 def safe_name(name: str) -> str:
-    """A file name as near to ``name`` as every file system allows; never empty, hidden or a way out of the folder.
+    """The valid file name that is closest to ``name``: never empty, hidden, or outside its folder.
 
     >>> [safe_name(n) for n in ("great tit", "a/b", "..", "", ".hidden", "con")]
     ['great tit', 'a_b', '_', '_', '_hidden', '_con']
@@ -22,11 +22,11 @@ def safe_name(name: str) -> str:
     name = re.sub(r"^\.+", "_", name) or "_"
     if _RESERVED.match(name):
         name = "_" + name
-    return _shortened(name)
+    return _shorten(name)
 
 
-def _shortened(name: str) -> str:
-    """A name that is too long keeps its start and its ending, with a digest of the whole between them."""
+def _shorten(name: str) -> str:
+    """A name that is too long keeps its start and its suffix, with a hash of the full name between them."""
     if len(name.encode()) <= _MAX_BYTES:
         return name
     stem, suffix = split_suffix(name)
@@ -35,27 +35,27 @@ def _shortened(name: str) -> str:
 
 
 def split_suffix(name: str) -> tuple[str, str]:
-    """Stem and a suffix of at most a few letters, as image files have."""
-    found = re.search(r"(?<=.)\.\w{1,5}$", name)
-    return (name, "") if found is None else (name[: found.start()], found[0])
+    """Stem and suffix; a suffix has at most five letters."""
+    suffix = re.search(r"(?<=.)\.\w{1,5}$", name)
+    return (name, "") if suffix is None else (name[: suffix.start()], suffix[0])
 
 
 def folder_names(categories: Sequence[str]) -> list[str]:
-    """A folder for each category, none the same as another even where upper and lower case are one."""
-    return _apart([safe_name(name) for name in categories], _whole)
+    """A folder name for each category. All differ, also if upper and lower case are not distinguished."""
+    return _make_unique([safe_name(name) for name in categories], _case_folded)
 
 
 def file_names(paths: Sequence[str], *, by_stem: bool = False) -> list[str]:
-    """A file name for each image, to lie in one folder.
+    """A file name for each image, all for one folder.
 
-    An image keeps its own name; those of the same name in different folders are told apart by their folders. With
-    ``by_stem`` names differ before the suffix, too.
+    An image keeps its own name. Images of the same name in different folders get the names of their folders in front.
+    With ``by_stem`` the names also differ without their suffix.
     """
-    key = _stem if by_stem else _whole
+    key = _stem if by_stem else _case_folded
     plain = [safe_name(PurePosixPath(path).name) for path in paths]
     counts = Counter(key(name) for name in plain)
     parts = [[part for part in PurePosixPath(path).parts if part not in ("/", "..", ".")] for path in paths]
-    return _apart(
+    return _make_unique(
         [
             name if counts[key(name)] == 1 else safe_name("__".join(folders))
             for name, folders in zip(plain, parts, strict=True)
@@ -64,7 +64,7 @@ def file_names(paths: Sequence[str], *, by_stem: bool = False) -> list[str]:
     )
 
 
-def _whole(name: str) -> str:
+def _case_folded(name: str) -> str:
     return name.casefold()
 
 
@@ -72,8 +72,8 @@ def _stem(name: str) -> str:
     return PurePosixPath(name).stem.casefold()
 
 
-def _apart(names: Sequence[str], key: Callable[[str], str]) -> list[str]:
-    """Numbers on those that are still the same, by ``key``, as one before them."""
+def _make_unique(names: Sequence[str], key: Callable[[str], str]) -> list[str]:
+    """Number the names whose ``key`` is taken already."""
     counts = Counter(map(key, names))
     taken = {k for k, n in counts.items() if n == 1}
     result = []

@@ -5,7 +5,7 @@ from os import PathLike
 from typing import Any
 
 from promptcal.config import Config, Layers, validate
-from promptcal.config.layers import parse_yaml
+from promptcal.config.layers import Preset, parse_yaml
 from promptcal.methods.registry import METHODS
 
 _END_MARKER = "..."
@@ -13,7 +13,7 @@ _END_MARKER = "..."
 
 def load_config(
     *,
-    preset: str | None = None,
+    preset: Preset = None,
     file: str | PathLike[str] | None = None,
     values: Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),

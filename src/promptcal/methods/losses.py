@@ -1,7 +1,7 @@
-"""The one loss of the method: Eq. 1, a supervised-contrastive loss given by masks.
+"""The contrastive loss of PromptCAL (Eq. 1), defined by masks.
 
-Warm-up, the semi-supervised terms with teacher keys, and contrastive affinity learning differ only in the
-similarities and masks they pass in.
+Warm-up, the semi-supervised terms with teacher keys, and contrastive affinity learning differ only in their
+similarities and masks.
 """
 
 from typing import NamedTuple
@@ -13,10 +13,25 @@ from torch import Tensor
 def contrastive_loss(
     similarity: Tensor, positives: Tensor, anchors: Tensor, temperature: float, *, reduction: str = "mean"
 ) -> Tensor:
-    """Minus the mean over a query's positives of ``log(exp(s+/t) / sum over anchors exp(s/t))``.
+    r"""Supervised contrastive loss with arbitrary positives and anchors.
 
-    ``similarity`` is queries x keys, the masks are boolean of the same shape, positives a subset of anchors.
-    A query without positives contributes 0. ``reduction`` is "mean" over all queries, "sum", or "none".
+    For query i with similarities :math:`s_{ij}`, positives :math:`P_i`, anchors :math:`A_i` and temperature
+    :math:`\tau`,
+
+    .. math::
+        L_i = -\frac{1}{|P_i|} \sum_{j \in P_i} \log \frac{\exp(s_{ij} / \tau)}{\sum_{k \in A_i} \exp(s_{ik} / \tau)}.
+
+    A query without positives has a loss of 0.
+
+    Args:
+        similarity: queries x keys.
+        positives: boolean, queries x keys; a subset of ``anchors``.
+        anchors: boolean, queries x keys; the keys in the denominator.
+        temperature: :math:`\tau`.
+        reduction: "mean" over all queries, "sum", or "none".
+
+    Returns:
+        A scalar, or with "none" one value per query.
 
     >>> s = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     >>> positives = torch.tensor([[True, False], [False, False]])
@@ -25,24 +40,24 @@ def contrastive_loss(
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', not {reduction!r}")
-    logits = similarity.float() / max(temperature, 1e-30)  # below that, cosines would leave float32's range
+    logits = similarity.float() / max(temperature, 1e-30)  # smaller values would overflow float32
     n_positives = positives.sum(dim=1)
-    # Rows without positives count for nothing; letting every key be an anchor there keeps the log-sum finite,
-    # so that their zero gradient is not multiplied by a NaN.
+    # A row without positives has a loss of 0. With every key as an anchor its logsumexp is finite, so that its zero
+    # gradient is not multiplied by NaN.
     anchors = anchors | (n_positives == 0).unsqueeze(1)
     if logits.shape[1] == 0:
         per_query = logits.sum(dim=1)
     else:
         log_total = logits.masked_fill(~anchors, -torch.inf).logsumexp(dim=1, keepdim=True)
-        minus_log_share = (log_total - logits).masked_fill(~positives, 0.0)
-        per_query = minus_log_share.sum(dim=1) / n_positives.clamp(min=1)
+        negative_log = (log_total - logits).masked_fill(~positives, 0.0)
+        per_query = negative_log.sum(dim=1) / n_positives.clamp(min=1)
     if reduction == "none":
         return per_query
     return per_query.sum() if reduction == "sum" else per_query.sum() / max(1, len(per_query))
 
 
 class SemiSupervisedTerms(NamedTuple):
-    """The two halves of SemiCL (Eq. 3 and 8)."""
+    """The two terms of SemiCL (Eq. 3 and 8)."""
 
     self_supervised: Tensor
     supervised: Tensor
@@ -51,10 +66,10 @@ class SemiSupervisedTerms(NamedTuple):
 def semi_supervised_terms(
     similarity: Tensor, labels: Tensor, *, self_temperature: float, supervised_temperature: float
 ) -> SemiSupervisedTerms:
-    """Both terms of SemiCL on 2B features, the second view of image ``i`` at ``i + B``; label -1 = unlabelled.
+    """Both terms of SemiCL for 2B features, where image ``i`` has its second view at ``i + B``; -1 = unlabelled.
 
-    ``similarity`` compares queries (rows) with keys (columns) of the same order: the batch with itself at
-    warm-up, student with teacher later. The entry of the same index is never a key.
+    ``similarity`` compares queries (rows) with keys (columns) in the same order: the batch with itself in the warm-up,
+    student with teacher later. The diagonal is never used.
     """
     n = len(labels)
     own = torch.eye(n, dtype=torch.bool, device=labels.device)

@@ -1,7 +1,6 @@
-"""Learning by a classifier over all categories: its losses, and SimGCD's whole use of one.
+"""Losses of a classifier over all categories, as in SimGCD.
 
-SimGCD trains nothing else (`methods/simgcd.py`); PromptCAL's second stage can have one beside its own terms
-(`affinity.classifier`).
+SimGCD uses only these (`methods/simgcd.py`); PromptCAL's second stage can add them (`affinity.classifier`).
 """
 
 from typing import NamedTuple
@@ -26,40 +25,40 @@ class ParametricSettings(Section):
 
 
 def labelled_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy of the labelled rows (-1 = unlabelled); 0 where there is none."""
+    """Mean cross-entropy of the labelled rows (-1 = unlabelled); 0 without any."""
     total = F.cross_entropy(logits.float(), labels, ignore_index=-1, reduction="sum")
     return total / (labels >= 0).sum().clamp(min=1)
 
 
 def mean_entropy(probabilities: Tensor) -> Tensor:
-    """H of the mean over the batch: largest, log C, where the categories are used evenly.
+    """Entropy of the mean prediction of the batch; its maximum, log C, means that all categories are used evenly.
 
     >>> float(mean_entropy(torch.eye(4))) == float(torch.tensor(4.0).log())
     True
     """
     mean = probabilities.mean(dim=0)
-    return -(mean * torch.log(mean.clamp(min=1e-12))).sum()  # clamped for the gradient of an unused category
+    return -(mean * torch.log(mean.clamp(min=1e-12))).sum()  # finite gradient for unused categories
 
 
 def self_distillation(
     cosines: Tensor, teacher_cosines: Tensor, student_temperature: float, teacher_temperature: float
 ) -> Tensor:
-    """Mean of l(q'_i, p_i) over 2B rows, the second view of image i at i + B; the teacher gets no gradient."""
+    """Mean cross-entropy with the teacher's prediction of the other view; image i has its second view at i + B."""
     targets = torch.softmax(teacher_cosines.detach() / teacher_temperature, dim=1)
     other_view = targets.roll(len(targets) // 2, dims=0)
     return -(other_view * torch.log_softmax(cosines / student_temperature, dim=1)).sum(dim=1).mean()
 
 
 def teacher_temperature(settings: ParametricSettings, epoch: int) -> float:
-    """tau_t: linear by epoch from its start, reached at epoch 0, to its end, reached at the last of the ramp."""
-    done = min(1.0, epoch / max(1, settings.teacher_epochs - 1))
-    return settings.teacher_temperature_start + done * (
+    """The teacher's temperature: linear in the epoch, from its start at epoch 0 to its end at the end of the ramp."""
+    progress = min(1.0, epoch / max(1, settings.teacher_epochs - 1))
+    return settings.teacher_temperature_start + progress * (
         settings.teacher_temperature - settings.teacher_temperature_start
     )
 
 
 class ParametricTerms(NamedTuple):
-    """L^u_cls, L^s_cls, and what to log of them."""
+    """The unsupervised and the supervised term, and values to log."""
 
     unsupervised: Tensor
     supervised: Tensor
@@ -69,8 +68,11 @@ class ParametricTerms(NamedTuple):
 def parametric_terms(
     cosines: Tensor, teacher_cosines: Tensor, labels: Tensor, settings: ParametricSettings, epoch: int
 ) -> ParametricTerms:
-    """Of 2B views' cosines with the categories: agree with the teacher's sharpened view of the other view, use all
-    categories evenly, and put labelled images (-1 = unlabelled) into their class."""
+    """SimGCD's terms from the cosines of 2B views with the categories; label -1 = unlabelled.
+
+    Self-distillation to the teacher's prediction of the other view, entropy of the mean prediction, and cross-entropy
+    of the labelled images.
+    """
     student = settings.student_temperature
     distillation = self_distillation(cosines, teacher_cosines, student, teacher_temperature(settings, epoch))
     entropy = mean_entropy(torch.softmax(cosines / student, dim=1))

@@ -25,7 +25,7 @@ from promptcal.methods.base import OneStageMethod, StageContext
 from promptcal.methods.losses import semi_supervised_terms
 from promptcal.methods.parametric import ParametricSettings, parametric_terms
 from promptcal.methods.registry import register_method
-from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
+from promptcal.models import CosineNetwork, PromptedViT
 from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
 
@@ -35,25 +35,20 @@ class SimGCDConfig(Config):
     simgcd: ParametricSettings = Field(default_factory=lambda: ParametricSettings())
 
 
-class SimGCDNetwork(ClassifierNetwork):
-    category_parameters = ("classifier.prototypes",)
+class SimGCDNetwork(CosineNetwork):
+    """A cosine classifier, and a projection for the contrastive terms."""
 
     def __init__(self, vit: PromptedViT, config: SimGCDConfig) -> None:
-        super().__init__(vit)
-        self.temperature = config.simgcd.student_temperature
-        self.classifier = CosineClassifier(vit.dim, config.n_classes)
+        super().__init__(vit, config.n_classes, config.simgcd.student_temperature)
         hidden, bottleneck = config.model.head_hidden, config.model.head_bottleneck
         self.projection = nn.Sequential(
             nn.Linear(vit.dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
         )
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Cosines with the prototypes, and the L2-normalised projection z."""
         embedding = self.embeddings(images).cls.float()
         return self.classifier(embedding), F.normalize(self.projection(embedding).float(), dim=1)
-
-    def classify(self, features: Tensor) -> Tensor:
-        return self.classifier(features) / self.temperature
 
 
 class SimGCDStage(PlainStage):

@@ -1,4 +1,4 @@
-"""How good a discovery is: matched accuracy where the truth is known, silhouette where it is not."""
+"""Quality of a discovery: matched accuracy if the truth is known, silhouette if it is not."""
 
 from promptcal.metrics.accuracy import DiscoveryAccuracy, contingency_table, discovery_accuracy, match_clusters
 from promptcal.metrics.quality import silhouette

@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+from scipy.sparse import coo_matrix
 
 
 @dataclass(frozen=True)
 class DiscoveryAccuracy:
-    """Shares in [0, 1]; NaN where there is nothing to score.
+    """Accuracies in [0, 1]; NaN if there are no points to score.
 
-    ``all``, ``known`` and ``new`` come from one matching over all points (what papers report).
-    The ``separate_`` ones match known and new points each on their own (the older, kinder variant);
-    ``separate_all`` is their mean weighted by points.
+    ``all``, ``known`` and ``new`` use one matching of all points, as papers report. The ``separate_`` accuracies match
+    the known and the new points separately (an older, more lenient protocol); ``separate_all`` is their mean weighted
+    by the number of points.
     """
 
     all: float
@@ -28,48 +29,74 @@ class DiscoveryAccuracy:
         return f"All {100 * self.all:.1f}  Known {100 * self.known:.1f}  New {100 * self.new:.1f}"
 
 
+def contingency_table(rows: np.ndarray, columns: np.ndarray, n_rows: int, n_columns: int) -> np.ndarray:
+    """How often each pair of numbers occurs (n_rows x n_columns); pairs with -1 on either side are ignored.
+
+    scikit-learn's ``contingency_matrix`` builds its table in the same way, but omits rows and columns without points.
+
+    >>> contingency_table(np.array([0, 0, 1, -1]), np.array([1, 1, 0, 0]), 2, 3)
+    array([[0, 2, 0],
+           [1, 0, 0]])
+    """
+    counted = (rows >= 0) & (columns >= 0)
+    pairs = (rows[counted], columns[counted])
+    return coo_matrix((np.ones(len(pairs[0]), dtype=np.int64), pairs), (n_rows, n_columns)).toarray()
+
+
 def match_clusters(y_true: np.ndarray, y_pred: np.ndarray) -> dict[Any, Any]:
-    """The one-to-one map cluster -> class that gets the most points right (Hungarian algorithm)."""
+    """The one-to-one map cluster -> class with the most correct points (Hungarian algorithm)."""
     classes, class_ids = np.unique(y_true, return_inverse=True)
     clusters, cluster_ids = np.unique(y_pred, return_inverse=True)
-    rows, columns = _best_pairs(cluster_ids, class_ids, len(clusters), len(classes))
-    return {clusters[r]: classes[c] for r, c in zip(rows, columns, strict=True)}
+    overlap = contingency_table(cluster_ids, class_ids, len(clusters), len(classes))
+    pairs = zip(*linear_sum_assignment(overlap, maximize=True), strict=True)
+    return {clusters[cluster]: classes[chosen] for cluster, chosen in pairs}
 
 
-def _best_pairs(
-    cluster_ids: np.ndarray, class_ids: np.ndarray, n_clusters: int, n_classes: int
-) -> tuple[np.ndarray, np.ndarray]:
-    overlap = np.bincount(cluster_ids * n_classes + class_ids, minlength=n_clusters * n_classes)
-    return linear_sum_assignment(overlap.reshape(n_clusters, n_classes), maximize=True)
-
-
-def _hits(y_true: np.ndarray, y_pred: np.ndarray) -> np.ndarray:
+def _is_correct(y_true: np.ndarray, y_pred: np.ndarray) -> np.ndarray:
+    """For each point, whether its cluster is matched to its class."""
     classes, class_ids = np.unique(y_true, return_inverse=True)
     clusters, cluster_ids = np.unique(y_pred, return_inverse=True)
-    rows, columns = _best_pairs(cluster_ids, class_ids, len(clusters), len(classes))
-    matched = np.full(len(clusters), -1)
-    matched[rows] = columns
-    return matched[cluster_ids] == class_ids
+    overlap = contingency_table(cluster_ids, class_ids, len(clusters), len(classes))
+    matched_clusters, matched_classes = linear_sum_assignment(overlap, maximize=True)
+    class_of = np.full(len(clusters), -1)
+    class_of[matched_clusters] = matched_classes
+    return class_of[cluster_ids] == class_ids
 
 
-def _mean(hits: np.ndarray) -> float:
-    return float(hits.mean()) if len(hits) else float("nan")
+def _mean(correct: np.ndarray) -> float:
+    return float(correct.mean()) if len(correct) else float("nan")
 
 
 def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -> DiscoveryAccuracy:
-    """Accuracy of predicted clusters against true classes, over all, known and new points.
+    r"""Accuracy of predicted clusters against true classes, over all, known and new points.
 
-    >>> discovery_accuracy(["cat", "cat", "dog", "dog", "emu"], [7, 7, 3, 7, 1], known_classes=["cat"]).all
-    0.8
+    With :math:`y_i` the true class and :math:`\hat{y}_i` the cluster of point i,
+
+    .. math:: \text{ACC} = \max_{p} \frac{1}{N} \sum_{i=1}^N 1[y_i = p(\hat{y}_i)],
+
+    where p runs over the one-to-one maps from clusters to classes (found with the Hungarian algorithm). ``known`` and
+    ``new`` average over the points of known and of new classes under the same p.
+
+    Args:
+        y_true: true classes, N values of any type that can be sorted.
+        y_pred: clusters, N values; their numbers have no meaning.
+        known_classes: the classes with labels in training.
+
+    Returns:
+        `DiscoveryAccuracy`, all values in [0, 1].
+
+    >>> accuracy = discovery_accuracy(["cat", "cat", "dog", "dog", "emu"], [7, 7, 3, 7, 1], known_classes=["cat"])
+    >>> accuracy.all, accuracy.known, round(accuracy.new, 3)
+    (0.8, 1.0, 0.667)
     """
     y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
     if y_true.shape != y_pred.shape or y_true.ndim != 1:
         raise ValueError(f"y_true and y_pred must be 1-D of equal length, not {y_true.shape} and {y_pred.shape}")
     known = np.isin(y_true, np.asarray(list(known_classes)))
-    joint = _hits(y_true, y_pred)
+    joint = _is_correct(y_true, y_pred)
     separate = np.zeros(len(y_true), dtype=bool)
     for part in (known, ~known):
-        separate[part] = _hits(y_true[part], y_pred[part])
+        separate[part] = _is_correct(y_true[part], y_pred[part])
     return DiscoveryAccuracy(
         all=_mean(joint),
         known=_mean(joint[known]),
@@ -78,10 +105,3 @@ def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -
         separate_known=_mean(separate[known]),
         separate_new=_mean(separate[~known]),
     )
-
-
-def contingency_table(rows: np.ndarray, columns: np.ndarray, n_rows: int, n_columns: int) -> np.ndarray:
-    """How often each pair (row, column) occurs; pairs with -1 on either side are ignored."""
-    both = (rows >= 0) & (columns >= 0)
-    counts = np.bincount(rows[both] * n_columns + columns[both], minlength=n_rows * n_columns)
-    return counts.reshape(n_rows, n_columns)

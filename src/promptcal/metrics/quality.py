@@ -1,11 +1,24 @@
-"""Clustering quality without labels: the silhouette, computed in blocks on whatever device the points are on."""
+"""Clustering quality without labels: the silhouette, computed in blocks on the device of the points."""
 
 import torch
 from torch import Tensor
 
 
 def silhouette(points: Tensor, labels: Tensor, block: int = 2048) -> float:
-    """Mean silhouette (Euclidean) in [-1, 1]; NaN with fewer than two clusters or only singletons.
+    r"""Mean silhouette coefficient with Euclidean distances, as scikit-learn's ``silhouette_score``, on any device.
+
+    .. math:: s = \frac{1}{N} \sum_{i=1}^N \frac{b_i - a_i}{\max(a_i, b_i)},
+
+    where :math:`a_i` is the mean distance of point i to the other points of its cluster, and :math:`b_i` the mean
+    distance to the points of the nearest other cluster. The only point of a cluster counts as 0.
+
+    Args:
+        points: N x dim.
+        labels: cluster of each point, N integers.
+        block: number of points whose distances to all points are in memory at a time.
+
+    Returns:
+        A value in [-1, 1]; NaN with fewer than two clusters, or if each point is a cluster.
 
     >>> round(silhouette(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([0, 0, 1, 1])), 3)
     0.98
@@ -19,7 +32,7 @@ def silhouette(points: Tensor, labels: Tensor, block: int = 2048) -> float:
     total = 0.0
     for start in range(0, len(points), block):
         own = labels[start : start + block].unsqueeze(1)
-        # matrix-product distances would not be exact to 0 for a point and itself
+        # by matrix products, the distance of a point to itself would not be exactly 0
         distances = torch.cdist(points[start : start + block], points, compute_mode="donot_use_mm_for_euclid_dist")
         sums = distances @ one_hot
         own_size = sizes[own]

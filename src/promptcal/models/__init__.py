@@ -1,7 +1,7 @@
-"""The network: a prompted ViT, two projection heads, and a teacher that is their moving average."""
+"""Networks: a prompted ViT, projection heads, classifiers, and a teacher (a moving average of the student)."""
 
 from promptcal.models.backbones import EMBEDDED_BACKBONE, create_backbone, preprocessing
-from promptcal.models.classifier import ClassifierNetwork, CosineClassifier, ParametricNetwork
+from promptcal.models.classifier import ClassifierNetwork, CosineClassifier, CosineNetwork, ParametricNetwork
 from promptcal.models.head import DINOHead, Projection, projected_cosine
 from promptcal.models.network import DiscoveryNetwork, ProjectionNetwork, TokenOutput
 from promptcal.models.prompted_vit import PromptedViT, TokenEmbeddings
@@ -12,6 +12,7 @@ __all__ = [
     "EMBEDDED_BACKBONE",
     "ClassifierNetwork",
     "CosineClassifier",
+    "CosineNetwork",
     "DINOHead",
     "DiscoveryNetwork",
     "ParametricNetwork",

@@ -1,4 +1,4 @@
-"""Where the class token looks: its attention in the last block, over the patches."""
+"""Attention of the class token to the patches, in the last block."""
 
 import torch
 from torch import Tensor
@@ -8,23 +8,23 @@ from promptcal.models.shortcuts import can_forward_prefix
 
 
 def has_class_attention(vit: PromptedViT) -> bool:
-    """Whether the last block attends in timm's plain way, and there is a class token to ask."""
+    """Whether the last block is timm's plain attention block and the ViT has a class token."""
     return can_forward_prefix(vit.backbone.blocks[-1]) and vit.backbone.num_prefix_tokens > 0
 
 
 @torch.no_grad()
 def class_attention(vit: PromptedViT, images: Tensor) -> Tensor:
-    """Attention of the class token to each patch, n x heads x patches.
+    """Attention of the class token to each patch (n x heads x patches), normalised to sum to 1 over the patches.
 
-    The class token itself, registers and prompts are left out, and what remains is scaled to a sum of 1.
+    Attention to the class token, registers and prompts is left out.
     """
     if not has_class_attention(vit):
         raise ValueError("the last block of this backbone is not timm's plain one, so its attention cannot be read")
     block = vit.backbone.blocks[-1]
     attention = block.attn
-    caught: list[Tensor] = []
-    # the block is not called as a whole where only some tokens are read out, but its first norm always is
-    hook = block.norm1.register_forward_hook(lambda module, given, normed: caught.append(normed))
+    normed_inputs: list[Tensor] = []
+    # with `forward_prefix_tokens` the block itself is not called, but its first norm always is
+    hook = block.norm1.register_forward_hook(lambda module, inputs, output: normed_inputs.append(output))
     was_training = vit.training
     vit.eval()
     try:
@@ -32,7 +32,7 @@ def class_attention(vit: PromptedViT, images: Tensor) -> Tensor:
     finally:
         hook.remove()
         vit.train(was_training)
-    tokens = caught[0].float()
+    tokens = normed_inputs[0].float()
     n, count, _ = tokens.shape
     query, key, _ = attention.qkv(tokens).reshape(n, count, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
     query, key = attention.q_norm(query[:, :, :1]), attention.k_norm(key)
@@ -42,6 +42,6 @@ def class_attention(vit: PromptedViT, images: Tensor) -> Tensor:
 
 
 def patch_grid(vit: PromptedViT) -> tuple[int, int]:
-    """Rows and columns of the patches."""
+    """Number of patch rows and patch columns."""
     rows, columns = vit.backbone.patch_embed.grid_size
     return int(rows), int(columns)

@@ -1,4 +1,4 @@
-"""Vision transformers by name: timm's, and the tiny one that comes with the package."""
+"""Vision transformers by name: timm's, and a tiny one included in the package."""
 
 import difflib
 from importlib import resources
@@ -16,7 +16,7 @@ EMBEDDED_BACKBONE = "vit_tiny_patch4_32.promptcal"
 
 
 class Preprocessing(NamedTuple):
-    """What travels with a backbone's weights."""
+    """Input size and normalisation of a backbone."""
 
     image_size: int
     mean: tuple[float, float, float]
@@ -24,9 +24,9 @@ class Preprocessing(NamedTuple):
 
 
 def create_backbone(name: str, *, image_size: int | None = None, pretrained: bool = True) -> Any:
-    """A timm ViT by name, at ``image_size`` pixels if given; ``pretrained`` fetches its weights from the hub.
+    """A timm ViT by name, at ``image_size`` pixels if given; ``pretrained`` downloads its weights.
 
-    ``vit_tiny_patch4_32.promptcal`` is the embedded one and needs no network.
+    ``vit_tiny_patch4_32.promptcal`` is included in the package and needs no download.
     """
     if name == EMBEDDED_BACKBONE:
         return _embedded(image_size, pretrained)
@@ -35,11 +35,11 @@ def create_backbone(name: str, *, image_size: int | None = None, pretrained: boo
     try:
         model = timm.create_model(name, pretrained=False, num_classes=0, **sizes)
     except (TypeError, AssertionError, RuntimeError) as error:
-        # either not a ViT (no img_size) or a size it cannot take: without the size we can tell which
+        # either not a ViT (no img_size) or an unsupported size; building it without the size shows which
         require_vit(timm.create_model(name, pretrained=False, num_classes=0), name)
         raise WeightsError(f"{name} cannot be built at {image_size} px: {error}") from error
     require_vit(model, name)
-    _require_room_for_a_patch(model, name, image_size)
+    _require_one_patch(model, name, image_size)
     if not pretrained:
         return model
     unreachable: str | None = None
@@ -49,29 +49,29 @@ def create_backbone(name: str, *, image_size: int | None = None, pretrained: boo
     except Exception as error:  # hub, network and file errors share no base class
         reason = unreachable or (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise WeightsError(
-            f"the weights of {name} could not be fetched ({reason.rstrip('.')}); connect to the network once, "
+            f"the weights of {name} could not be downloaded ({reason.rstrip('.')}); connect to the network once, "
             "or point HF_HOME at a filled Hugging Face cache, or pass a local file as the weights, or use the embedded "
             f"backbone {EMBEDDED_BACKBONE}"
         ) from error
 
 
 def require_vit(model: Any, name: str | None = None) -> None:
-    """Refuse what cannot take prompts: anything but timm's ViT or EVA classes with a class token."""
+    """Raise an error unless ``model`` is a timm ViT or EVA with a class token, which prompts need."""
     label = name or type(model).__name__
     if not isinstance(model, VisionTransformer | Eva):
         raise WeightsError(
-            f"{label} is not a vision transformer that takes prompts; choose a timm VisionTransformer or Eva model "
+            f"{label} is not a vision transformer that supports prompts; choose a timm VisionTransformer or Eva model "
             "(for example vit_base_patch16_224.dino)"
         )
     if model.cls_token is None:
         raise WeightsError(
-            f"{label} has no class token, which the method clusters by; choose a ViT with one "
+            f"{label} has no class token, which the method clusters; choose a ViT with a class token "
             "(for example vit_base_patch16_224.dino)"
         )
 
 
 def preprocessing(backbone: Any) -> Preprocessing:
-    """Input size and normalisation a backbone was trained with (ImageNet's where it does not say)."""
+    """Input size and normalisation of a backbone's training (ImageNet's if it does not specify them)."""
     config = getattr(backbone, "pretrained_cfg", None) or {}
     size = backbone.patch_embed.img_size
     return Preprocessing(
@@ -94,10 +94,10 @@ def _require_known(name: str) -> None:
     raise WeightsError(f"timm has no model called {name!r}; {hint}")
 
 
-def _require_room_for_a_patch(model: Any, name: str, image_size: int | None) -> None:
+def _require_one_patch(model: Any, name: str, image_size: int | None) -> None:
     patch = max(model.patch_embed.patch_size)
     if image_size is not None and image_size < patch:
-        raise WeightsError(f"{name} cannot be built at {image_size} px: one of its patches is {patch} px already")
+        raise WeightsError(f"{name} cannot be built at {image_size} px: one of its patches is already {patch} px")
 
 
 def _embedded(image_size: int | None, pretrained: bool) -> Any:
@@ -109,7 +109,7 @@ def _embedded(image_size: int | None, pretrained: bool) -> Any:
         asset = resources.files("promptcal.models") / "assets" / "vit_tiny_patch4_32.safetensors"
         with resources.as_file(asset) as path:
             load_weights(model, path)
-    _require_room_for_a_patch(model, EMBEDDED_BACKBONE, image_size)
+    _require_one_patch(model, EMBEDDED_BACKBONE, image_size)
     if image_size is not None and image_size != 32:
         model.set_input_size(img_size=(image_size, image_size))
     return model

@@ -1,4 +1,4 @@
-"""Networks that put an image into a category themselves, or learn by trying to."""
+"""Networks with a classifier over all categories."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from promptcal.models.prompted_vit import PromptedViT
 
 
 class ClassifierNetwork(DiscoveryNetwork, ABC):
-    """A network with one output for each category, known classes first, in their order.
+    """A network with one output per category, known classes first, in their order.
 
     ``category_parameters`` names the parameters with one row per category, if these alone tell the categories apart.
     Without them a network cannot load another network's categories in a different order.
@@ -31,11 +31,11 @@ class ClassifierNetwork(DiscoveryNetwork, ABC):
         self.load_reordered(state, outputs())
 
     def load_reordered(self, state: dict[str, Tensor], rows: Sequence[int]) -> None:
-        """Load another network's ``state``, its row ``rows[i]`` for category i; -1 leaves that category as it is."""
+        """Load another network's ``state``: category i gets its row ``rows[i]``, or stays unchanged if that is -1."""
         own = self.state_dict()
-        taken = torch.tensor(rows, device=next(self.parameters()).device)
+        sources = torch.tensor(rows, device=next(self.parameters()).device)
         for name in self.category_parameters:
-            own[name][taken >= 0] = state[name].to(own[name])[taken[taken >= 0]]
+            own[name][sources >= 0] = state[name].to(own[name])[sources[sources >= 0]]
         self.load_state_dict({**state, **{name: own[name] for name in self.category_parameters}})
 
     @abstractmethod
@@ -44,7 +44,7 @@ class ClassifierNetwork(DiscoveryNetwork, ABC):
 
 
 class CosineClassifier(nn.Module):
-    """Cosines of its input with one prototype for each category."""
+    """Cosine similarity of the input to one prototype per category."""
 
     def __init__(self, dim: int, categories: int) -> None:
         super().__init__()
@@ -55,13 +55,31 @@ class CosineClassifier(nn.Module):
         return F.normalize(features.float(), dim=1) @ F.normalize(self.prototypes.float(), dim=1).T
 
     @torch.no_grad()
-    def initialize_from(self, centres: Tensor) -> None:
-        """The categories as they are found already."""
-        self.prototypes.copy_(centres)
+    def initialize_from(self, centroids: Tensor) -> None:
+        """Set the prototypes to the centroids of existing clusters."""
+        self.prototypes.copy_(centroids)
+
+
+class CosineNetwork(ClassifierNetwork):
+    """A ViT with a cosine classifier on the class token; the logits are cosines / ``temperature``."""
+
+    category_parameters = ("classifier.prototypes",)
+
+    def __init__(self, vit: PromptedViT, categories: int, temperature: float) -> None:
+        super().__init__(vit)
+        self.temperature = temperature
+        self.classifier = CosineClassifier(vit.dim, categories)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of the two views of a batch."""
+        return self.classify(self.embeddings(images).cls)
+
+    def classify(self, features: Tensor) -> Tensor:
+        return self.classifier(features) / self.temperature
 
 
 class ParametricNetwork(ProjectionNetwork):
-    """`ProjectionNetwork` with a classifier beside it to learn by; images are still put into clusters by k-means."""
+    """`ProjectionNetwork` with an auxiliary classifier for training; clusters still come from k-means."""
 
     def __init__(self, vit: PromptedViT, categories: int, **heads: Any) -> None:
         super().__init__(vit, **heads)

@@ -1,7 +1,7 @@
-"""DINO's projection head, and the cosine of its outputs without ever making them.
+"""DINO's projection head, and the cosine similarity of its outputs without computing the outputs.
 
-The head's output is a 65,536-wide unit vector, but all the losses ask of it is cosines. With unit rows W and
-256-wide bottlenecks x, y that cosine is ``x^T M y / sqrt(x^T M x * y^T M y)``, ``M = W^T W`` only 256 x 256.
+The head's output is a 65,536-wide unit vector, but the losses need only cosines of such vectors. With unit rows W and
+256-wide bottlenecks x, y the cosine is ``x^T M y / sqrt(x^T M x * y^T M y)``, ``M = W^T W`` only 256 x 256.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 class Projection(NamedTuple):
-    """A head's output, kept narrow: unit bottlenecks (n x 256) and the head's unit prototypes (65536 x 256)."""
+    """A head's output in factored form: unit bottlenecks (n x 256) and the head's unit prototypes (65536 x 256)."""
 
     bottleneck: Tensor
     prototypes: Tensor
@@ -42,29 +42,29 @@ class DINOHead(nn.Module):
 
     @staticmethod
     def widen(projection: Projection) -> Tensor:
-        """The wide output itself (n x prototypes), L2-normalised: what the shortcut stands for."""
+        """The output itself (n x prototypes), L2-normalised; for tests of the factored form."""
         return F.normalize(projection.bottleneck @ projection.prototypes.T, dim=1)
 
 
 def projected_cosine(queries: Projection, keys: Projection) -> Tensor:
-    """Cosines between two heads' wide outputs (queries x keys), exact, gradients too.
+    """Exact cosines between the outputs of two heads (queries x keys), with exact gradients.
 
-    Student and teacher heads have prototypes of their own, hence up to three Gram matrices.
+    Student and teacher heads have different prototypes, so up to three Gram matrices are needed.
     """
     same_head = queries.prototypes is keys.prototypes
-    queries, keys = (Projection(_wide(p.bottleneck), _wide(p.prototypes)) for p in (queries, keys))
+    queries, keys = (Projection(*map(_at_least_float32, projection)) for projection in (queries, keys))
     query_gram = queries.prototypes.T @ queries.prototypes
     key_gram = query_gram if same_head else keys.prototypes.T @ keys.prototypes
     cross_gram = query_gram if same_head else queries.prototypes.T @ keys.prototypes
     cross = queries.bottleneck @ cross_gram @ keys.bottleneck.T
     query_norm = _quadratic(queries.bottleneck, query_gram)
     key_norm = _quadratic(keys.bottleneck, key_gram)
-    # clamped before the root, whose gradient at 0 is infinite
+    # clamp before the square root, whose gradient at 0 is infinite
     return cross / torch.sqrt((query_norm.unsqueeze(1) * key_norm.unsqueeze(0)).clamp(min=1e-24))
 
 
-def _wide(rows: Tensor) -> Tensor:
-    """In float32 at least, for norms whose floor half precision would round to 0."""
+def _at_least_float32(rows: Tensor) -> Tensor:
+    """Half precision as float32, because it would round the lower bound of the norms to 0."""
     return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
 
 

@@ -1,4 +1,4 @@
-"""The hub that pretrained weights are fetched from, and what is done where it cannot be reached."""
+"""Access to the hub of pretrained weights, with a quick check whether it can be reached."""
 
 import contextlib
 import socket
@@ -9,16 +9,16 @@ from urllib.request import getproxies
 
 from huggingface_hub import constants
 
-_TRIES, _PAUSE, _TIMEOUT = 2, 2.0, 5.0  # seconds
+_ATTEMPTS, _PAUSE, _TIMEOUT = 2, 2.0, 5.0  # the last two in seconds
 
 
 @contextlib.contextmanager
 def offline_if_unreachable() -> Iterator[str | None]:
-    """Within it the hub's client goes by its cache alone if the hub is out of reach; gives the reason, if so.
+    """Context in which the hub's client uses only its cache if the hub cannot be reached; yields the reason, or None.
 
-    The client itself would try and wait for most of a minute before it says so.
+    Without it the client retries for most of a minute before it fails.
     """
-    reason = None if constants.HF_HUB_OFFLINE else _out_of_reach()
+    reason = None if constants.HF_HUB_OFFLINE else _connection_error()
     if reason is None:
         yield None
         return
@@ -29,19 +29,19 @@ def offline_if_unreachable() -> Iterator[str | None]:
         constants.HF_HUB_OFFLINE = False
 
 
-def _out_of_reach() -> str | None:
-    """Why no connection can be made; None where one can, or where a proxy makes it."""
+def _connection_error() -> str | None:
+    """The reason why no connection is possible; None if one is, or if a proxy is configured."""
     if {"http", "https", "all"} & set(getproxies()):
         return None
     hub = urlsplit(constants.ENDPOINT)
-    place = (hub.hostname or "", hub.port or (80 if hub.scheme == "http" else 443))
-    fault = ""
-    for attempt in range(_TRIES):
+    address = (hub.hostname or "", hub.port or (80 if hub.scheme == "http" else 443))
+    reason = ""
+    for attempt in range(_ATTEMPTS):
         time.sleep(_PAUSE if attempt else 0)
         try:
-            socket.create_connection(place, timeout=_TIMEOUT).close()
+            socket.create_connection(address, timeout=_TIMEOUT).close()
         except OSError as error:
-            fault = error.strerror or str(error)
+            reason = error.strerror or str(error)
         else:
             return None
-    return f"{place[0]} cannot be reached: {fault}"
+    return f"{address[0]} cannot be reached: {reason}"

@@ -1,4 +1,4 @@
-"""The student: a prompted ViT with one head for the class token and one for the supervised prompts."""
+"""Networks that methods train: a prompted ViT, and one with a projection head per token."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -13,14 +13,14 @@ from promptcal.runtime.distributed import ALONE, Group
 
 
 class TokenOutput(NamedTuple):
-    """What the losses need of one token: h, its L2-normalised embedding, and z, its projection."""
+    """One token's output: h, its L2-normalised embedding, and z, its projection."""
 
     h: Tensor
     z: Projection
 
 
 class DiscoveryNetwork(nn.Module):
-    """What every method trains: a ViT, and whatever the method puts on top of it."""
+    """Base of every method's network: a ViT and whatever the method adds to it."""
 
     def __init__(self, vit: PromptedViT) -> None:
         super().__init__()
@@ -28,20 +28,20 @@ class DiscoveryNetwork(nn.Module):
         self.group: Group = ALONE
 
     def join_process_group(self, group: Group) -> None:
-        """Train with other processes: from the first one's values, each on its part of the batches."""
-        if group.world > 1 and any(map(_drops_out, self.modules())):
-            raise ConfigError("a backbone that drops out would do so otherwise in several processes; train it in one")
+        """Train together with other processes: broadcast rank 0's values; each process gets its part of a batch."""
+        if group.world > 1 and any(map(_is_active_dropout, self.modules())):
+            raise ConfigError("a backbone with dropout differs between processes; train it in one process")
         self.group = group
         group.broadcast_parameters([*self.parameters(), *self.buffers()])
 
     def embeddings(self, images: Tensor) -> TokenEmbeddings:
-        """Of two views of the whole batch, though each process of a group is given only its part of the images."""
+        """Embeddings of both views of the whole batch, all-gathered from the processes of the group."""
         cls, prompt = self.vit(images)
         gathered = self.group.all_gather
         return TokenEmbeddings(gathered(cls, views=2), None if prompt is None else gathered(prompt, views=2))
 
     def all_reduce_gradients(self) -> None:
-        """Those of the ViT, which each process has only of its own part; what is on top of it saw the whole batch."""
+        """Sum the ViT's gradients over the processes. Heads see the whole batch and have complete gradients."""
         if self.group.world > 1:
             self.group.all_reduce_sum([p.grad for p in self.vit.parameters() if p.grad is not None])
 
@@ -56,13 +56,13 @@ class DiscoveryNetwork(nn.Module):
         return {name: p for name, p in self.named_parameters() if p.requires_grad}
 
 
-def _drops_out(module: nn.Module) -> bool:
-    """Whether it is one of PyTorch's or timm's kinds of dropout and switched on."""
+def _is_active_dropout(module: nn.Module) -> bool:
+    """Whether it is a dropout module of PyTorch or timm with a rate above 0."""
     return "Drop" in type(module).__name__ and any(getattr(module, name, 0) for name in ("p", "drop_prob", "prob"))
 
 
 class ProjectionNetwork(DiscoveryNetwork):
-    """``forward`` gives the outputs by token: always "cls", and "prompt" if prompts are supervised."""
+    """A ViT with one DINO head per token: "cls", and "prompt" if prompts are supervised."""
 
     def __init__(self, vit: PromptedViT, *, hidden: int = 2048, bottleneck: int = 256, prototypes: int = 65536) -> None:
         super().__init__(vit)
@@ -76,7 +76,7 @@ class ProjectionNetwork(DiscoveryNetwork):
         return tuple(self.heads)
 
     def reset_prompt_head(self) -> None:
-        """Start the [P] head anew, as the official second stage does."""
+        """Reinitialize the head of the prompt token, as the official second stage does."""
         if "prompt" in self.heads:
             device = next(self.heads["prompt"].parameters()).device
             self.heads["prompt"] = self._new_head().to(device)

@@ -1,4 +1,4 @@
-"""A ViT with deep visual prompts (VPT-deep): every block gets prompts of its own, right after the prefix tokens."""
+"""A ViT with deep visual prompts (VPT-deep): each block has its own prompts, directly after the prefix tokens."""
 
 from typing import Any, NamedTuple
 
@@ -11,21 +11,20 @@ from promptcal.models.shortcuts import can_forward_prefix, embed_patches, forwar
 
 
 class TokenEmbeddings(NamedTuple):
-    """Embeddings before L2: the class token, and the mean of the supervised prompts (None without any)."""
+    """Embeddings, not L2-normalised: the class token, and the mean of the supervised prompts (None without any)."""
 
     cls: Tensor
     prompt: Tensor | None
 
 
 class PromptedViT(nn.Module):
-    """Any timm ViT with ``prompts`` per block, of which the first ``supervised`` of the last block are read out.
+    """Any timm ViT with ``prompts`` per block; the outputs of the last block's first ``supervised`` prompts are used.
 
-    ``backbone`` is a timm name (weights from the hub) or a module. Sequence: class token, registers, prompts,
-    patches. Prompts have no positional embedding; after each block their outputs are dropped and the next
-    block's prompts take their place. Only prompts and the last ``train_blocks`` blocks are trained.
-    ``prompts=0`` is the plain ViT.
+    ``backbone`` is a timm name (weights from the hub) or a module. The sequence is: class token, registers, prompts,
+    patches. Prompts have no positional embedding. After each block the outputs of its prompts are replaced by the next
+    block's prompts. Only prompts and the last ``train_blocks`` blocks are trained. ``prompts=0`` is the plain ViT.
 
-    ``prompt_pooling``: "mean" of the supervised prompts' outputs, or "mean-of-normalised" ones.
+    ``prompt_pooling``: "mean" of the supervised prompts' outputs, or "mean-of-normalised" outputs.
     """
 
     def __init__(
@@ -69,9 +68,9 @@ class PromptedViT(nn.Module):
             block.requires_grad_(True)
 
     def set_compute_dtype(self, dtype: torch.dtype) -> None:
-        """Do matrix products in float32 or bfloat16; parameters, norms and sums stay in float32."""
+        """Compute matrix products in float32 or bfloat16; parameters, norms and sums stay in float32."""
         if dtype not in (torch.float32, torch.bfloat16):
-            raise ValueError(f"a network computes in float32 or bfloat16, not {dtype}")
+            raise ValueError(f"dtype must be float32 or bfloat16, not {dtype}")
         self.compute_dtype = dtype
 
     @property
@@ -98,7 +97,7 @@ class PromptedViT(nn.Module):
             vit = self.backbone
             tokens, rope = self._embed(images)
             for i, block in enumerate(vit.blocks):
-                tokens = self._with_prompts_of(i, tokens)
+                tokens = self._insert_prompts(i, tokens)
                 if rope is not None:
                     tokens = block(tokens, rope=rope[i] if getattr(vit, "rope_mixed", False) else rope)
                 elif read is not None and i == len(vit.blocks) - 1 and can_forward_prefix(block):
@@ -109,24 +108,25 @@ class PromptedViT(nn.Module):
             final_norm = vit.fc_norm if isinstance(vit.norm, nn.Identity) else vit.norm
             return final_norm(tokens[:, :read])
 
-    def _with_prompts_of(self, block: int, tokens: Tensor) -> Tensor:
-        """The block's own prompts in place of what the block before made of its own."""
+    def _insert_prompts(self, block: int, tokens: Tensor) -> Tensor:
+        """Insert the block's prompts in place of the outputs of the previous block's prompts."""
         if self.prompts is None:
             return tokens
         prefix = self.backbone.num_prefix_tokens
         patches = tokens[:, prefix if block == 0 else prefix + self.n_prompts :]
-        fresh = self.prompts[block].to(tokens.dtype).expand(tokens.shape[0], -1, -1)  # len() is fixed in an export
-        return torch.cat([tokens[:, :prefix], fresh, patches], dim=1)
+        prompts = self.prompts[block].to(tokens.dtype)
+        prompts = prompts.expand(tokens.shape[0], -1, -1)  # len() would be constant in an export
+        return torch.cat([tokens[:, :prefix], prompts, patches], dim=1)
 
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Prefix and patch tokens with their positions, and the rotary table where the ViT has one."""
+        """Prefix and patch tokens with positional embeddings, and the table of rotary embeddings if the ViT has one."""
         vit = self.backbone
         embedded = vit._pos_embed(embed_patches(vit.patch_embed, images))
         tokens, rope = embedded if isinstance(embedded, tuple) else (vit.patch_drop(embedded), None)
         if rope is not None and self.n_prompts:
-            # the table starts after the prefix, where the prompts now stand: sine 0, cosine 1 leaves them unturned
+            # the table starts after the prefix, where the prompts are now: sine 0 and cosine 1 do not rotate them
             half = rope.shape[-1] // 2
-            still = rope.new_zeros(*rope.shape[:-2], self.n_prompts, rope.shape[-1])
-            still[..., half:] = 1.0
-            rope = torch.cat([still, rope], dim=-2)
+            identity = rope.new_zeros(*rope.shape[:-2], self.n_prompts, rope.shape[-1])
+            identity[..., half:] = 1.0
+            rope = torch.cat([identity, rope], dim=-2)
         return vit.norm_pre(tokens), rope

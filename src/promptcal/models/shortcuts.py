@@ -1,8 +1,8 @@
-"""Two parts of timm's ViT computed with less work and the same result.
+"""Faster computations of two parts of timm's ViT with the same result.
 
-Patches are embedded by a matrix product instead of a strided convolution, which GPUs are slow at. The last block
-computes only the tokens that are read out: of 202 (class token, prompts, patches) three, though keys and values
-are still those of all. Any part of another kind than timm's plain one, or with a hook on it, is called as it is.
+Patches are embedded by a matrix product instead of a strided convolution, which is slow on GPUs. The last block
+computes only the tokens that are used: 3 of 202 (class token, prompts, patches); keys and values still come from all
+tokens. A module that is not timm's plain one, or has a hook, is called as usual.
 """
 
 from typing import Any
@@ -15,14 +15,14 @@ from torch.nn import functional as F
 
 
 def embed_patches(patch_embed: Any, images: Tensor) -> Tensor:
-    """``patch_embed(images)``: n x patches x dim."""
+    """``patch_embed(images)`` (n x patches x dim)."""
     if not _is_plain(patch_embed, images):
         return patch_embed(images)
-    weight, (high, wide) = patch_embed.proj.weight, patch_embed.patch_size
+    weight, (patch_height, patch_width) = patch_embed.proj.weight, patch_embed.patch_size
     n, channels, height, width = images.shape
-    rows, columns = height // high, width // wide
-    pieces = images.reshape(n, channels, rows, high, columns, wide).permute(0, 2, 4, 1, 3, 5)
-    pixels = pieces.reshape(n, rows * columns, channels * high * wide)
+    rows, columns = height // patch_height, width // patch_width
+    patches = images.reshape(n, channels, rows, patch_height, columns, patch_width).permute(0, 2, 4, 1, 3, 5)
+    pixels = patches.reshape(n, rows * columns, channels * patch_height * patch_width)
     return patch_embed.norm(F.linear(pixels, weight.flatten(1), patch_embed.proj.bias))
 
 
@@ -35,7 +35,7 @@ def _is_plain(patch_embed: Any, images: Tensor) -> bool:
         and tuple(proj.padding) == (0, 0)
         and tuple(proj.dilation) == (1, 1)
         and proj.groups == 1
-        and _is_unwatched(patch_embed, proj)
+        and _has_no_hooks(patch_embed, proj)
         and patch_embed.flatten
         and patch_embed.output_fmt == Format.NCHW
         and tuple(patch_embed.img_size or ()) == tuple(images.shape[2:])
@@ -49,33 +49,33 @@ def can_forward_prefix(block: Any) -> bool:
         and type(block.attn) is Attention
         and type(block.attn.qkv) is nn.Linear
         and getattr(block.attn, "gate", None) is None
-        and _is_unwatched(block, block.attn, block.attn.qkv)
+        and _has_no_hooks(block, block.attn, block.attn.qkv)
     )
 
 
-def _is_unwatched(*modules: nn.Module) -> bool:
-    """Whether no hook waits for these to be called."""
+def _has_no_hooks(*modules: nn.Module) -> bool:
+    """Whether none of the modules has a forward or backward hook."""
     return not any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in modules)
 
 
 def forward_prefix_tokens(block: Block, tokens: Tensor, read: int) -> Tensor:
     """The first ``read`` tokens of ``block(tokens)``."""
     attention = _attend(block.attn, block.norm1(tokens), read)
-    kept = tokens[:, :read] + block.drop_path1(block.ls1(attention))
-    return kept + block.drop_path2(block.ls2(block.mlp(block.norm2(kept))))
+    prefix = tokens[:, :read] + block.drop_path1(block.ls1(attention))
+    return prefix + block.drop_path2(block.ls2(block.mlp(block.norm2(prefix))))
 
 
 def _attend(attn: Attention, tokens: Tensor, read: int) -> Tensor:
-    """What the first ``read`` tokens gather from all."""
+    """Attention of the first ``read`` tokens to all tokens."""
     n, count, _ = tokens.shape
-    heads, wide = attn.num_heads, attn.head_dim
-    inner = heads * wide
+    heads, head_dim = attn.num_heads, attn.head_dim
+    inner = heads * head_dim
     weight, bias = attn.qkv.weight, attn.qkv.bias
     query = F.linear(tokens[:, :read], weight[:inner], None if bias is None else bias[:inner])
-    both = F.linear(tokens, weight[inner:], None if bias is None else bias[inner:])
-    query = attn.q_norm(query.reshape(n, read, heads, wide).transpose(1, 2))
-    key, value = both.reshape(n, count, 2, heads, wide).permute(2, 0, 3, 1, 4).unbind(0)
+    key_value = F.linear(tokens, weight[inner:], None if bias is None else bias[inner:])
+    query = attn.q_norm(query.reshape(n, read, heads, head_dim).transpose(1, 2))
+    key, value = key_value.reshape(n, count, 2, heads, head_dim).permute(2, 0, 3, 1, 4).unbind(0)
     dropout = attn.attn_drop.p if attn.training else 0.0
-    gathered = F.scaled_dot_product_attention(query, attn.k_norm(key), value, dropout_p=dropout)
-    gathered = attn.norm(gathered.transpose(1, 2).reshape(n, read, inner))
-    return attn.proj_drop(attn.proj(gathered))
+    output = F.scaled_dot_product_attention(query, attn.k_norm(key), value, dropout_p=dropout)
+    output = attn.norm(output.transpose(1, 2).reshape(n, read, inner))
+    return attn.proj_drop(attn.proj(output))

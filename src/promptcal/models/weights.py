@@ -1,8 +1,7 @@
-"""Weights from a local file, whatever key names they came with, converted as they are loaded.
+"""Loads weights from a local file and converts their key names.
 
-Understood: timm, DINO, iBOT, DINOv2, DINOv3, MAE and CLIP backbones, the published PromptCAL checkpoints, and
-promptcal's own files.
-Files are read as safetensors or with ``weights_only``: nothing in them can run.
+Supported: timm, DINO, iBOT, DINOv2, DINOv3, MAE and CLIP backbones, the published PromptCAL checkpoints, and
+promptcal's files. Files are read as safetensors or with ``weights_only``, so they cannot execute code.
 """
 
 import argparse
@@ -23,8 +22,8 @@ from promptcal.errors import WeightsError
 
 _WRAPPERS = ("teacher", "state_dict", "model", "student", "model_state_dict")
 _PREFIXES = ("module.", "_orig_mod.", "vit.", "backbone.", "encoder.")
-# parts of other models' checkpoints that a backbone has no use for
-_LEFT_OUT = re.compile(
+# parts of checkpoints that a backbone does not use
+_UNUSED_PARTS = re.compile(
     r"^(head|heads|fc|head_dist|masked_embed|mask_token|dino_head|ibot_head|pre_logits|mlp_head|decoder\w*)\b"
 )
 
@@ -32,11 +31,11 @@ _LEFT_OUT = re.compile(
 def load_weights(model: Any, path: str | Path) -> None:
     """Load a local weight file into a ``PromptedViT`` or a plain timm ViT, converting its key names.
 
-    Prompts in the file are loaded into a ``PromptedViT``; a file without prompts leaves them as they are.
+    Prompts in the file are loaded into a ``PromptedViT``; without prompts in the file, they stay unchanged.
     """
     path = Path(path)
     state = _unwrap(_read(path), path)
-    prompts = _take_prompts(state, path)
+    prompts = _pop_prompts(state, path)
     if prompts is not None:
         _check_prompts(model, prompts, path)
     backbone: Any = getattr(model, "backbone", model)
@@ -52,9 +51,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        with torch.serialization.safe_globals([argparse.Namespace]):  # DINO keeps its arguments beside the weights
+        with torch.serialization.safe_globals([argparse.Namespace]):  # DINO stores its arguments with the weights
             loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged files make the readers stumble in every way there is
+    except Exception as error:  # damaged files raise many kinds of errors
         raise WeightsError(
             f"{path} is not a readable weight file ({_why_unreadable(error)}); give a .safetensors file or a "
             "PyTorch .pth that holds only tensors"
@@ -65,26 +64,26 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _unwrap(loaded: dict[str, Any], path: Path) -> dict[str, Tensor]:
-    """The flat state dict inside a checkpoint, common prefixes taken off."""
+    """The flat state dict inside a checkpoint, without common prefixes."""
     while wrapped := [loaded[k] for k in _WRAPPERS if isinstance(loaded.get(k), dict)]:
         loaded = wrapped[0]
     state = {k: v for k, v in loaded.items() if isinstance(k, str) and isinstance(v, Tensor)}
     if not state:
-        raise WeightsError(f"{path} holds no weights, nor under any of {', '.join(_WRAPPERS)}; is it a ViT checkpoint?")
+        raise WeightsError(f"{path} holds no weights, nor under {', '.join(_WRAPPERS)}; is it a ViT checkpoint?")
     stripping = True
     while stripping:
         stripping = False
         for prefix in _PREFIXES:
             if any(k.startswith(prefix) for k in state):
-                # a prefix on the backbone only: what does not carry it is a head, dropped below, or prompts
+                # keys without the backbone's prefix are heads, which are dropped below, or prompts
                 state = {k.removeprefix(prefix): v for k, v in state.items()}
                 stripping = True
     # DINOv2's training checkpoints group blocks into chunks: blocks.CHUNK.INDEX.rest
     return {re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", k): v for k, v in state.items()}
 
 
-def _take_prompts(state: dict[str, Tensor], path: Path) -> Tensor | None:
-    """Remove the prompts from ``state``; the published checkpoints' rows for them in ``pos_embed`` go too."""
+def _pop_prompts(state: dict[str, Tensor], path: Path) -> Tensor | None:
+    """Remove the prompts from ``state``, and their rows of ``pos_embed`` in the published checkpoints."""
     key = next((k for k in ("prompts", "prompt_tokens") if k in state), None)
     if key is None:
         return None
@@ -100,11 +99,11 @@ def _take_prompts(state: dict[str, Tensor], path: Path) -> Tensor | None:
     positions = state.get("pos_embed", torch.empty(0))
     if positions.ndim != 3 or positions.shape[1] < n + 2 or positions.shape[2] != width:
         raise WeightsError(
-            f"{path} has a pos_embed of shape {list(positions.shape)} that leaves no rows for its {n} prompts; "
+            f"{path} has a pos_embed of shape {list(positions.shape)} without rows for its {n} prompts; "
             "is it a published PromptCAL checkpoint?"
         )
     state["pos_embed"] = torch.cat([positions[:, :1], positions[:, 1 + n :]], dim=1)
-    # zero in the published files; added here so that any other value would count as it did there
+    # these rows are zero in the published files; other values would have been added to the prompts
     return torch.cat([prompts[:1] + positions[:, 1 : 1 + n], prompts[1:]])
 
 
@@ -112,25 +111,25 @@ def _load_backbone(backbone: Any, state: dict[str, Tensor], path: Path) -> None:
     state = {k: v.float() for k, v in state.items()}
     expected = backbone.state_dict()
     patches = state.get("patch_embed.proj.weight")
-    if patches is not None and patches.ndim == 4:  # timm would resample patches of another size
+    if patches is not None and patches.ndim == 4:  # timm would silently resample another patch size
         _require_shapes({"patch_embed.proj.weight": patches}, expected, backbone, path)
     dinov2 = "register_tokens" in state or any(".mlp.w12." in k for k in state)
     if dinov2 and not isinstance(backbone, Eva):
-        state.setdefault("mask_token", torch.zeros(1))  # the mark timm knows DINOv2 by
+        state.setdefault("mask_token", torch.zeros(1))  # timm recognises DINOv2 by this key
     convert = convert_for_eva if isinstance(backbone, Eva) else convert_for_vit
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # timm prints about biases DINOv3 does not use
+        with contextlib.redirect_stdout(io.StringIO()):  # timm prints messages about unused biases of DINOv3
             state = convert(state, backbone)
     except (RuntimeError, KeyError, IndexError, TypeError, AttributeError, AssertionError, ValueError) as error:
         raise WeightsError(
-            f"{path} does not fit {type(backbone).__name__} ({_first_line(error)}); it is of another architecture"
+            f"{path} does not fit {type(backbone).__name__} ({_first_line(error)}); it has another architecture"
         ) from error
-    # a classifier is of no use here: one that fits is loaded, any other is left out, none is missed
+    # a classifier is loaded if it fits, else ignored; it is never required
     state = {
-        k: v for k, v in state.items() if not _LEFT_OUT.match(k) or (k in expected and v.shape == expected[k].shape)
+        k: v for k, v in state.items() if not _UNUSED_PARTS.match(k) or (k in expected and v.shape == expected[k].shape)
     }
     _require_shapes(state, expected, backbone, path)
-    missing = [k for k in expected if k not in state and not _LEFT_OUT.match(k)]
+    missing = [k for k in expected if k not in state and not _UNUSED_PARTS.match(k)]
     unexpected = [k for k in state if k not in expected]
     if missing or unexpected:
         raise WeightsError(_mismatch(path, type(backbone).__name__, missing, unexpected))
@@ -166,11 +165,11 @@ def _mismatch(path: Path, model: str, missing: list[str], unexpected: list[str])
 
 
 def _why_unreadable(error: Exception) -> str:
-    """The reason without torch's advice, which is to load the file unsafely."""
+    """The reason, without PyTorch's advice to load the file unsafely."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     named = re.search(r"GLOBAL ([\w.]+)", str(error))
-    return f"it asks to call {named[1]}" if named else "it is damaged or of another kind"
+    return f"it would call {named[1]}" if named else "it is damaged or not a weight file"
 
 
 def _first_line(error: Exception) -> str:

@@ -16,11 +16,11 @@ def run_benchmark(request: BenchmarkRequest) -> Run:
 
     With ``start_from``, settings and labels are those of the previous run, and ``labels`` are added.
     """
-    setup = benchmarks.setup(request.name)
+    spec = benchmarks.get_benchmark(request.name)
     group = distributed.group()
     if request.download and not group.is_first:
         group.wait()  # until the first process has downloaded it
-    data = benchmarks.benchmark(request.name, request.root, request.download)
+    data = benchmarks.load_benchmark(request.name, request.root, request.download)
     if request.download and group.is_first:
         group.wait()
     inductive = None
@@ -35,8 +35,8 @@ def run_benchmark(request: BenchmarkRequest) -> Run:
             **options,
             images=data.train,
             truth=data.truth(),
-            preset=setup.preset if is_new else None,
-            n_classes=setup.dataset.n_classes if is_new else None,
+            preset=spec.preset if is_new else None,
+            n_classes=spec.n_classes if is_new else None,
             inductive=inductive,
         )
     )

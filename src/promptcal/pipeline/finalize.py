@@ -9,7 +9,7 @@ from torch import Tensor
 
 from promptcal.discovery.calibration import Calibration, calibrate_run
 from promptcal.discovery.partition import Partition, rank_clusters
-from promptcal.exporters.tables import write_parquet_if_possible
+from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
 from promptcal.pipeline.clustering import embed_all, final_kmeans
 from promptcal.pipeline.prepare import Prepared
@@ -17,8 +17,8 @@ from promptcal.pipeline.scoring import score_network
 from promptcal.pipeline.session import Session, warn
 from promptcal.pipeline.train import Trained
 from promptcal.report.attention_panels import Examples, choose_examples
-from promptcal.report.sheets import write_sheets
-from promptcal.report.thumbnails import chosen_images, make_thumbnails
+from promptcal.report.contact_sheets import write_contact_sheets
+from promptcal.report.thumbnails import make_thumbnails, select_images
 from promptcal.run.assignments import Assignments, category_names
 from promptcal.run.directory import HeldOut
 from promptcal.run.results import RunResults, Scores
@@ -134,7 +134,7 @@ def _write(prepared: Prepared, outcome: Outcome, session: Session) -> None:
     features = outcome.features.cpu().numpy()
     files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features))
     files.write_text(directory.assignments_file, assignments.to_csv())
-    write_parquet_if_possible(directory.assignments_parquet_file, assignments.table())
+    write_parquet_if_installed(directory.assignments_parquet_file, assignments.table())
     outcome.calibration.write(directory.calibration_file)
     held_out = [name for name, label in zip(assignments.paths, prepared.held_out, strict=True) if label >= 0]
     HeldOut(paths=held_out).write(directory.held_out_file)
@@ -146,7 +146,7 @@ def _write(prepared: Prepared, outcome: Outcome, session: Session) -> None:
         summary.write(directory.changes_summary_file)
         results = results.model_copy(update={"changes": summary})
         former_names = prepared.previous.former_names(assignments.names)
-    write_sheets(directory.sheets_folder, prepared.store, assignments)
+    write_contact_sheets(directory.sheets_folder, prepared.store, assignments)
     _write_report_inputs(prepared, assignments, session)
     results.model_copy(update={"seconds": round(session.clock.elapsed(), 1)}).write(directory.results_file)
     checked = (
@@ -166,7 +166,7 @@ def _write(prepared: Prepared, outcome: Outcome, session: Session) -> None:
 
 def _write_report_inputs(prepared: Prepared, assignments: Assignments, session: Session) -> None:
     """Thumbnails, a few examples as the network sees them, and the truth: a report needs no image folder."""
-    directory, shown = session.directory, chosen_images(assignments)
+    directory, shown = session.directory, select_images(assignments)
     with progress_bar(session.console) as bar:
         task = bar.add_task("thumbnails", total=len(shown), note="")
         thumbnails = make_thumbnails(prepared.store, shown, on_progress=lambda done: bar.update(task, completed=done))
@@ -174,7 +174,7 @@ def _write_report_inputs(prepared: Prepared, assignments: Assignments, session: 
     chosen = choose_examples(assignments)
     if len(chosen):
         views = next(iter(prepared.view.centres(torch.from_numpy(chosen), len(chosen))))
-        Examples.seen(views, chosen, prepared.view.normalise).write(directory.examples_file)
+        Examples.from_views(views, chosen, prepared.view.normalise).write(directory.examples_file)
     if prepared.problem.truth is not None:
         directory.write_truth(prepared.problem.images.names, prepared.problem.truth)
 

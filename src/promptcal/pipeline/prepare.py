@@ -9,7 +9,7 @@ import numpy as np
 
 from promptcal.config import Config, flatten
 from promptcal.data import ImageSet, ImageStore, StreamedImages, StreamedView, View
-from promptcal.data.loading import read, view_of
+from promptcal.data.loading import load_images, view_of
 from promptcal.data.splits import hold_out
 from promptcal.discovery.class_count import ClassCount
 from promptcal.errors import RunError
@@ -167,12 +167,12 @@ def _decode(
         task = bar.add_task(title, total=len(images), note="")
         cache = config.data.cache
         return DecodedImages(
-            *read(
+            *load_images(
                 images,
                 resize,
                 store=config.data.store,
                 cache=None if cache is None else Path(cache),
-                beside=session.directory.path.parent,
+                run_parent=session.directory.path.parent,
                 skip_unreadable=skip_unreadable,
                 on_progress=lambda done: bar.update(task, completed=done),
                 group=session.group,

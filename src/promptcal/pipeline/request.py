@@ -79,7 +79,8 @@ class FitRequest(RunRequest):
 
     ``images`` is a folder, a glob pattern, a list of image files, a uint8 array N x H x W x 3, or a Hugging Face
     `datasets.Dataset`. ``labels`` and ``truth`` are a file, a mapping path -> label, or one label per image; empty,
-    missing or -1 is unlabelled. ``config`` may be a `Config`, which is then the whole configuration.
+    missing or -1 is unlabelled. ``preset`` may be a mapping of settings, ``config`` a `Config`, which is then the whole
+    configuration.
     """
 
     images: Any = field(
@@ -98,7 +99,7 @@ class FitRequest(RunRequest):
         "vit_tiny_patch4_32.promptcal is included in the package."
     )
     weights: PathOrText | None = option(cli=Path | None, help="Local weight file for the backbone.")
-    preset: str | None = option(help=f"Settings to start from: {', '.join(preset_names())}.")
+    preset: Any = option(cli=str | None, help=f"Settings to start from: {', '.join(preset_names())}.")
     config: Any = option(cli=Path | None, help="YAML file of settings.")
     inductive: "Inductive | None" = field(default=None, metadata={"help": "For the inductive protocol.", "cli": False})
 

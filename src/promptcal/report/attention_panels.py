@@ -1,10 +1,8 @@
-"""Attention maps of a few images: by the backbone as loaded, then after each stage."""
+"""Attention maps of a few images: of the pretrained backbone, then after each stage."""
 
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,59 +11,54 @@ from PIL import Image
 from torch import Tensor
 
 from promptcal.data.views import Normalise
-from promptcal.errors import PromptCALError, RunError
+from promptcal.errors import PromptCALError
 from promptcal.models import PromptedViT
 from promptcal.models.attention import class_attention, has_class_attention, patch_grid
-from promptcal.runtime import files
+from promptcal.report.array_files import write_arrays
+from promptcal.run import Assignments, Run, RunResults
 from promptcal.runtime.arrays import read_arrays
+from promptcal.runtime.json_model import damaged
 from promptcal.training.checkpoints import Checkpoints
 
-if TYPE_CHECKING:
-    from promptcal.run.inference import Assignments, Run
-
-EXAMPLES = 12
+N_EXAMPLES = 12
 
 
 @dataclass(frozen=True)
 class Examples:
-    """A few images as the network sees them (n x size x size x 3, uint8), and their places in the run."""
+    """A few images as the network sees them (n x size x size x 3, uint8), and their positions in the run."""
 
     images: np.ndarray
     pixels: np.ndarray
 
     @classmethod
-    def seen(cls, views: Tensor, images: np.ndarray, normalise: Normalise) -> "Examples":
-        """From normalised views, of which the pixels are recovered."""
+    def from_views(cls, views: Tensor, images: np.ndarray, normalise: Normalise) -> "Examples":
+        """Undo the normalisation of ``views`` to get the pixels."""
         pixels = (views.cpu() - normalise.shift.cpu()) / normalise.scale.cpu()
         return cls(images, pixels.round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy())
 
     def write(self, path: Path) -> None:
-        def save(temporary: Path) -> None:
-            with temporary.open("wb") as file:
-                np.savez_compressed(file, images=self.images, pixels=self.pixels)
-
-        files.write_with(path, save)
+        write_arrays(path, images=self.images, pixels=self.pixels)
 
     @classmethod
     def read(cls, path: Path) -> "Examples | None":
+        """The examples in a file; None if there are none, because every image has a label."""
         if not path.is_file():
             return None
         try:
             images, pixels = read_arrays(path, "images", "pixels")
         except ValueError as error:
-            raise RunError(f"{path} is damaged ({error}); delete it") from error
-        if images.ndim != 1 or images.dtype.kind not in "iu" or pixels.dtype != np.uint8 or pixels.ndim != 4:
-            raise RunError(f"{path} is damaged (it holds no images); delete it")
-        if pixels.shape[::3] != (len(images), 3):
-            raise RunError(f"{path} is damaged (it holds no images); delete it")
+            raise damaged(path, error) from error
+        are_images = images.ndim == 1 and images.dtype.kind in "iu" and pixels.dtype == np.uint8 and pixels.ndim == 4
+        if not are_images or pixels.shape[::3] != (len(images), 3):
+            raise damaged(path, "it holds no images")
         return cls(images, pixels)
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """For each example and each step of the method the attention by patch (rows x columns, sums to 1).
+    """The attention of each example to each patch at each step of the method (rows x columns, sums to 1).
 
-    ``missing`` says why there are none, or why a step is left out.
+    ``missing`` says why there are no maps, or why a step is left out.
     """
 
     examples: Examples | None
@@ -74,33 +67,29 @@ class AttentionMaps:
     missing: str = ""
 
     @classmethod
-    def none(cls, why: str) -> "AttentionMaps":
-        return cls(None, [], np.empty((0, 0, 0, 0)), why)
+    def none(cls, reason: str) -> "AttentionMaps":
+        return cls(None, [], np.empty((0, 0, 0, 0)), reason)
 
     def write(self, path: Path) -> None:
-        def save(temporary: Path) -> None:
-            with temporary.open("wb") as file:
-                np.savez_compressed(file, steps=np.array(self.steps), maps=self.maps)
-
-        files.write_with(path, save)
+        write_arrays(path, steps=np.array(self.steps), maps=self.maps)
 
     @classmethod
-    def read(cls, path: Path, examples: Examples, made_after: Path) -> "AttentionMaps | None":
-        """The stored maps of these examples, unless the weights are younger."""
-        if not path.is_file() or path.stat().st_mtime < made_after.stat().st_mtime:
+    def read(cls, path: Path, examples: Examples, weights_file: Path) -> "AttentionMaps | None":
+        """The stored maps of these examples; None if they are damaged or older than the weights."""
+        if not path.is_file() or path.stat().st_mtime < weights_file.stat().st_mtime:
             return None
         try:
             steps, maps = read_arrays(path, "steps", "maps")
-        except ValueError:  # damaged: made anew
+        except ValueError:
             return None
-        fits = steps.ndim == 1 and steps.dtype.kind == "U" and maps.ndim == 4 and maps.dtype.kind == "f"
-        if not fits or maps.shape[:2] != (len(examples.images), len(steps)) or not np.isfinite(maps).all():
+        are_maps = steps.ndim == 1 and steps.dtype.kind == "U" and maps.ndim == 4 and maps.dtype.kind == "f"
+        if not are_maps or maps.shape[:2] != (len(examples.images), len(steps)) or not np.isfinite(maps).all():
             return None
         return cls(examples, steps.tolist(), maps)
 
 
-def choose_examples(assignments: "Assignments", n: int = EXAMPLES) -> np.ndarray:
-    """Unlabelled images that are typical of their category, over as many categories as may be."""
+def choose_examples(assignments: Assignments, n: int = N_EXAMPLES) -> np.ndarray:
+    """Unlabelled images that are typical of their category, from as many categories as possible."""
     queues = []
     for cluster in range(len(assignments.names)):
         members = np.flatnonzero((assignments.clusters == cluster) & ~assignments.labelled)
@@ -114,15 +103,15 @@ def choose_examples(assignments: "Assignments", n: int = EXAMPLES) -> np.ndarray
     return np.array(sorted(chosen[:n], key=lambda i: (assignments.clusters[i], i)), dtype=np.int64)
 
 
-def attention_maps(run: "Run", examples: Examples | None) -> AttentionMaps:
-    """By the backbone as loaded, by the run this one goes on from, if any, and by the kept weights of each stage."""
-    if examples is None or not len(examples.images):
-        return AttentionMaps.none("This run was made before examples were kept for attention maps; fit again.")
+def attention_maps(run: Run, results: RunResults, examples: Examples | None) -> AttentionMaps:
+    """Maps of the pretrained backbone, of the previous run if there is one, and of each stage's selected weights."""
+    if examples is None:
+        return AttentionMaps.none("There are no attention maps: this run has no unlabelled images.")
     network = run.network
     if not has_class_attention(network.vit):
-        return AttentionMaps.none("The last block of this backbone is not of the plain kind, so it cannot be asked.")
-    sizes = network.vit.preprocessing
-    normalise = Normalise(sizes.mean, sizes.std, run.device)
+        return AttentionMaps.none("This backbone's attention cannot be read: its last block is not a standard one.")
+    preprocessing = network.vit.preprocessing
+    normalise = Normalise(preprocessing.mean, preprocessing.std, run.device)
     views = normalise(torch.from_numpy(examples.pixels).permute(0, 3, 1, 2).to(run.device))
     steps: list[str] = []
     maps: list[np.ndarray] = []
@@ -135,65 +124,49 @@ def attention_maps(run: "Run", examples: Examples | None) -> AttentionMaps:
         maps.append(attention.reshape(-1, rows, columns).cpu().numpy())
 
     try:
-        add("as loaded", _backbone_as_loaded(run))
+        add("pretrained", _pretrained_backbone(run))
     except PromptCALError as error:
-        missing = f"The backbone's own weights cannot be loaded here ({error}), so its maps are left out."
+        missing = f"The maps of the pretrained backbone are missing: its weights cannot be loaded ({error})."
     try:
-        before = _run_before(run)
-        if before is not None:
-            add("in the run before", before.network.vit)
+        previous = _previous_run(run)
+        if previous is not None:
+            add("previous run", previous.network.vit)
     except PromptCALError as error:
-        missing = f"The run before cannot be asked any more ({error}), so its maps are left out."
-    trained = _trained_stages(run)
+        missing = f"The maps of the previous run are missing: it cannot be read ({error})."
+    trained = _stage_titles(run, results)
     checkpoints = Checkpoints(run.directory.checkpoints_folder)
     for stage, title in trained[:-1]:
         if checkpoints.best(stage).is_file():
             checkpoints.load_best(stage, network)
             add(title, network.vit)
         else:
-            missing = f"The checkpoint of {title} is gone, so its maps are left out."
+            missing = f"The maps {title} are missing: its checkpoint was deleted."
     if trained:
-        if len(trained) > 1:  # back from the stages before to the end
+        if len(trained) > 1:  # restore the final weights
             network.load_state_dict(run.stored_weights())
         add(trained[-1][1], network.vit)
     return AttentionMaps(examples, steps, np.stack(maps, axis=1), missing) if maps else AttentionMaps.none(missing)
 
 
-def _backbone_as_loaded(run: "Run") -> PromptedViT:
-    from promptcal.run.inference import build_network
-
-    vit = build_network(run.config, run.n_known, pretrained=True).vit
-    return PromptedViT(vit.backbone, prompts=0, train_blocks=0).to(run.device)
+def _pretrained_backbone(run: Run) -> PromptedViT:
+    """Without prompts, which are random before training."""
+    return PromptedViT(run.method.build_vit(pretrained=True).backbone, prompts=0, train_blocks=0).to(run.device)
 
 
-def _run_before(run: "Run") -> "Run | None":
-    """The run whose weights this one started from; one that only clustered has none to give."""
-    from promptcal.run.inference import Run
-
-    if "started_from" not in run.info:
+def _previous_run(run: Run) -> Run | None:
+    """The run whose weights this run started from; None if there is none or if it trained nothing."""
+    if run.info.started_from is None:
         return None
-    before = Run(run.info["started_from"], str(run.device))
-    return None if before.config.method == "kmeans" else before
+    previous = Run(run.info.started_from, str(run.device))
+    return previous if previous.method.trains else None
 
 
-def _trained_stages(run: "Run") -> list[tuple[str, str]]:
-    """Stages that this run trained, in order, with a short title each."""
-    from promptcal.methods import method_of
-
-    method = method_of(run.config)
-    stages = [name for name, epochs in method.epochs().items() if epochs]
-    titles = {name: f"after stage {number}" for number, name in enumerate(stages, start=1)}
-    if len(stages) == 1 and not method.stage_titles:
-        titles = {stages[0]: f"after {method.title}"}
-    went_on = "started_from" in run.info and run.directory.results_file.is_file()
-    done = json.loads(run.directory.results_file.read_text(encoding="utf-8")) if went_on else titles
-    return [(name, title) for name, title in titles.items() if name in done]
-
-
-def example_record(maps: AttentionMaps) -> dict[str, Any]:
-    """What the page says of the maps, without the pictures."""
-    images = [] if maps.examples is None else maps.examples.images.tolist()
-    return {"steps": maps.steps, "images": images if maps.steps else [], "missing": maps.missing}
+def _stage_titles(run: Run, results: RunResults) -> list[tuple[str, str]]:
+    """The stages that this run trained, in order, each with a short title."""
+    numbers = {name: i for i, name in enumerate(run.method.epochs(), start=1)}
+    if len(numbers) == 1:
+        return [(name, f"after {run.method.title}") for name in results.stages]
+    return [(name, f"after stage {numbers[name]}") for name in results.stages if name in numbers]
 
 
 def overlays(maps: AttentionMaps, side: int = 160) -> np.ndarray:
@@ -201,20 +174,20 @@ def overlays(maps: AttentionMaps, side: int = 160) -> np.ndarray:
     assert maps.examples is not None
     colours = (colormaps["inferno"](np.linspace(0, 1, 256))[:, :3] * 255).astype(np.float32)
     rows = []
-    for pixels, of_steps in zip(maps.examples.pixels, maps.maps, strict=True):
+    for pixels, maps_of_steps in zip(maps.examples.pixels, maps.maps, strict=True):
         image = np.asarray(Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC))
         cells = [image]
-        for attention in of_steps:
+        for attention in maps_of_steps:
             heat = Image.fromarray((attention / max(float(attention.max()), 1e-12)).astype(np.float32))
             strength = np.asarray(heat.resize((side, side), Image.Resampling.BILINEAR)).clip(0, 1)
-            glow = colours[(strength * 255).astype(np.uint8)]
-            cells.append((0.35 * image + 0.65 * glow).clip(0, 255).astype(np.uint8))
+            coloured = colours[(strength * 255).astype(np.uint8)]
+            cells.append((0.35 * image + 0.65 * coloured).clip(0, 255).astype(np.uint8))
         rows.append(cells)
     return np.array(rows, dtype=np.uint8)
 
 
 def overlay_sheet(maps: AttentionMaps) -> bytes | None:
-    """All overlays in one WebP, a row for each example."""
+    """All overlays in one WebP image, a row for each example."""
     if maps.examples is None or not maps.steps:
         return None
     cells = overlays(maps)

@@ -1,20 +1,18 @@
-"""How a number of classes was estimated: a table for the terminal, curves and figures for a folder."""
+"""How the number of classes was estimated: a table for the terminal, and files with the curves."""
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 from rich.table import Table
 
 from promptcal.discovery.class_count import ClassCount
 from promptcal.runtime import files
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 def class_count_table(count: ClassCount) -> Table:
-    """Every number that was tried, the estimate marked."""
+    """Every number that was tried; the estimate is marked."""
     table = Table("")
     for column in ("classes", "accuracy of the labelled images, %", "silhouette", "inertia"):
         table.add_column(column, justify="right")
@@ -26,7 +24,7 @@ def class_count_table(count: ClassCount) -> Table:
 
 
 def write_class_count(folder: Path, count: ClassCount) -> None:
-    """class-count.json, .csv and .png in ``folder``."""
+    """Write class-count.json, .csv and .png to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / "class-count.json", asdict(count) | {"trials": [t._asdict() for t in count.trials]})
     header = ("classes", "accuracy", "silhouette", "inertia")
@@ -36,11 +34,8 @@ def write_class_count(folder: Path, count: ClassCount) -> None:
     files.write_with(folder / "class-count.png", lambda temporary: figure.savefig(temporary, format="png", dpi=120))
 
 
-def class_count_figure(count: ClassCount) -> "Figure":
-    """Accuracy, silhouette and inertia (for its elbow) over the number of classes."""
-    from matplotlib.figure import Figure  # here, for it would slow every command down
-    from matplotlib.ticker import ScalarFormatter
-
+def class_count_figure(count: ClassCount) -> Figure:
+    """Labelled accuracy, silhouette and inertia over the number of classes."""
     figure = Figure(figsize=(6, 7), layout="constrained")
     numbers = [trial.n_classes for trial in count.trials]
     curves = {

@@ -1,4 +1,4 @@
-"""The report's figures as files for papers: the map, confusion matrix, attention maps, neighbours, training curves."""
+"""The report's figures as files for papers: map, confusion matrix, attention maps, neighbours, training curves."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,51 +12,50 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from promptcal.errors import ConfigError, DataError
-from promptcal.report import data as page
 from promptcal.report.attention_panels import overlays
-from promptcal.report.build import ReportInputs
+from promptcal.report.cluster_analysis import ClusterAnalysis
+from promptcal.report.page_data import graph_charts, training_charts
+from promptcal.report.report_inputs import ReportInputs
 from promptcal.runtime import files
 
 _KNOWN, _NEW = "#3f6aa3", "#b95421"
-_RIGHT, _WRONG = "#2b8a4b", "#c62f35"
-_TEN = ("#4a86c5", "#ee7733", "#2ca048", "#c4458c", "#cc9900", "#33aabb", "#d63f26", "#8f72d4", "#858585", "#a8713f")
-_MOST_LEGEND, _MOST_NUMBERS = 30, 25
-_QUERIES = 10
+_SAME_CLASS, _OTHER_CLASS = "#2b8a4b", "#c62f35"
+_HUES = ("#4a86c5", "#ee7733", "#2ca048", "#c4458c", "#cc9900", "#33aabb", "#d63f26", "#8f72d4", "#858585", "#a8713f")
+_MAX_LEGEND, _MAX_NUMBERS = 30, 25
+_N_QUERIES = 10
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
-def write_figure(name: str, material: ReportInputs, output: Path | None) -> Path:
-    """PNG, SVG or PDF by the output's suffix; by default a PNG in the run directory."""
+def write_figure(name: str, inputs: ReportInputs, output: Path | None) -> Path:
+    """Write a PNG, SVG or PDF, as the suffix of the output says; by default a PNG in the run directory."""
     if name not in FIGURES:
         raise ConfigError(f"there is no figure {name!r}; choose one of {', '.join(FIGURES)}")
-    path = material.run.directory.figures_folder / f"{name}.png" if output is None else output
+    path = inputs.run.directory.figures_folder / f"{name}.png" if output is None else output
     if path.suffix.lower() not in _SUFFIXES:
-        raise ConfigError(f"a figure is a file ending in {', '.join(_SUFFIXES)}, not {path.name}")
+        raise ConfigError(f"a figure must end in {', '.join(_SUFFIXES)}, not {path.name}")
     if output is None:
         path.parent.mkdir(exist_ok=True)
     elif not path.absolute().parent.is_dir():
-        raise DataError(f"the folder of {path} does not exist; make it first")
-    with rc_context({"svg.fonttype": "none", "text.parse_math": False}):  # class names are text, whatever is in them
-        figure = FIGURES[name](material)
+        raise DataError(f"the folder of {path} does not exist; create it first")
+    with rc_context({"svg.fonttype": "none", "text.parse_math": False}):  # class names are not mathematics
+        figure = FIGURES[name](inputs)
         kind = path.suffix.lower().lstrip(".")
         files.write_with(path, lambda temporary: figure.savefig(temporary, format=kind, dpi=200, bbox_inches="tight"))
     return path
 
 
-def tsne(material: ReportInputs) -> Figure:
-    """Two panels where there is truth: by cluster and by true class."""
-    found, points = material.found, material.coordinates()
-    shown = found.shown
-    colours = np.array(found.colour_numbers)  # a cluster has the number, and so the colour, of its class
-    names = [found.display_name(c) for c in np.argsort(colours)]
-    panels = [("clusters", colours[found.assignments.clusters[shown]], names)]
-    if found.truth is not None:
-        number = {name: i for i, name in enumerate(found.classes)}
-        of_shown = np.array([-1 if (t := found.truth[i]) is None else number[t] for i in shown])
-        panels.append(("true classes", of_shown, found.classes))
+def tsne(inputs: ReportInputs) -> Figure:
+    """The map, coloured by cluster and, where the truth is known, by true class."""
+    analysis, points = inputs.analysis, inputs.coordinates()
+    shown = analysis.shown
+    colours = np.array(analysis.colour_numbers)  # a cluster has the colour of the class it matches
+    names = [analysis.display_names()[c] for c in np.argsort(colours)]
+    panels = [("clusters", colours[analysis.assignments.clusters[shown]], names)]
+    if analysis.truth is not None:
+        panels.append(("true classes", analysis.true_class_numbers[shown], analysis.classes))
     n_colours = max(len(names) for _, _, names in panels)
     figure = Figure(figsize=(5.2 * len(panels), 5.6), layout="constrained")
-    is_new = ~np.array(found.assignments.known)[found.assignments.clusters[shown]]
+    is_new = ~np.array(analysis.assignments.known)[analysis.assignments.clusters[shown]]
     for axes, (title, groups, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for group in np.unique(groups):
             for marker, kind in (("o", ~is_new), ("D", is_new)):
@@ -70,41 +69,42 @@ def tsne(material: ReportInputs) -> Figure:
                     alpha=0.85,
                     rasterized=len(shown) > 2000,
                 )
-            if group >= 0 and len(names) <= _MOST_LEGEND:
-                axes.scatter([], [], color=_colour(int(group), n_colours), label=_short(names[group]), s=20)
+            if group >= 0 and len(names) <= _MAX_LEGEND:
+                axes.scatter([], [], color=_colour(int(group), n_colours), label=_shorten(names[group]), s=20)
         axes.set(title=title, xticks=[], yticks=[], aspect="equal")
         axes.spines[:].set_visible(False)
-        if len(names) <= _MOST_LEGEND:
+        if len(names) <= _MAX_LEGEND:
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=5, fontsize=7, frameon=False)
     return figure
 
 
-def confusion(material: ReportInputs) -> Figure:
-    matrix = material.found.confusion
+def confusion(inputs: ReportInputs) -> Figure:
+    matrix = inputs.analysis.confusion
     if matrix is None:
-        raise DataError("a confusion matrix needs the truth; run `promptcal evaluate RUN --truth FILE` first")
+        raise DataError("a confusion matrix needs the true classes; run `promptcal evaluate RUN --truth FILE` first")
     rows, columns = matrix.counts.shape
     shares = matrix.counts / np.maximum(matrix.counts.sum(axis=1, keepdims=True), 1)
     side = max(3.2, min(14.0, 0.42 * max(rows, columns)))
     figure = Figure(figsize=(side + 1.6, side * rows / columns + 1.2), layout="constrained")
     axes = figure.subplots()
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    axes.axhline(matrix.n_known_classes - 0.5, color=_NEW)
-    axes.axvline(matrix.n_known_clusters - 0.5, color=_NEW)
+    axes.axhline(matrix.n_known - 0.5, color=_NEW)
+    axes.axvline(matrix.n_known - 0.5, color=_NEW)
     axes.set(xlabel="cluster (known | new)", ylabel="true class (known | new)")
     if max(rows, columns) <= 60:
-        names = [_short(material.found.display_name(c)) for c in matrix.clusters]
+        display_names = inputs.analysis.display_names()
+        names = [_shorten(display_names[c]) for c in matrix.clusters]
         axes.set_xticks(range(columns), names, rotation=90, fontsize=8)
-        axes.set_yticks(range(rows), [_short(name) for name in matrix.classes], fontsize=8)
-    if max(rows, columns) <= _MOST_NUMBERS:
+        axes.set_yticks(range(rows), [_shorten(name) for name in matrix.classes], fontsize=8)
+    if max(rows, columns) <= _MAX_NUMBERS:
         for i, j in zip(*np.nonzero(matrix.counts), strict=True):
             colour = "white" if shares[i, j] > 0.55 else "#222222"
             axes.text(j, i, str(matrix.counts[i, j]), ha="center", va="center", fontsize=7, color=colour)
     return figure
 
 
-def attention(material: ReportInputs) -> Figure:
-    maps = material.attention()
+def attention(inputs: ReportInputs) -> Figure:
+    maps = inputs.attention()
     if maps.examples is None or not maps.steps:
         raise DataError(f"there are no attention maps: {maps.missing}")
     cells = overlays(maps, 224)
@@ -125,32 +125,27 @@ def attention(material: ReportInputs) -> Figure:
     return figure
 
 
-def neighbours(material: ReportInputs) -> Figure:
-    """A query a row with its nearest neighbours, framed by whether the true class is the same."""
-    found, thumbnails = material.found, material.thumbnails
-    if thumbnails is None:
-        raise DataError(
-            "the run kept no thumbnails and its image folder is gone, so there is nothing to show; fit again"
-        )
-    queries = _queries(found)
-    across = found.neighbours.shape[1]
+def neighbours(inputs: ReportInputs) -> Figure:
+    """Each row is an image and its nearest neighbours, framed by whether the true class is the same."""
+    analysis, thumbnails = inputs.analysis, inputs.thumbnails
+    queries = _queries(analysis)
+    across = analysis.neighbours.shape[1]
     figure = Figure(figsize=(0.85 * (across + 1), 0.98 * len(queries)), layout="constrained")
     panels = figure.subplots(len(queries), across + 1, squeeze=False)
-    for row, place in zip(panels, queries, strict=True):
-        for axes, tile in zip(row, [place, *found.neighbours[place]], strict=True):
+    for row, position in zip(panels, queries, strict=True):
+        for axes, tile in zip(row, [position, *analysis.neighbours[position]], strict=True):
             axes.imshow(np.asarray(thumbnails.tile(int(tile))))
             axes.set(xticks=[], yticks=[])
-            _frame(axes, found, int(place), int(tile))
-        row[0].set_title(
-            _short(found.display_name(int(found.assignments.clusters[found.shown[place]]))), fontsize=7, pad=2
-        )
+            _draw_frame(axes, analysis, int(position), int(tile))
+        category = analysis.assignments.categories[analysis.shown[position]]
+        row[0].set_title(_shorten(analysis.display_name(category)), fontsize=7, pad=2)
     return figure
 
 
-def curves(material: ReportInputs) -> Figure:
-    charts = [*page.curves(material.records), *page.graph_curves(material.records)]
+def curves(inputs: ReportInputs) -> Figure:
+    charts = [*training_charts(inputs.records), *graph_charts(inputs.records)]
     if not charts:
-        raise DataError("the run recorded no epochs, so there are no curves")
+        raise DataError("the run has no epoch records, so there are no curves")
     across = min(4, len(charts))
     figure = Figure(figsize=(3.4 * across, 2.7 * -(-len(charts) // across)), layout="constrained")
     panels = list(figure.subplots(-(-len(charts) // across), across, squeeze=False).flat)
@@ -182,37 +177,37 @@ FIGURES: dict[str, Callable[[ReportInputs], Figure]] = {
 }
 
 
-def _queries(found: page.ClusterAnalysis) -> np.ndarray:
-    """Places of unlabelled images in the middle of their cluster's order, over the clusters."""
-    clusters = found.assignments.clusters[found.shown]
-    unlabelled = ~found.assignments.labelled[found.shown]
+def _queries(analysis: ClusterAnalysis) -> np.ndarray:
+    """Positions of unlabelled images, one from the middle of each cluster, from at most ten clusters."""
+    clusters = analysis.assignments.clusters[analysis.shown]
+    unlabelled = ~analysis.assignments.labelled[analysis.shown]
     middles = []
-    for cluster in range(found.n_clusters):
-        places = np.flatnonzero((clusters == cluster) & unlabelled)
-        middles += [places[len(places) // 2]] if len(places) else []
-    chosen = np.linspace(0, len(middles) - 1, min(_QUERIES, len(middles))).round().astype(int)
+    for cluster in range(analysis.n_clusters):
+        members = np.flatnonzero((clusters == cluster) & unlabelled)
+        middles += [members[len(members) // 2]] if len(members) else []
+    chosen = np.linspace(0, len(middles) - 1, min(_N_QUERIES, len(middles))).round().astype(int)
     return np.array(middles)[chosen]
 
 
-def _frame(axes: Axes, found: page.ClusterAnalysis, query: int, tile: int) -> None:
-    colour, width = "#bbbbbb", 0.5
-    if query != tile and found.truth is not None:
-        of_query, of_tile = found.truth[found.shown[query]], found.truth[found.shown[tile]]
-        if of_query is not None and of_tile is not None:
-            colour, width = (_RIGHT, 2.0) if of_query == of_tile else (_WRONG, 2.0)
-    elif query == tile:
+def _draw_frame(axes: Axes, analysis: ClusterAnalysis, query: int, tile: int) -> None:
+    query_class, tile_class = analysis.true_class_numbers[analysis.shown[[query, tile]]]
+    if query == tile:
         colour, width = "#222222", 1.5
+    elif query_class < 0 or tile_class < 0:
+        colour, width = "#bbbbbb", 0.5
+    else:
+        colour, width = _SAME_CLASS if query_class == tile_class else _OTHER_CLASS, 2.0
     axes.spines[:].set(color=colour, linewidth=width)
 
 
 def _colour(number: int, total: int) -> Any:
-    if total <= len(_TEN):
-        return to_rgb(_TEN[number])
+    if total <= len(_HUES):
+        return to_rgb(_HUES[number])
     if total <= 20:
         return colormaps["tab20"](number)[:3]
     return tuple(hsv_to_rgb(((number * 0.381966) % 1, 0.55 + 0.15 * (number % 3), 0.85 - 0.15 * (number // 3 % 3))))
 
 
-def _short(name: str) -> str:
+def _shorten(name: str) -> str:
     name = " ".join(name.split())
     return name if len(name) <= 22 else name[:21] + "…"

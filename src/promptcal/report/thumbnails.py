@@ -1,45 +1,58 @@
-"""Small pictures of a run's images as sprite sheets, so that a report can be made when the images are gone.
+"""Thumbnails of a run's images as sprite sheets: a report can be made when the images no longer exist.
 
-Tiles lie by category, from its most typical image to its most doubtful, so that a gallery touches few sheets. A run
-of more than `MOST_IMAGES` keeps pictures of so many, spread over the categories.
+Tiles are sorted by category, then from typical to doubtful, so a gallery needs few sheets. A run with more than
+`MAX_IMAGES` images has thumbnails of that many, spread over the categories.
 """
 
 import io
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from PIL import Image
+from pydantic import Field, model_validator
+from typing_extensions import Self
 
-from promptcal.data.decoding import open_image
-from promptcal.data.images import UnreadableImage
+from promptcal.data.decoding import UnreadableImage, open_image
 from promptcal.errors import RunError
+from promptcal.run import Assignments
 from promptcal.runtime import files
+from promptcal.runtime.json_model import JSONModel, damaged
 
-if TYPE_CHECKING:
-    from promptcal.run.inference import Assignments
-
-MOST_IMAGES = 10_000
-MOST_BYTES = 27_000_000  # of all sheets together: 36 MB in base64, which leaves 4 MB of 40 for the rest of a report
-_PER_CATEGORY = 20  # pictures that even a small category of a large run keeps
+MAX_IMAGES = 10_000
+MAX_BYTES = 27_000_000  # all sheets: 36 MB in base64, which leaves 4 MB for the rest of a report of 40 MB
+_MIN_PER_CATEGORY = 20
 _TILES_ACROSS = 10
-_BLOCK = 16  # pixels that image codecs treat together: tiles begin on such a border, so that none bleeds into another
+_BLOCK = 16  # pixels that WebP encodes together: tiles begin on a block, so no tile bleeds into the next
 _QUALITIES = (80, 65, 50, 35, 20, 5)
-_LARGEST_PITCH = 512
-_MISSING = (128, 128, 128)
+_GREY = (128, 128, 128)
+_INDEX = "index.json"
 
 
-class Pictures(Protocol):
-    """A store of decoded images, of whatever kind."""
+class ImageSource(Protocol):
+    """A store of decoded images."""
 
     def __len__(self) -> int: ...
 
     def image(self, index: int) -> np.ndarray: ...
+
+
+class ThumbnailIndex(JSONModel):
+    """`index.json`: the size of the tiles and their distance in pixels, and the image in each tile."""
+
+    side: Annotated[int, Field(ge=1)]
+    pitch: Annotated[int, Field(le=512)]
+    images: list[Annotated[int, Field(ge=0, lt=2**62)]]
+
+    @model_validator(mode="after")
+    def _tiles_do_not_overlap(self) -> Self:
+        if self.side > self.pitch:
+            raise ValueError("side must not exceed pitch")
+        return self
 
 
 @dataclass(frozen=True)
@@ -69,123 +82,127 @@ class Thumbnails:
             "perSheet": self.per_sheet,
         }
 
-    def tile(self, place: int) -> Image.Image:
-        sheet, within = divmod(place, self.per_sheet)
+    def tile(self, position: int) -> Image.Image:
+        sheet, within = divmod(position, self.per_sheet)
         row, column = divmod(within, _TILES_ACROSS)
         left, top = self.margin + column * self.pitch, self.margin + row * self.pitch
-        return _opened(self.sheets[sheet]).crop((left, top, left + self.side, top + self.side))
+        return _open_sheet(self.sheets[sheet]).crop((left, top, left + self.side, top + self.side))
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for number, sheet in enumerate(self.sheets):
             files.write_bytes(folder / f"{number:04d}.webp", sheet)
-        index = {"side": self.side, "pitch": self.pitch, "sheets": len(self.sheets), "images": self.images.tolist()}
-        files.write_text(folder / "index.json", json.dumps(index) + "\n")  # last: where it is, the sheets are
+        index = ThumbnailIndex(side=self.side, pitch=self.pitch, images=self.images.tolist())
+        index.write(folder / _INDEX)  # last: then all sheets exist
 
     @classmethod
-    def read(cls, folder: Path) -> "Thumbnails | None":
-        """None where there are none."""
-        if not (folder / "index.json").is_file():
-            return None
+    def read(cls, folder: Path, n_images: int) -> "Thumbnails":
+        """The thumbnails of a run with so many images; a `RunError` if they are missing or damaged."""
+        index = ThumbnailIndex.read(folder / _INDEX)
+        images = np.array(index.images, dtype=np.int64)
+        check_positions(images, n_images, folder / _INDEX)
+        sheets = [folder / f"{number:04d}.webp" for number in range(-(-len(images) // _TILES_ACROSS**2))]
         try:
-            index: dict[str, Any] = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-            images = np.array(index["images"], dtype=np.int64)
-            side, pitch = int(index["side"]), int(index["pitch"])
-            if images.ndim != 1 or not 0 < side <= pitch <= _LARGEST_PITCH:
-                raise ValueError("its measures")
-            n_sheets = -(-len(images) // _TILES_ACROSS**2)
-            sheets = [(folder / f"{number:04d}.webp").read_bytes() for number in range(n_sheets)]
-            return cls(images, side, pitch, sheets)
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise RunError(f"{folder} is damaged ({error}); delete it, and the pictures are made anew") from error
+            return cls(images, index.side, index.pitch, [sheet.read_bytes() for sheet in sheets])
+        except OSError as error:
+            raise damaged(folder, error) from error
+
+
+def check_positions(images: np.ndarray, n_images: int, file: Path) -> None:
+    """Reject a file that names an image twice or one that the run does not have."""
+    if len(np.unique(images)) < len(images) or not ((images >= 0) & (images < n_images)).all():
+        raise damaged(file, "it shows images that the run does not have")
 
 
 @lru_cache(maxsize=8)
-def _opened(sheet: bytes) -> Image.Image:
-    return open_image(io.BytesIO(sheet)).convert("RGB")
+def _open_sheet(sheet: bytes) -> Image.Image:
+    try:
+        return open_image(io.BytesIO(sheet)).convert("RGB")
+    except Exception as error:  # PIL raises many kinds of errors on damaged files
+        raise RunError(f"a sheet of thumbnails is damaged ({error}); fit again with --overwrite") from error
 
 
-def chosen_images(assignments: "Assignments", most: int = MOST_IMAGES) -> np.ndarray:
-    """Which images to show, by category and confidence: all, or evenly from typical to doubtful in each category."""
+def select_images(assignments: Assignments, limit: int = MAX_IMAGES) -> np.ndarray:
+    """The images to show, by category and confidence: all, or evenly from typical to doubtful in each category."""
     by_category = []
     for cluster in range(len(assignments.names)):
         members = np.flatnonzero(assignments.clusters == cluster)
         by_category.append(members[np.argsort(-assignments.confidence[members], kind="stable")])
-    shares = _shares(np.array([len(members) for members in by_category]), most)
-    spread = [
-        members[np.linspace(0, len(members) - 1, share).round().astype(int)]
-        for members, share in zip(by_category, shares, strict=True)
-        if share
+    counts = _counts(np.array([len(members) for members in by_category]), limit)
+    selected = [
+        members[np.linspace(0, len(members) - 1, count).round().astype(int)]
+        for members, count in zip(by_category, counts, strict=True)
+        if count
     ]
-    return np.concatenate(spread) if spread else np.empty(0, dtype=np.int64)
+    return np.concatenate(selected) if selected else np.empty(0, dtype=np.int64)
 
 
-def _shares(sizes: np.ndarray, most: int) -> np.ndarray:
-    """How many of each category: proportional to its size, but a few of each."""
-    if sizes.sum() <= most:
+def _counts(sizes: np.ndarray, limit: int) -> np.ndarray:
+    """How many images of each category: in proportion to its size, but at least a few."""
+    if sizes.sum() <= limit:
         return sizes
-    floor = np.minimum(sizes, max(1, min(_PER_CATEGORY, most // len(sizes))))
-    room = max(0, most - int(floor.sum()))
-    return floor + ((sizes - floor) * room / (sizes - floor).sum()).astype(int)
+    floor = np.minimum(sizes, max(1, min(_MIN_PER_CATEGORY, limit // len(sizes))))
+    rest = max(0, limit - int(floor.sum()))
+    return floor + ((sizes - floor) * rest / (sizes - floor).sum()).astype(int)
 
 
 def make_thumbnails(
-    pictures: Pictures,
+    source: ImageSource,
     images: np.ndarray,
     *,
     on_progress: Callable[[int], None] = lambda done: None,
     on_missing: Callable[[int], None] = lambda image: None,
 ) -> Thumbnails:
-    """Tiles of these images in this order; one that cannot be read any more is grey and told."""
-    side = _side(pictures, images)
+    """Tiles of these images in this order; an image that cannot be read is grey and passed to ``on_missing``."""
+    side = _side(source, images)
     pitch = -(-(side + 2) // _BLOCK) * _BLOCK
     margin = (pitch - side) // 2
-    around = ((margin, pitch - side - margin), (margin, pitch - side - margin), (0, 0))
+    padding = ((margin, pitch - side - margin), (margin, pitch - side - margin), (0, 0))
     sheets = []
     for first in range(0, len(images), _TILES_ACROSS**2):
         part = images[first : first + _TILES_ACROSS**2]
         rows = -(-len(part) // _TILES_ACROSS)
         canvas = np.zeros((rows * pitch, _TILES_ACROSS * pitch, 3), dtype=np.uint8)
-        for place, image in enumerate(part):
+        for position, image in enumerate(part):
             try:
-                square = _square(pictures.image(int(image)), side)
+                square = _centre_square(source.image(int(image)), side)
             except (UnreadableImage, OSError):
                 on_missing(int(image))
-                square = np.full((side, side, 3), _MISSING, dtype=np.uint8)
-            row, column = divmod(place, _TILES_ACROSS)
-            spot = canvas[row * pitch : (row + 1) * pitch, column * pitch : (column + 1) * pitch]
-            spot[:] = np.pad(square, around, mode="edge")
-            on_progress(first + place + 1)
-        sheets.append(_encoded(canvas, MOST_BYTES * len(part) // len(images)))
+                square = np.full((side, side, 3), _GREY, dtype=np.uint8)
+            row, column = divmod(position, _TILES_ACROSS)
+            cell = canvas[row * pitch : (row + 1) * pitch, column * pitch : (column + 1) * pitch]
+            cell[:] = np.pad(square, padding, mode="edge")
+            on_progress(first + position + 1)
+        sheets.append(_encode(canvas, MAX_BYTES * len(part) // len(images)))
     return Thumbnails(np.asarray(images, dtype=np.int64), side, pitch, sheets)
 
 
-def _side(pictures: Pictures, images: np.ndarray) -> int:
-    """The fewer the images, the larger; never larger than they are."""
+def _side(source: ImageSource, images: np.ndarray) -> int:
+    """The fewer images, the larger the tiles, but never larger than the images."""
     largest = 222 if len(images) <= 500 else 126 if len(images) <= 2500 else 94
     for image in images:
         with suppress(UnreadableImage, OSError):
-            return max(8, min(largest, *pictures.image(int(image)).shape[:2]))
+            return max(8, min(largest, *source.image(int(image)).shape[:2]))
     return 8
 
 
-def _square(picture: np.ndarray, side: int) -> np.ndarray:
+def _centre_square(image: np.ndarray, side: int) -> np.ndarray:
     """The centre square of an image at tile size."""
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     shorter = min(height, width)
     top, left = (height - shorter) // 2, (width - shorter) // 2
-    square = Image.fromarray(np.ascontiguousarray(picture[top : top + shorter, left : left + shorter]))
+    square = Image.fromarray(np.ascontiguousarray(image[top : top + shorter, left : left + shorter]))
     return np.asarray(square.resize((side, side), Image.Resampling.BICUBIC))
 
 
-def _encoded(canvas: np.ndarray, most_bytes: int) -> bytes:
-    """WebP of the best quality that takes no more than its share of the room."""
-    picture = Image.fromarray(canvas)
+def _encode(canvas: np.ndarray, max_bytes: int) -> bytes:
+    """WebP in the best quality that is small enough."""
+    image = Image.fromarray(canvas)
     data = b""
     for quality in _QUALITIES:
         buffer = io.BytesIO()
-        picture.save(buffer, format="WEBP", quality=quality, method=2)
+        image.save(buffer, format="WEBP", quality=quality, method=2)
         data = buffer.getvalue()
-        if len(data) <= most_bytes:
+        if len(data) <= max_bytes:
             break
     return data

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from promptcal.data import ImageSet
 from promptcal.data.decoding import is_image
+from promptcal.data.sources import FileSource
 from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import centroid_cosines, rank_clusters
 from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
@@ -26,6 +27,7 @@ from promptcal.run.assignments import Assignments, as_text, read_csv_rows
 from promptcal.run.directory import RunDirectory
 from promptcal.run.records import read_records
 from promptcal.runtime import files
+from promptcal.runtime.arrays import read_array
 from promptcal.runtime.device import choose_device, choose_dtype
 from promptcal.runtime.json_model import damaged
 from promptcal.training.embedding import embed_images
@@ -113,6 +115,18 @@ class Run:
             raise RunError(f"{file} cannot be read ({error}); fit again") from error
         return Assignments.read_csv(file, self.names, self.known)
 
+    def embeddings(self) -> np.ndarray:
+        """The embeddings of the fit's own images in the order of the assignments (float32)."""
+        file, n_images = self.directory.embeddings_file, len(self.assignments())
+        try:
+            self.directory.verify_checksum(file)
+            embeddings = read_array(file)
+        except (OSError, ValueError) as error:
+            raise RunError(f"{file} cannot be read ({error}); fit again") from error
+        if embeddings.ndim != 2 or len(embeddings) != n_images or embeddings.dtype.kind != "f":
+            raise RunError(f"{file} has the shape {embeddings.shape} for {n_images} images; fit again")
+        return np.array(embeddings, dtype=np.float32)
+
     def truth(self) -> list[str | None] | None:
         """The true class of each image in the order of the assignments, if the truth was given."""
         file = self.directory.truth_file
@@ -197,7 +211,7 @@ class Run:
                 raise damaged(file, error) from error
         left_out = set(skipped)
         assigned = [i for i in range(len(names)) if i not in left_out]
-        return ImageSet(names, _no_image, None if self.info.root is None else Path(self.info.root)), assigned
+        return ImageSet(names, FileSource([]), None if self.info.root is None else Path(self.info.root)), assigned
 
     def image_files(self) -> list[Path]:
         """The file of each image, in the order of the assignments."""
@@ -232,7 +246,3 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         return files.read_safetensors(path)
     except OSError as error:
         raise RunError(f"{path} cannot be read ({error}); fit again with --overwrite") from error
-
-
-def _no_image(index: int) -> Any:
-    raise NotImplementedError("a run keeps the names of its images, not the images")

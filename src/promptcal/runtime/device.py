@@ -1,4 +1,4 @@
-"""Which device to compute on, how precisely, how repeatably, and whether compiled."""
+"""Choice of device, precision, determinism and compilation."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from promptcal.errors import ConfigError
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """The dtype to add many numbers up in; Apple's GPUs know no float64."""
+    """The dtype for sums of many numbers; Apple's GPUs do not support float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -38,7 +38,7 @@ COMPILE_FROM_STEPS = 2000  # compiling takes half a minute on an H200 and saves 
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """What a network's matrix products are done in; "auto" is bf16 on a GPU that multiplies it fast, else fp32."""
+    """The dtype of a network's matrix products; "auto" is bf16 on GPUs with fast bf16 products, else fp32."""
     if precision == "auto":
         fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
         return torch.bfloat16 if fast else torch.float32
@@ -46,18 +46,18 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 def choose_compile(setting: str, device: torch.device, steps: int) -> bool:
-    """Whether to compile the network; "auto" does on CUDA if there are enough steps for it to pay."""
+    """Whether to compile the network; "auto" compiles on CUDA if there are enough steps to save time."""
     if setting == "auto":
         return steps >= COMPILE_FROM_STEPS and can_run_triton(device)
     return setting == "always"
 
 
 def compile_in_place(vit: nn.Module, device: torch.device, *, alone: bool = True) -> None:
-    """Compile ``vit`` for batches of the sizes it will meet.
+    """Compile ``vit`` for fixed batch sizes.
 
-    On a GPU, for a process that trains ``alone`` (not in a group), its kernels are recorded and launched together
-    from then on (CUDA graphs): launching the many of a small ViT one by one takes the host longer than they take the
-    GPU. What ``vit`` returns is overwritten by a later step.
+    On a GPU, in a process that trains ``alone`` (not in a group), the kernels are recorded as CUDA graphs: launching
+    the many kernels of a small ViT one by one takes longer on the host than they take on the GPU. Later calls overwrite
+    the returned tensors.
     """
     recorded = device.type == "cuda" and alone
     vit.compile(dynamic=False, mode="reduce-overhead" if recorded else "default")
@@ -65,7 +65,7 @@ def compile_in_place(vit: nn.Module, device: torch.device, *, alone: bool = True
 
 @cache
 def can_run_triton(device: torch.device) -> bool:
-    """Whether Triton's kernels run there: it needs a GPU of compute capability 7 and a C compiler for its launcher."""
+    """Whether Triton can be used: it needs a GPU of compute capability 7 and a C compiler for its launcher."""
     if device.type != "cuda" or find_spec("triton") is None:
         return False
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -74,7 +74,7 @@ def can_run_triton(device: torch.device) -> bool:
 
 @contextmanager
 def device_context(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Make a CUDA device the current one and set its float32 matrix products: TF32 beside a bf16 network, else full."""
+    """Make a CUDA device current and set its float32 matrix products: TF32 with a bf16 network, else full precision."""
     if device.type != "cuda":
         yield
         return
@@ -93,13 +93,13 @@ _CUBLAS_SETTING = "CUBLAS_WORKSPACE_CONFIG"
 
 
 @contextmanager
-def deterministic_mode(wanted: bool) -> Iterator[None]:
-    """If ``wanted``, only algorithms that give the same result each time; an operation that has none is an error.
+def deterministic_mode(enabled: bool) -> Iterator[None]:
+    """If ``enabled``, use only deterministic algorithms; operations without one raise an error.
 
-    cuBLAS reads its setting when the process first multiplies on a GPU: in a process that has done so before, set the
-    environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 before it starts.
+    cuBLAS reads its setting at the first matrix product of a process on a GPU. If there was one before, set the
+    environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 before the process starts.
     """
-    if not wanted:
+    if not enabled:
         yield
         return
     cudnn: Any = torch.backends.cudnn

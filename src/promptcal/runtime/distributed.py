@@ -1,11 +1,11 @@
-"""Several processes as one, as torchrun starts them: where this one stands, and what they tell each other.
+"""Process groups as torchrun starts them: ranks and collective operations.
 
-Each process runs the backbone on its part of every batch. `Group.all_gather` puts the parts together in the order in
-which a single process has them, and from there on all processes compute the same thing: heads, losses, affinity graph,
-memory. The gradient of the own part is then complete where it stands, so that going back through the gathering takes no
-message; the backbone, below it, has its gradients added up, and the heads, above it, have the same ones everywhere.
+Each process runs the backbone on its part of every batch. `Group.all_gather` concatenates the embeddings in the order
+of a single process, and from there all processes compute the same values: heads, losses, affinity graph, memory. So
+each process has the complete gradient of its own embeddings, and the backward pass of all-gather needs no
+communication. The gradients of the backbone are summed over the processes; those of the heads are already equal.
 
-A process alone is the plain `Group`, of which every method gives back what it was given.
+A single process uses `Group` itself, whose collective operations return their input.
 """
 
 import atexit
@@ -30,14 +30,14 @@ from promptcal.errors import ConfigError, DataError, LostProcessError, PromptCAL
 T = TypeVar("T")
 P = ParamSpec("P")
 
-WAIT = timedelta(hours=12)  # for the first process's clustering, say; one that died is noticed at once, not by this
-_MEETING = timedelta(minutes=10)
-_DRIFT = 1e-3  # of a parameter's norm, that processes may differ by after an epoch
-_BYTES_AT_ONCE = 1 << 28
+WAIT = timedelta(hours=12)  # longer than any clustering on rank 0; a dead process is detected without this timeout
+_RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
+_MAX_DRIFT = 1e-3  # allowed difference between processes after an epoch, relative to a parameter's norm
+_MAX_MESSAGE_BYTES = 1 << 28
 
 
 class RankInfo(NamedTuple):
-    """A process's number among all, and among those on its machine."""
+    """Rank and world size, of all processes and of those on this machine."""
 
     rank: int = 0
     world: int = 1
@@ -46,27 +46,27 @@ class RankInfo(NamedTuple):
 
     @classmethod
     def here(cls) -> "RankInfo":
-        """By the environment torchrun sets; without it, alone. Other launchers may leave out what is local."""
-        told = os.environ
-        if any(name not in told for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+        """From torchrun's environment variables; without them, a single process. Some launchers omit the local ones."""
+        environment = os.environ
+        if any(name not in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
             return cls()
-        rank, world = int(told["RANK"]), int(told["WORLD_SIZE"])
-        return cls(rank, world, int(told.get("LOCAL_RANK", 0)), int(told.get("LOCAL_WORLD_SIZE", 1)))
+        rank, world = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+        return cls(rank, world, int(environment.get("LOCAL_RANK", 0)), int(environment.get("LOCAL_WORLD_SIZE", 1)))
 
 
 def restarts() -> int:
-    """How often torchrun has had to start this group of processes again."""
+    """How often torchrun has restarted this group of processes."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def launch() -> str | None:
-    """What is the same for a group and for its restarts, and for no other: the job's id, or else torchrun's process."""
+    """Identifies a launch including its restarts: the job's id, or else the host and torchrun's process id."""
     name = os.environ.get("TORCHELASTIC_RUN_ID")
     return f"{socket.gethostname()}:{os.getppid()}" if name in ("", "none") else name
 
 
 class Group:
-    """The processes that work on one fit: here, this one alone."""
+    """The processes of one fit; this class is for a single process."""
 
     def __init__(self, place: RankInfo | None = None) -> None:
         self.place = place or RankInfo()
@@ -77,7 +77,7 @@ class Group:
 
     @property
     def is_first(self) -> bool:
-        """The one that writes and speaks."""
+        """Whether this is rank 0, which writes files and messages."""
         return self.place.rank == 0
 
     @property
@@ -85,17 +85,17 @@ class Group:
         return self.place.local_rank == 0
 
     def part(self, n: int) -> slice:
-        """This process's part of n things in a row; the last ones may have fewer."""
+        """This process's slice of n items; the last processes may get fewer."""
         size = -(-n // self.world)
         return slice(min(n, self.place.rank * size), min(n, (self.place.rank + 1) * size))
 
     def equal_part(self, n: int) -> Tensor:
-        """Positions of this process's part of n things, as many for each process; the last thing may come again."""
+        """Indices of this process's part of n items, equally many for each process; the last item may be repeated."""
         size = -(-n // self.world)
         return (self.place.rank * size + torch.arange(size)).clamp(max=n - 1)
 
     def check(self, batch_size: int, device: torch.device) -> None:
-        """Refuse what several processes cannot do."""
+        """Raise an error for settings that several processes do not support."""
         world, place = self.place.world, self.place
         if world == 1:
             return
@@ -108,7 +108,7 @@ class Group:
         if device.type not in ("cpu", "cuda"):
             raise ConfigError(f"{world} processes can share work on cpu or cuda, not on {device.type}; choose --device")
         if device.type == "cuda" and device.index not in (None, place.local_rank):
-            raise ConfigError(f"each of {world} processes takes a GPU of its own; give --device cuda, not {device}")
+            raise ConfigError(f"each of {world} processes uses its own GPU; give --device cuda, not {device}")
         if device.type == "cuda" and place.local_world > torch.cuda.device_count():
             raise ConfigError(
                 f"{place.local_world} processes on this machine have only {torch.cuda.device_count()} GPUs; "
@@ -116,53 +116,53 @@ class Group:
             )
 
     def all_gather(self, rows: Tensor, views: int = 1) -> Tensor:
-        """All processes' rows, with a gradient to the own ones; of several views, all first ones before all second."""
+        """The rows of all processes, differentiable; all first views come before all second views."""
         return rows
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
-        """Put the sum over all processes in place of each tensor."""
+        """Replace each tensor by its sum over all processes."""
 
     def broadcast_parameters(self, tensors: Iterable[Tensor]) -> None:
-        """Put the first process's values in place of each tensor."""
+        """Replace each tensor by the one of rank 0."""
 
     def sync_parameters(self, parameters: Iterable[Tensor]) -> None:
-        """Undo what rounding has moved apart; more than that is an error."""
+        """Set all processes to rank 0's values; differences larger than rounding are an error."""
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """What ``work`` gives on the first process, or the error that it raises there, on all of them."""
+        """Run ``work`` on rank 0; return its result, or raise its error, on all processes."""
         return work()
 
     @contextmanager
     def locked_by_first(self, lock: AbstractContextManager[Any]) -> Iterator[None]:
-        """A lock for all processes, held by the first; where it cannot be had, all raise why."""
+        """A lock held by rank 0 for all processes; if it fails, all processes raise the error."""
         with ExitStack() as held:
 
-            def take() -> None:
+            def acquire() -> None:
                 held.enter_context(lock)
 
-            self.on_first(take)
+            self.on_first(acquire)
             yield
 
     def all_gather_object(self, thing: T) -> list[T]:
-        """What each process has to tell, in order."""
+        """The objects of all processes, by rank."""
         return [thing]
 
     def all_gather_list(self, rows: list[T]) -> list[T]:
-        """All processes' lists, end to end."""
+        """The lists of all processes, concatenated."""
         return rows
 
     def all_reduce_max(self, number: int) -> int:
         return number
 
     def check_same(self, thing: Any, what: str) -> None:
-        """Refuse ``what`` that is not the same for all processes."""
+        """Raise an error if ``thing`` differs between the processes; ``what`` names it."""
 
     def all_gather_bytes(self, part: Tensor) -> Tensor:
-        """All processes' parts, in host memory and of any length, end to end."""
+        """The parts of all processes (host memory, any length), concatenated."""
         return part
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Barrier: wait for all processes."""
 
     def is_first_to_report(self, message: str) -> bool:
         return True
@@ -173,17 +173,17 @@ _group = ALONE
 
 
 def group() -> Group:
-    """The processes this one belongs to."""
+    """The group of this process."""
     return _group
 
 
 def cores() -> int:
-    """Processor cores for this process, if those on its machine share them fairly."""
+    """CPU cores per process on this machine."""
     return max(1, (os.cpu_count() or 1) // _group.place.local_world)
 
 
-class _Gathered(torch.autograd.Function):
-    """All processes' rows. Since all go on to compute the same loss, the own rows' gradient is whole in each."""
+class _AllGather(torch.autograd.Function):
+    """Differentiable all-gather. All processes compute the same loss, so the gradient of the own rows is complete."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, group: "Processes") -> Tensor:
@@ -196,7 +196,7 @@ class _Gathered(torch.autograd.Function):
 
 
 class Processes(Group):
-    """Two or more, each with a device of its own; ``host`` is how they talk of what is in host memory."""
+    """Two or more processes with one device each; ``_host`` is the process group for host memory."""
 
     def __init__(self, place: RankInfo, store: dist.Store) -> None:
         super().__init__(place)
@@ -205,20 +205,20 @@ class Processes(Group):
 
     def all_gather_rows(self, rows: Tensor) -> Tensor:
         every = rows.new_empty(self.world * len(rows), *rows.shape[1:])
-        with _talking():
+        with _report_lost_process():
             dist.all_gather_into_tensor(every, rows.detach().contiguous())
         return every
 
     def all_gather(self, rows: Tensor, views: int = 1) -> Tensor:
-        every = _Gathered.apply(rows, self)
+        every = _AllGather.apply(rows, self)
         by_view = every.view(self.world, views, len(rows) // views, *rows.shape[1:]).transpose(0, 1)
         return by_view.reshape(every.shape)
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
         if not tensors:
             return
-        flat = torch.cat([t.flatten() for t in tensors])  # one message instead of many
-        with _talking():
+        flat = torch.cat([t.flatten() for t in tensors])  # one collective operation instead of many
+        with _report_lost_process():
             dist.all_reduce(flat)
         for tensor, total in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
             tensor.copy_(total.view_as(tensor))
@@ -226,22 +226,22 @@ class Processes(Group):
     @torch.no_grad()
     def broadcast_parameters(self, tensors: Iterable[Tensor]) -> None:
         for tensor in tensors:
-            tensor.copy_(self._of_first(tensor))
+            tensor.copy_(self._broadcast(tensor))
 
     @torch.no_grad()
     def sync_parameters(self, parameters: Iterable[Tensor]) -> None:
         for parameter in parameters:
-            first = self._of_first(parameter)
-            if (parameter - first).norm() > _DRIFT * first.norm():
+            first = self._broadcast(parameter)
+            if (parameter - first).norm() > _MAX_DRIFT * first.norm():
                 raise TrainingError(
-                    f"process {self.place.rank} has drifted away from the first one; "
-                    "run all of them on the same kind of device and the same versions"
+                    f"the parameters of process {self.place.rank} differ from those of process 0; "
+                    "run all processes on the same kind of device with the same versions"
                 )
             parameter.copy_(first)
 
-    def _of_first(self, tensor: Tensor) -> Tensor:
+    def _broadcast(self, tensor: Tensor) -> Tensor:
         values = tensor.detach().clone(memory_format=torch.contiguous_format)
-        with _talking():
+        with _report_lost_process():
             dist.broadcast(values, src=0)
         return values
 
@@ -252,23 +252,23 @@ class Processes(Group):
                 outcome = [work(), None]
             except PromptCALError as error:
                 outcome = [None, error]
-        with _talking():
+        with _report_lost_process():
             dist.broadcast_object_list(outcome, src=0, group=self._host)
-        result, fault = outcome
-        if fault is not None:
-            raise fault
+        result, failure = outcome
+        if failure is not None:
+            raise failure
         return result
 
     def all_gather_object(self, thing: T) -> list[T]:
         every: list[Any] = [None] * self.world
-        with _talking():
+        with _report_lost_process():
             dist.all_gather_object(every, thing, group=self._host)
         return every
 
     def all_reduce_max(self, number: int) -> int:
-        """Through host memory, so that nobody waits for a device."""
+        """Through host memory, so that no process waits for its device."""
         value = torch.tensor(number)
-        with _talking():
+        with _report_lost_process():
             dist.all_reduce(value, dist.ReduceOp.MAX, group=self._host)
         return int(value)
 
@@ -278,7 +278,7 @@ class Processes(Group):
             raise DataError(f"{what} are not the same for all processes; give all machines the same ones")
 
     def all_gather_list(self, rows: list[T]) -> list[T]:
-        return [row for told in self.all_gather_object(rows) for row in told]
+        return [row for part in self.all_gather_object(rows) for row in part]
 
     def all_gather_bytes(self, part: Tensor) -> Tensor:
         lengths = self.all_gather_object(len(part))
@@ -286,8 +286,8 @@ class Processes(Group):
         for rank, own in enumerate(every.split(lengths)):
             if rank == self.place.rank:
                 own.copy_(part)
-            for piece in own.split(_BYTES_AT_ONCE):  # straight into its place: no second copy of everything
-                with _talking():
+            for piece in own.split(_MAX_MESSAGE_BYTES):  # directly into the result, without a second copy
+                with _report_lost_process():
                     dist.broadcast(piece, src=rank, group=self._host)
         return every
 
@@ -295,22 +295,22 @@ class Processes(Group):
         self.all_reduce_max(0)
 
     def is_first_to_report(self, message: str) -> bool:
-        """Whether no other process has said the same before; so that an error of all is read once."""
+        """Whether no other process has reported the same message; so an error of all processes is shown once."""
         try:
-            return self._store.add(f"said/{message}", 1) == 1
-        except RuntimeError:  # nobody left to ask
+            return self._store.add(f"reported/{message}", 1) == 1
+        except RuntimeError:  # the store is gone
             return True
 
 
 @contextmanager
-def _talking() -> Iterator[None]:
-    """Around every message: what fails there fails because someone is gone."""
+def _report_lost_process() -> Iterator[None]:
+    """Around every collective operation: it fails if another process is gone."""
     try:
         yield
     except RuntimeError as error:
         raise LostProcessError(
             "another process of this run has ended or cannot be reached, so this one stops too; run the same command "
-            "with --resume to go on from the last checkpoint (torchrun --max-restarts does so by itself)"
+            "with --resume to continue from the last checkpoint (torchrun --max-restarts does this automatically)"
         ) from error
 
 
@@ -322,19 +322,19 @@ def _no_warnings() -> Iterator[None]:
 
 
 def distributed_entry_point(verb: Callable[P, T]) -> Callable[P, T]:
-    """Let a verb be run by all processes torchrun has started: it finds them in `group`, and only the first speaks."""
+    """Decorator for functions that run in all processes of torchrun: joins them to `group`; only rank 0 warns."""
 
     @wraps(verb)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        found = _join()
+        joined = _join()
         try:
-            with nullcontext() if found.is_first else _no_warnings():
+            with nullcontext() if joined.is_first else _no_warnings():
                 return verb(*args, **kwargs)
         except BaseException as error:
-            atexit.unregister(dist.destroy_process_group)  # which may wait for those that are gone
+            atexit.unregister(dist.destroy_process_group)  # it may wait for processes that are gone
             if isinstance(error, PromptCALError):
                 error.already_reported = (
-                    not found.is_first_to_report(str(error))
+                    not joined.is_first_to_report(str(error))
                     if error.already_reported is None
                     else error.already_reported
                 )
@@ -344,7 +344,7 @@ def distributed_entry_point(verb: Callable[P, T]) -> Callable[P, T]:
 
 
 def _join() -> Group:
-    """Meet the others, once in the life of a process."""
+    """Join the process group, once per process."""
     global _group
     place = RankInfo.here()
     if place.world == 1 or _group is not ALONE:
@@ -353,41 +353,41 @@ def _join() -> Group:
         torch.cuda.set_device(place.local_rank)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        store, rank, world = next(dist.rendezvous("env://", timeout=_MEETING))
-        store = _fresh(store, rank, world)
+        store, rank, world = next(dist.rendezvous("env://", timeout=_RENDEZVOUS_TIMEOUT))
+        store = _new_namespace(store, rank, world)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world)
         _group = Processes(place, dist.PrefixStore("promptcal", store))
     except RuntimeError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise LostProcessError(
-            f"process {place.rank} of {place.world} cannot meet the others at {address} ({error}); "
-            "check that all machines reach that address, or leave torchrun out to run alone"
+            f"process {place.rank} of {place.world} cannot connect to the others at {address} ({error}); "
+            "check that all machines can reach that address, or run a single process without torchrun"
         ) from error
     atexit.register(dist.destroy_process_group)
     return _group
 
 
-def _fresh(store: dist.Store, rank: int, world: int) -> dist.Store:
-    """A part of torchrun's store that none has written to before.
+def _new_namespace(store: dist.Store, rank: int, world: int) -> dist.Store:
+    """A namespace of torchrun's store with a new name, without keys of earlier processes.
 
-    The store outlives a restart, and with it the addresses of processes that are gone. So the first process makes up a
-    name and tells it to whoever asks, by a question that none has asked before, until all have heard it.
+    The store survives a restart, and still holds the addresses of processes that are gone. So rank 0 chooses a random
+    name. Every other rank writes a random question; rank 0 answers it with the name until all ranks have confirmed.
     """
     if rank:
         question = uuid.uuid4().hex
         store.set(f"promptcal/question/{rank}", question)
         name = store.get(f"promptcal/answer/{question}").decode()  # waits
-        store.set(f"promptcal/{name}/heard/{rank}", "")
+        store.set(f"promptcal/{name}/confirmed/{rank}", "")
         return dist.PrefixStore(name, store)
     name, missing = uuid.uuid4().hex, list(range(1, world))
-    given_up = time.monotonic() + _MEETING.total_seconds()
+    deadline = time.monotonic() + _RENDEZVOUS_TIMEOUT.total_seconds()
     while missing:
         for other in missing:
-            if store.check([f"promptcal/question/{other}"]):  # an old one may be answered in vain
+            if store.check([f"promptcal/question/{other}"]):  # it may be from before a restart
                 question = store.get(f"promptcal/question/{other}").decode()
                 store.set(f"promptcal/answer/{question}", name)
-        missing = [other for other in missing if not store.check([f"promptcal/{name}/heard/{other}"])]
-        if missing and time.monotonic() > given_up:
-            raise RuntimeError(f"nothing is heard of {missing}")
+        missing = [other for other in missing if not store.check([f"promptcal/{name}/confirmed/{other}"])]
+        if missing and time.monotonic() > deadline:
+            raise RuntimeError(f"no answer from processes {missing}")
         time.sleep(0.02)
     return dist.PrefixStore(name, store)

@@ -1,6 +1,6 @@
-"""Files that are whole or absent: written under a temporary name beside their place, flushed to disk, then renamed.
+"""Atomic writes: a file is written under a temporary name in the same folder, flushed to disk, then renamed.
 
-What a killed process leaves behind is told by its temporary name. Tensors are stored with a checksum.
+Leftovers of killed processes are recognised by their temporary names. Tensors are stored with a checksum.
 """
 
 import csv
@@ -28,7 +28,7 @@ _TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name in the same folder that no other process has, and that `is_temporary` knows."""
+    """A unique temporary name in the same folder, which `is_temporary` recognises."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
 
 
@@ -37,13 +37,13 @@ def is_temporary(path: Path) -> bool:
 
 
 def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None = None) -> None:
-    """Let ``write`` fill a temporary file, flush it to disk, then put it in place; what was there may be kept."""
+    """Let ``write`` write a temporary file, flush it, rename it to ``path``; ``keep_as`` keeps the previous file."""
     temporary = temporary_beside(path)
     try:
         write(temporary)
         flush(temporary)
         if keep_as is not None and path.exists():
-            _name_also(path, keep_as)
+            _link_or_copy(path, keep_as)
         temporary.replace(path)
         flush(path.parent)
     except OSError as error:
@@ -54,8 +54,8 @@ def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None
         temporary.unlink(missing_ok=True)
 
 
-def _name_also(path: Path, place: Path) -> None:
-    """A second name of the same file, where the system has such; else a copy."""
+def _link_or_copy(path: Path, target: Path) -> None:
+    """A hard link to the file if the file system supports it, else a copy."""
 
     def write(temporary: Path) -> None:
         with suppress(OSError):
@@ -63,17 +63,17 @@ def _name_also(path: Path, place: Path) -> None:
             return
         shutil.copyfile(path, temporary)
 
-    write_with(place, write)
+    write_with(target, write)
 
 
 def flush(path: Path) -> None:
-    """Have a file, or the names in a folder, on disk and not only on the way there."""
+    """Flush a file, or the names in a folder, to disk (fsync)."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         if not path.is_dir():
             raise
-        return  # systems that do not open folders have no way to flush them
+        return  # this system cannot open folders, so it cannot flush them
     try:
         os.fsync(descriptor)
     finally:
@@ -81,14 +81,14 @@ def flush(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what writes that were killed left in a folder; only for a folder that no one else writes to."""
+    """Remove temporary files of killed processes; no other process may be writing to the folder."""
     for path in list(folder.rglob(".*.tmp")):
         if path.is_file() and is_temporary(path):
             path.unlink(missing_ok=True)
 
 
 def write_folder(path: Path, fill: Callable[[Path], Any]) -> None:
-    """Let ``fill`` fill a folder under another name, then put it in place, where nothing or an empty folder is."""
+    """Call ``fill`` with a temporary folder, then rename it to ``path``, which must be absent or an empty folder."""
     temporary = temporary_beside(path.absolute())
     temporary.mkdir()
     try:
@@ -122,7 +122,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """JSON that any reader takes: numbers that are not finite become null."""
+    """Write standard JSON: numbers that are not finite become null."""
     write_text(path, json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
 
 
@@ -135,7 +135,7 @@ def finite(value: Any) -> Any:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """With a checksum in the file itself, which `read_safetensors` goes by."""
+    """Write tensors with a checksum, which `read_safetensors` verifies."""
     contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     metadata = {"sha256": _tensors_digest(contiguous)}
     write_with(path, lambda temporary: _save_safetensors(contiguous, temporary, metadata))
@@ -143,7 +143,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def _save_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
     path.touch()
-    permissions = path.stat().st_mode  # of any file here; safetensors would let its owner alone read it
+    permissions = path.stat().st_mode  # the default; safetensors would make the file readable for its owner only
     try:
         save_file(tensors, path, metadata)
         path.chmod(permissions)
@@ -152,15 +152,15 @@ def _save_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file; an `OSError` where it is absent, cut off, or not what was written."""
+    """The tensors of a file; `OSError` if it is absent, truncated, or its checksum does not match."""
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             expected = (file.metadata() or {}).get("sha256")
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error), str(path)) from error
-    if expected not in (None, _tensors_digest(tensors)):  # None: of another program
-        raise OSError(errno.EIO, "its checksum is wrong", str(path))
+    if expected not in (None, _tensors_digest(tensors)):  # None: written by another program
+        raise OSError(errno.EIO, "checksum mismatch", str(path))
     return tensors
 
 
@@ -174,11 +174,11 @@ def _tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def save_torch(value: Any, path: Path) -> None:
-    """As `torch.save`, but trouble with the disk is an `OSError`."""
+    """`torch.save` that raises `OSError` for errors of the disk."""
     try:
         with path.open("wb") as file:
             torch.save(value, file)
-    except RuntimeError as error:  # PyTorch's word for every trouble with a file
+    except RuntimeError as error:  # PyTorch raises it for all file errors
         raise next(_os_errors(error), OSError(errno.EIO, str(error), str(path))) from error
 
 
@@ -190,16 +190,16 @@ def _os_errors(error: BaseException | None) -> Iterator[OSError]:
 
 
 def read_torch(path: Path) -> Any:
-    """What `save_torch` wrote; an `OSError` where it is not what was written, which `torch.load` would not notice."""
+    """Read a file of `save_torch`; `OSError` if its checksum does not match, which `torch.load` does not check."""
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged is not None:
-            raise OSError(errno.EIO, f"the checksum of {damaged} in it is wrong", str(path))
+            raise OSError(errno.EIO, f"checksum mismatch of {damaged}", str(path))
         return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # damaged archives and pickles raise anything
+    except Exception as error:  # damaged archives and pickles raise many kinds of errors
         raise OSError(errno.EIO, str(error) or type(error).__name__, str(path)) from error
 
 
@@ -207,6 +207,6 @@ def file_digest(path: Path) -> str:
     """SHA-256, as `sha256sum` prints it."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while part := file.read(1 << 24):
-            digest.update(part)
+        while chunk := file.read(1 << 24):
+            digest.update(chunk)
     return digest.hexdigest()

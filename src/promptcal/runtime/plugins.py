@@ -30,7 +30,7 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All names: built-in ones first, in their order, then the others sorted."""
-        others = sorted({*self._registered, *_entry_points(self.group)} - set(self._built_in))
+        others = sorted({*self._registered, *entry_points_of(self.group)} - set(self._built_in))
         return [*self._built_in, *others]
 
     def __contains__(self, name: object) -> bool:
@@ -44,7 +44,7 @@ class Registry(Generic[T]):
     def _load(self, name: str) -> T:
         if name in self._built_in:
             return EntryPoint(name, self._built_in[name], self.group).load()
-        found = _entry_points(self.group).get(name)
+        found = entry_points_of(self.group).get(name)
         if found is None:
             raise ConfigError(f"there is no {self.kind} {name!r}; choose one of {', '.join(self.names())}")
         try:
@@ -58,5 +58,6 @@ class Registry(Generic[T]):
 
 
 @cache
-def _entry_points(group: str) -> dict[str, EntryPoint]:
+def entry_points_of(group: str) -> dict[str, EntryPoint]:
+    """The entry points that installed packages declare in a group, by name."""
     return {point.name: point for point in entry_points(group=group)}

@@ -1,16 +1,16 @@
-"""YAML from files that nobody vouches for: plain values only, and no more of them than are written down."""
+"""Reads YAML from untrusted files: plain values only, and a limited number of them."""
 
 from typing import Any
 
 import yaml
 
-_MOST_VALUES = 100_000
+_MAX_VALUES = 100_000
 
 
 def read_yaml(text: str) -> Any:
-    """The plain values of a YAML document; a `ValueError` where it is none, or would grow without bounds.
+    """The plain values of a YAML document; `ValueError` if it is invalid or its aliases expand to too many values.
 
-    An alias stands for all it names, so that a few lines of aliases of aliases can stand for more than memory holds.
+    Nested aliases can expand a few lines to more values than fit into memory.
     """
     try:
         loader = yaml.SafeLoader(text)
@@ -18,7 +18,7 @@ def read_yaml(text: str) -> Any:
             node = loader.get_single_node()
             if node is None:
                 return None
-            if _size(node, {}) > _MOST_VALUES:
+            if _size(node, {}) > _MAX_VALUES:
                 raise ValueError("its aliases stand for too many values")
             return loader.construct_document(node)
         finally:
@@ -30,13 +30,13 @@ def read_yaml(text: str) -> Any:
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """How many values a node stands for, aliases written out; those that hold themselves are refused."""
+    """Number of values of a node with its aliases expanded; a node that contains itself is an error."""
     known = sizes.get(id(node))
     if known is not None:
         if not known:
             raise ValueError("an alias in it stands for itself")
         return known
-    sizes[id(node)] = 0  # until it is counted
+    sizes[id(node)] = 0  # marks a node that is being counted
     if isinstance(node, yaml.MappingNode):
         total = sum(_size(part, sizes) for pair in node.value for part in pair)
     elif isinstance(node, yaml.SequenceNode):

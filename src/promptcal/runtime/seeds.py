@@ -1,4 +1,4 @@
-"""Seeds derived from the run's seed and the place they are used in, so that a run can go on from any step."""
+"""Seeds derived from the run's seed and the purpose, so that a run can be resumed at any step."""
 
 import random
 import zlib
@@ -9,15 +9,15 @@ import numpy as np
 import torch
 
 
-def derive_seed(seed: int, *place: str | int) -> int:
-    """A 63-bit seed for, say, ("affinity", "views", epoch, step)."""
-    words = [zlib.crc32(p.encode()) if isinstance(p, str) else p for p in place]
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """A 63-bit seed, for example for the purpose ("affinity", "views", epoch, step)."""
+    words = [zlib.crc32(p.encode()) if isinstance(p, str) else p for p in purpose]
     return int(np.random.SeedSequence([seed, *words]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 @contextmanager
 def isolated_rng(seed: int) -> Iterator[None]:
-    """The global generators seeded, or set as a checkpoint had them, for a while; then as the caller had them."""
+    """Seed the global generators of Python, NumPy and PyTorch; restore their states on exit."""
     python, numpy = random.getstate(), np.random.get_state()
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from promptcal.data import ImageSet, StreamedView, View
 from promptcal.data.loading import view_of
-from promptcal.data.store import decode, refuse_faults
+from promptcal.data.store import check_readable, decode
 from promptcal.errors import PromptCALWarning
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.runtime.device import device_context
@@ -71,7 +71,7 @@ def embed_images(
                 with device_context(device, vit.compute_dtype):
                     features.append(embed(vit, view, torch.arange(len(store))))
             bar.advance(task, len(part))
-    refuse_faults(left_out, len(positions), skip_unreadable)
+    check_readable(left_out, len(positions), skip_unreadable)
     if left_out:
         names = "; ".join(f"{name} ({reason})" for name, reason in left_out)
         message = f"{len(left_out)} unreadable images were skipped: {names}"

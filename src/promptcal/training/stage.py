@@ -48,9 +48,14 @@ class Stage(Protocol):
 
 
 class PlainStage:
-    """A stage without any state besides its network."""
+    """A stage without any state besides its network; a subclass has a `step`."""
 
     description = ""
+
+    def __init__(self, name: str, network: Any, config: Any) -> None:
+        self.name = name
+        self.network = network
+        self.config = config
 
     def after_update(self) -> None:
         pass

@@ -7,13 +7,13 @@ import numpy as np
 from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
-from promptcal.data.benchmarks.parts import Part, incomplete, listed_files
+from promptcal.data.benchmarks.dataset_files import Split, incomplete, listed_files
 
 
-def read_cars(folder: Path, test: bool) -> Part:
+def read_cars(folder: Path, test: bool) -> Split:
     """In the order of the annotations; class number = the annotated class - 1."""
     if test:
-        labelled = "cars_test_annos_withlabels.mat"  # beside the devkit for torchvision, in it for others
+        labelled = "cars_test_annos_withlabels.mat"  # torchvision stores it beside the devkit, others inside it
         file = next((f for f in (folder / labelled, folder / "devkit" / labelled) if f.is_file()), folder / labelled)
     else:
         file = folder / "devkit" / "cars_train_annos.mat"
@@ -25,7 +25,7 @@ def read_cars(folder: Path, test: bool) -> Part:
         raise incomplete(folder, f"{file.name} has no file names and classes") from error
     names = np.atleast_1d(_matlab(folder, folder / "devkit" / "cars_meta.mat", "class_names"))
     images = listed_files(folder, [f"{'cars_test' if test else 'cars_train'}/{name}" for name in files])
-    return Part(images, classes, [str(name) for name in names])
+    return Split(images, classes, [str(name) for name in names])
 
 
 def _matlab(folder: Path, file: Path, variable: str) -> Any:

@@ -1,135 +1,117 @@
-"""The datasets: their size, their known classes, where they lie below a root, and how to come by them."""
+"""The built-in benchmarks: the seven of the paper, its few-annotation variants, and `mini`, the embedded images."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 
 from promptcal.data.benchmarks import class_lists
-from promptcal.data.benchmarks.aircraft import download_aircraft, read_aircraft
-from promptcal.data.benchmarks.cars import read_cars
-from promptcal.data.benchmarks.cifar import (
-    download_cifar10,
-    download_cifar100,
-    read_cifar10,
-    read_cifar100,
-    read_cifar100_archive,
+from promptcal.data.benchmarks.spec import BenchmarkSpec, Layout
+
+_PACKAGE = "promptcal.data.benchmarks"
+
+CIFAR10 = BenchmarkSpec(
+    title="CIFAR-10",
+    n_images=50_000,
+    n_classes=10,
+    known_classes=range(5),
+    layouts=(Layout("cifar-10-batches-py", f"{_PACKAGE}.cifar:read_cifar10"),),
+    remedy="pass --download, or unpack cifar-10-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html there",
+    preset="cifar10",
+    download=f"{_PACKAGE}.cifar:download_cifar10",
 )
-from promptcal.data.benchmarks.class_folder_sets import read_herbarium, read_imagenet100
-from promptcal.data.benchmarks.cub import read_cub, read_cub_archive
-from promptcal.data.benchmarks.embedded_sets import read_mini
-from promptcal.data.benchmarks.parts import Reader
-
-
-@dataclass(frozen=True)
-class Source:
-    """A layout a dataset may have: a folder or file below the root, or of the package itself, and who reads it."""
-
-    place: str
-    read: Reader
-    in_published_order: bool = True
-    has_test: bool = True
-    embedded: bool = False
-
-    def is_there(self, root: Path) -> bool:
-        return self.embedded or (root / self.place).exists()
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """``n_images`` are those trained on; ``exact`` says whether that number is published to the digit.
-
-    ``preset`` is for one whose benchmarks have no preset of their own name.
-    """
-
-    title: str
-    n_images: int
-    n_classes: int
-    known: Callable[[], list[int]]
-    sources: tuple[Source, ...]
-    remedy: str
-    exact: bool = True
-    download: Callable[[Path], None] | None = None
-    preset: str | None = None
-
-
-CIFAR10 = Dataset(
-    "CIFAR-10",
-    50_000,
-    10,
-    lambda: list(range(5)),
-    (Source("cifar-10-batches-py", read_cifar10),),
-    "pass --download, or unpack cifar-10-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html there",
-    download=download_cifar10,
-)
-CIFAR100 = Dataset(
-    "CIFAR-100",
-    50_000,
-    100,
-    lambda: list(range(80)),
-    (
-        Source("cifar-100-python", read_cifar100),
-        Source("cifar100.npz", read_cifar100_archive, in_published_order=False),
+CIFAR100 = BenchmarkSpec(
+    title="CIFAR-100",
+    n_images=50_000,
+    n_classes=100,
+    known_classes=range(80),
+    layouts=(
+        Layout("cifar-100-python", f"{_PACKAGE}.cifar:read_cifar100"),
+        Layout("cifar100.npz", f"{_PACKAGE}.cifar:read_cifar100_archive", in_published_order=False),
     ),
-    "pass --download, or unpack cifar-100-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html there",
-    download=download_cifar100,
+    remedy="pass --download, or unpack cifar-100-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html there",
+    preset="cifar100",
+    download=f"{_PACKAGE}.cifar:download_cifar100",
 )
-IMAGENET100 = Dataset(
-    "ImageNet-100",
-    127_000,
-    100,
-    lambda: list(range(50)),
-    tuple(Source(place, read_imagenet100) for place in ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC")),
-    "fetch ILSVRC 2012 from https://www.image-net.org (an account is needed) and unpack it there, "
+IMAGENET100 = BenchmarkSpec(
+    title="ImageNet-100",
+    n_images=127_000,
+    n_classes=100,
+    known_classes=range(50),
+    layouts=tuple(
+        Layout(path, f"{_PACKAGE}.class_folder_sets:read_imagenet100")
+        for path in ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC")
+    ),
+    remedy="download ILSVRC 2012 from https://www.image-net.org (an account is needed) and unpack it there, "
     "as imagenet/train and imagenet/val with a folder for each WordNet id",
-    exact=False,
+    preset="imagenet100",
+    has_exact_count=False,
 )
-CUB = Dataset(
-    "CUB-200-2011",
-    5_994,
-    200,
-    lambda: class_lists.semantic_shift("cub"),
-    (
-        Source("CUB_200_2011", read_cub),
-        Source("cub_train.tar", read_cub_archive, in_published_order=False, has_test=False),
+CUB = BenchmarkSpec(
+    title="CUB-200-2011",
+    n_images=5_994,
+    n_classes=200,
+    known_classes=partial(class_lists.semantic_shift, "cub"),
+    layouts=(
+        Layout("CUB_200_2011", f"{_PACKAGE}.cub:read_cub"),
+        Layout("cub_train.tar", f"{_PACKAGE}.cub:read_cub_archive", in_published_order=False, has_test=False),
     ),
-    "fetch CUB_200_2011.tgz from https://www.vision.caltech.edu/datasets/cub_200_2011 and unpack it there",
+    remedy="download CUB_200_2011.tgz from https://www.vision.caltech.edu/datasets/cub_200_2011 and unpack it there",
+    preset="cub",
 )
-CARS = Dataset(
-    "Stanford Cars",
-    8_144,
-    196,
-    lambda: class_lists.semantic_shift("scars"),
-    (Source("stanford_cars", read_cars),),
-    "its home page (https://ai.stanford.edu/~jkrause/cars/car_dataset.html) is gone, so fetch a copy from a mirror "
-    "such as Kaggle's and lay it out there as torchvision does: stanford_cars/devkit, cars_train, cars_test and "
-    "cars_test_annos_withlabels.mat",
+CARS = BenchmarkSpec(
+    title="Stanford Cars",
+    n_images=8_144,
+    n_classes=196,
+    known_classes=partial(class_lists.semantic_shift, "scars"),
+    layouts=(Layout("stanford_cars", f"{_PACKAGE}.cars:read_cars"),),
+    remedy="its home page (https://ai.stanford.edu/~jkrause/cars/car_dataset.html) is offline, so download a copy from "
+    "a mirror such as Kaggle and store it there in torchvision's layout: stanford_cars/devkit, cars_train, cars_test "
+    "and cars_test_annos_withlabels.mat",
+    preset="cars",
 )
-AIRCRAFT = Dataset(
-    "FGVC-Aircraft",
-    6_667,
-    100,
-    lambda: class_lists.semantic_shift("aircraft"),
-    (Source("fgvc-aircraft-2013b", read_aircraft),),
-    "pass --download, or unpack fgvc-aircraft-2013b.tar.gz from https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft "
-    "there",
-    download=download_aircraft,
+AIRCRAFT = BenchmarkSpec(
+    title="FGVC-Aircraft",
+    n_images=6_667,
+    n_classes=100,
+    known_classes=partial(class_lists.semantic_shift, "aircraft"),
+    layouts=(Layout("fgvc-aircraft-2013b", f"{_PACKAGE}.aircraft:read_aircraft"),),
+    remedy="pass --download, or unpack fgvc-aircraft-2013b.tar.gz from "
+    "https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft there",
+    preset="aircraft",
+    download=f"{_PACKAGE}.aircraft:download_aircraft",
 )
-HERBARIUM19 = Dataset(
-    "Herbarium19",
-    34_000,
-    683,
-    class_lists.herbarium,
-    tuple(Source(place, read_herbarium) for place in ("herbarium_19", "herbarium19", "herbarium-2019-fgvc6")),
-    "fetch small-train and small-validation of the FGVC6 challenge from "
+HERBARIUM19 = BenchmarkSpec(
+    title="Herbarium19",
+    n_images=34_000,
+    n_classes=683,
+    known_classes=class_lists.herbarium,
+    layouts=tuple(
+        Layout(path, f"{_PACKAGE}.class_folder_sets:read_herbarium")
+        for path in ("herbarium_19", "herbarium19", "herbarium-2019-fgvc6")
+    ),
+    remedy="download small-train and small-validation of the FGVC6 challenge from "
     "https://www.kaggle.com/c/herbarium-2019-fgvc6 and unpack them there below herbarium_19",
-    exact=False,
+    preset="herbarium19",
+    has_exact_count=False,
 )
-MINI = Dataset(
-    "the embedded CIFAR-10 images",
-    1_500,
-    10,
-    lambda: list(range(5)),
-    (Source("cifar10_mini.npz", read_mini, embedded=True),),
-    "install promptcal again",
+MINI = BenchmarkSpec(
+    title="the embedded CIFAR-10 images",
+    n_images=1_500,
+    n_classes=10,
+    known_classes=range(5),
+    layouts=(Layout("cifar10_mini.npz", f"{_PACKAGE}.dataset_files:read_embedded", embedded=True),),
+    remedy="install promptcal again",
     preset="quick",
 )
+
+
+def _cifar100_few(name: str, n_known: int, share: float) -> BenchmarkSpec:
+    known = partial(class_lists.few_of_cifar100, n_known)
+    return replace(CIFAR100, known_classes=known, labelled_share=share, preset=name)
+
+
+CIFAR100_C50_L10 = _cifar100_few("cifar100-c50-l10", 50, 0.1)
+CIFAR100_C25_L50 = _cifar100_few("cifar100-c25-l50", 25, 0.5)
+CIFAR100_C10_L50 = _cifar100_few("cifar100-c10-l50", 10, 0.5)
+MINI_C50_L10 = replace(MINI, labelled_share=0.1)
+MINI_C30_L50 = replace(MINI, known_classes=range(3))
+MINI_C20_L50 = replace(MINI, known_classes=range(2))

@@ -11,19 +11,20 @@ import numpy as np
 from torchvision import datasets
 from torchvision.datasets.utils import download_and_extract_archive
 
-from promptcal.data.benchmarks.parts import Part, incomplete
-from promptcal.data.images import ImageSet, OpenSpan
+from promptcal.data.benchmarks.dataset_files import Split, incomplete
+from promptcal.data.images import ImageSet, numbered_names
+from promptcal.data.sources import ArchiveSource
 from promptcal.errors import DataError
 from promptcal.runtime.arrays import read_arrays
 
-_reconstruct = np.empty(0).__reduce__()[0]  # where it lives depends on NumPy's version
+_reconstruct = np.empty(0).__reduce__()[0]  # its module depends on NumPy's version
 
 
-def read_cifar10(folder: Path, test: bool) -> Part:
+def read_cifar10(folder: Path, test: bool) -> Split:
     return _read_batches(datasets.CIFAR10, folder, test)
 
 
-def read_cifar100(folder: Path, test: bool) -> Part:
+def read_cifar100(folder: Path, test: bool) -> Split:
     return _read_batches(datasets.CIFAR100, folder, test)
 
 
@@ -36,12 +37,12 @@ def download_cifar100(root: Path) -> None:
 
 
 def _download(dataset: Any, root: Path) -> None:
-    """As torchvision does, checksum included, without unpickling what came."""
+    """Download and check the archive as torchvision does, but do not unpickle it."""
     download_and_extract_archive(dataset.url, str(root), filename=dataset.filename, md5=dataset.tgz_md5)
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Of everything a pickle can ask for, what makes up a NumPy array, and no more."""
+    """An unpickler that can only create NumPy arrays and built-in containers."""
 
     _ALLOWED: ClassVar = {
         "_reconstruct": _reconstruct,
@@ -53,44 +54,44 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module not in self._MODULES or name not in self._ALLOWED:
-            raise pickle.UnpicklingError(f"it asks to call {module}.{name}")
+            raise pickle.UnpicklingError(f"it would call {module}.{name}")
         return self._ALLOWED[name]
 
 
 def _unpickled(folder: Path, name: str, md5: str) -> dict[str, Any]:
-    """One of the official files: of the published checksum, and even then nothing in it can run."""
+    """The content of an official file. It must have the published checksum; even then it cannot run code."""
     file = folder / name
     try:
         content = file.read_bytes()
         if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
-            raise ValueError("a checksum differs")
+            raise ValueError("checksum mismatch")
         return dict(_ArraysOnly(io.BytesIO(content), encoding="latin1").load())
-    except Exception as error:  # a pickle fails in every way
+    except Exception as error:  # a damaged pickle can raise any exception
         raise DataError(
-            f"{folder} is incomplete or damaged ({name}: {error}); delete it and fetch it again with --download"
+            f"{folder} is incomplete or damaged ({name}: {error}); delete it and download it again with --download"
         ) from error
 
 
-def _read_batches(dataset: Any, folder: Path, test: bool) -> Part:
-    """The batches torchvision lists, in its order."""
+def _read_batches(dataset: Any, folder: Path, test: bool) -> Split:
+    """The batches in torchvision's order."""
     batches = [_unpickled(folder, *entry) for entry in (dataset.test_list if test else dataset.train_list)]
     names = _unpickled(folder, dataset.meta["filename"], dataset.meta["md5"])[dataset.meta["key"]]
     pixels = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     key = "labels" if "labels" in batches[0] else "fine_labels"
     classes = np.concatenate([np.asarray(batch[key], dtype=np.int64) for batch in batches])
-    return Part(ImageSet.of(np.ascontiguousarray(pixels)), classes, list(names))
+    return Split(ImageSet.of(np.ascontiguousarray(pixels)), classes, list(names))
 
 
-def read_cifar100_archive(file: Path, test: bool) -> Part:
-    """From `jpeg` (bytes end to end), `offsets` (n + 1), `label`, `split` (0 train, 1 test) and `classes`."""
+def read_cifar100_archive(file: Path, test: bool) -> Split:
+    """From `jpeg` (concatenated bytes), `offsets` (n + 1), `label`, `split` (0 train, 1 test) and `classes`."""
     try:
         jpeg, offsets, label, split, names = read_arrays(file, "jpeg", "offsets", "label", "split", "classes")
         chosen = np.flatnonzero(split == int(test))
         spans = [(int(offsets[i]), int(offsets[i + 1] - offsets[i])) for i in chosen]
         classes = label[chosen].astype(np.int64)
         if any(start < 0 or size < 0 or start + size > len(jpeg) for start, size in spans):
-            raise ValueError("its offsets lead out of it")
+            raise ValueError("its offsets point outside it")
     except (OSError, ValueError, IndexError, TypeError) as error:
         raise incomplete(file, f"it cannot be read ({error})") from error
-    images = ImageSet([f"image-{i:06d}" for i in range(len(chosen))], OpenSpan(jpeg, spans))
-    return Part(images, classes, [str(name) for name in names])
+    images = ImageSet(numbered_names(len(chosen)), ArchiveSource(jpeg, spans))
+    return Split(images, classes, [str(name) for name in names])

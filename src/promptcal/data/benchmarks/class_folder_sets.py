@@ -1,19 +1,19 @@
-"""The benchmarks that are class folders on disk: ImageNet-100 out of ILSVRC 2012, and Herbarium19."""
+"""Benchmarks stored as class folders: ImageNet-100 (100 classes of ILSVRC 2012) and Herbarium19."""
 
 from pathlib import Path
 
 from promptcal.data.benchmarks.class_lists import imagenet100
-from promptcal.data.benchmarks.parts import Part, class_folders, incomplete
+from promptcal.data.benchmarks.dataset_files import Split, class_folders, incomplete
 
 
-def read_imagenet100(folder: Path, test: bool) -> Part:
-    """The 100 classes out of train/ or val/, a sub-folder a WordNet id; class number = position among the 100."""
+def read_imagenet100(folder: Path, test: bool) -> Split:
+    """100 classes of train/ or val/, one sub-folder per WordNet id; class number = position among the 100."""
     wordnet_ids, names = zip(*imagenet100(), strict=True)
     images, classes = class_folders(folder, "val" if test else "train", wordnet_ids, allow_empty=False)
-    return Part(images, classes, list(names))
+    return Split(images, classes, list(names))
 
 
-def read_herbarium(folder: Path, test: bool) -> Part:
+def read_herbarium(folder: Path, test: bool) -> Split:
     """small-train/ or small-validation/; class number = position among small-train's folders sorted as text."""
     train = folder / "small-train"
     if not train.is_dir():
@@ -22,4 +22,4 @@ def read_herbarium(folder: Path, test: bool) -> Part:
     if test and not (folder / "small-validation").is_dir():
         raise incomplete(folder, "small-validation is missing")
     images, classes = class_folders(folder, "small-validation" if test else "small-train", names, allow_empty=test)
-    return Part(images, classes, names)
+    return Split(images, classes, names)

@@ -1,15 +1,13 @@
-"""Which classes of each benchmark are known, from the published lists in assets/splits."""
+"""The known classes of the benchmarks, from the published lists in assets/splits."""
 
 import json
 from functools import cache
 from importlib import resources
 from typing import Any
 
-import numpy as np
-
 
 def semantic_shift(dataset: str) -> list[int]:
-    """Known classes by the Semantic Shift Benchmark (cub, scars, aircraft), in the dataset's own numbers from 0."""
+    """Known classes of the Semantic Shift Benchmark (cub, scars, aircraft), in the data set's own numbers from 0."""
     return sorted(_split(f"{dataset}_osr_splits")["known_classes"])
 
 
@@ -19,12 +17,14 @@ def herbarium() -> list[int]:
 
 
 def few_of_cifar100(n: int) -> list[int]:
-    """Known classes of the few-annotation setups, as the published results had them.
+    """Known classes of the few-annotation variants in the published results.
 
-    Drawn with NumPy's legacy generator, seed 0; the ten are a list of their own.
+    They are drawn with NumPy's legacy generator, seed 0; only the ten are a separate list.
     """
     if n == 10:
         return sorted([18, 49, 67, 16, 72, 14, 39, 47, 35, 88])
+    import numpy as np  # not at the top: listing benchmarks should stay fast
+
     return sorted(np.random.RandomState(0).choice(100, size=n, replace=False).tolist())
 
 

@@ -1,30 +1,30 @@
-// Tabs by the address's hash, light and dark, and the decisions bar.
+// Tabs (the address's hash), light and dark mode, and the bar of decisions.
 const TABS = [
   ["overview", "Overview", overviewView, true],
   ["changes", "Changes", changesView, Boolean(data.changes)],
   ["clusters", "Clusters", clustersView, true],
   ["map", "Map", mapView, true],
   ["confusion", "Confusion", confusionView, Boolean(data.confusion)],
-  ["training", "Training", trainingView, data.curves.length + data.graph.length > 0],
-  ["neighbours", "Neighbours", neighboursView, images.neighboursEach > 0],
+  ["training", "Training", trainingView, data.trainingCharts.length + data.graphCharts.length > 0],
+  ["neighbours", "Neighbours", neighboursView, images.neighboursPerImage > 0],
   ["attention", "Attention", attentionView, data.attention.images.length > 0 || data.attention.missing !== ""],
-].filter(([, , , there]) => there);
+].filter(([, , , isAvailable]) => isAvailable);
 
 let current = null;
 
-function show() {
-  const wanted = location.hash.slice(1) || "overview";
-  const one = /^cluster-(\d+)$/.exec(wanted);
-  const cluster = one && Number(one[1]) < clusters.length ? Number(one[1]) : -1;
-  const tab = cluster >= 0 ? "clusters" : (TABS.find(([key]) => key === wanted) || TABS[0])[0];
+function showTab() {
+  const hash = location.hash.slice(1) || "overview";
+  const match = /^cluster-(\d+)$/.exec(hash);
+  const cluster = match && Number(match[1]) < clusters.length ? Number(match[1]) : -1;
+  const tab = cluster >= 0 ? "clusters" : (TABS.find(([key]) => key === hash) || TABS[0])[0];
   for (const link of document.querySelectorAll("#tabs a")) {
     link.setAttribute("aria-selected", String(link.dataset.tab === tab));
     if (link.dataset.tab === tab) link.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
-  const scroll = current && current.wanted === wanted ? window.scrollY : 0;
-  const made = cluster >= 0 ? clusterView(cluster) : TABS.find(([key]) => key === tab)[2]();
-  document.getElementById("main").replaceChildren(made.view);
-  current = { ...made, wanted };
+  const scroll = current && current.hash === hash ? window.scrollY : 0;
+  const page = cluster >= 0 ? clusterView(cluster) : TABS.find(([key]) => key === tab)[2]();
+  document.getElementById("main").replaceChildren(page.view);
+  current = { ...page, hash };
   window.scrollTo(0, scroll);
 }
 
@@ -37,17 +37,17 @@ document.getElementById("theme").addEventListener("click", () => {
   root.dataset.theme = dark ? "light" : "dark";
   if (current) current.refresh(false);
 });
-window.addEventListener("hashchange", show);
+window.addEventListener("hashchange", showTab);
 
-// marking an image changes its frame only; names and merges change the page
-let shape = "";
-const shapeNow = () => JSON.stringify(clusters.map((_, c) => [decisions.rootOf(c), decisions.givenName(c)]));
+// marking an image changes only its frame; names and merges change the page
+let categories = "";
+const currentCategories = () => JSON.stringify(clusters.map((_, c) => [decisions.rootOf(c), decisions.givenName(c)]));
 decisions.onChange(() => {
-  const now = shapeNow();
-  if (current) current.refresh(now !== shape);
-  shape = now;
+  const now = currentCategories();
+  if (current) current.refresh(now !== categories);
+  categories = now;
 });
-shape = shapeNow();
-decisionsBar();
-show();
+categories = currentCategories();
+showDecisions();
+showTab();
 document.documentElement.dataset.ready = String(Math.round(performance.now()));

@@ -1,21 +1,21 @@
 // Overview, confusion matrix, training curves, neighbours and attention maps.
-const tile = (value, label, extra = "") => h("div", { class: `figure ${extra}` }, h("strong", {}, value), h("span", {}, label));
+const keyFigure = (value, label, extra = "") => h("div", { class: `figure ${extra}` }, h("strong", {}, value), h("span", {}, label));
 
 function accuracyTable() {
   if (!data.accuracy.length) return null;
   const inductive = data.summary.protocol === "inductive";
   return h("div", { class: "panel" },
     h("h2", {}, "Accuracy"),
-    h("p", { class: "quiet" }, `On the ${inductive ? "test" : "unlabelled"} images, %, clusters matched to classes once over all.`),
+    h("p", { class: "muted" }, `% of the ${inductive ? "test" : "unlabelled"} images; clusters are matched to classes once, over all images.`),
     h("div", { class: "scroll" }, h("table", { class: "numbers-table", id: "accuracy" },
       h("thead", {}, h("tr", {}, ["", "All", "Known", "New"].map((name) => h("th", {}, name)))),
-      h("tbody", {}, data.accuracy.map((row, i) => h("tr", { class: i === data.accuracy.length - 1 ? "end-result" : "" },
+      h("tbody", {}, data.accuracy.map((row, i) => h("tr", { class: i === data.accuracy.length - 1 ? "final-result" : "" },
         h("th", {}, row.step), ["all", "known", "new"].map((part) => h("td", {}, percent(row[part])))))))));
 }
 
 function overviewView() {
   const s = data.summary;
-  const end = data.accuracy[data.accuracy.length - 1];
+  const final = data.accuracy[data.accuracy.length - 1];
   const rows = clusters.map((record, c) => ({ record, c })).filter(({ c }) => decisions.rootOf(c) === c)
     .sort((a, b) => knownFirst(a.c, b.c));
   const largest = Math.max(1, ...clusters.map((record) => record.size));
@@ -27,29 +27,28 @@ function overviewView() {
   }));
   const view = h("section", {},
     h("div", { class: "figures" },
-      tile(count(s.images), "images"), tile(count(s.labelled), "labelled"),
-      tile(count(s.known), "known classes", "known"), tile(count(s.new), "discovered", "new"),
-      tile(count(s.doubtful), "doubtful images"),
-      end && end.all !== null ? tile(`${percent(end.all)} %`, "accuracy, all") : null),
-    data.changes ? h("p", { class: "note" }, changesTold(), " ", h("a", { href: "#changes" }, "What changed")) : null,
-    s.shown < s.images ? h("p", { class: "note" }, `The report carries pictures of ${count(s.shown)} of the ${count(s.images)} images, spread over the clusters; counts are of all.`) : null,
-    data.tiles ? null : h("p", { class: "note" }, "This run kept no thumbnails and its image folder is not there, so there are no pictures."),
+      keyFigure(count(s.images), "images"), keyFigure(count(s.labelled), "labelled"),
+      keyFigure(count(s.known), "known classes", "known"), keyFigure(count(s.new), "discovered", "new"),
+      keyFigure(count(s.doubtful), "doubtful images"),
+      final && final.all !== null ? keyFigure(`${percent(final.all)} %`, "accuracy, all") : null),
+    data.changes ? h("p", { class: "note" }, changesSummary(), " ", h("a", { href: "#changes" }, "See the changes")) : null,
+    s.shown < s.images ? h("p", { class: "note" }, `The report shows ${count(s.shown)} of the ${count(s.images)} images, from all clusters. Counts include all images.`) : null,
     h("div", { class: "columns" },
       h("div", { class: "panel" }, h("h2", {}, "Clusters"), sizes),
       h("div", {}, accuracyTable(),
-        h("div", { class: "panel" }, h("h2", {}, "How it was made"),
+        h("div", { class: "panel" }, h("h2", {}, "About this run"),
           h("dl", { class: "facts" },
-            [["Method", s.method], ["Backbone", s.backbone], ["Time", duration(s.seconds)], ["Images", data.root || "given as arrays"], ["promptcal", data.version], ["This file", `${(data.bytes / 1e6).toFixed(1)} MB`]]
+            [["Method", s.method], ["Backbone", s.backbone], ["Time", duration(s.seconds)], ["Images", data.root || "no image folder"], ["promptcal", data.version]]
               .flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-          h("details", {}, h("summary", {}, "Every setting"),
+          h("details", {}, h("summary", {}, "All settings"),
             h("dl", { class: "facts settings" }, data.settings.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])))))),
-    h("p", { class: "quiet" }, `Doubtful: another cluster's softmax share is more than half of the image's own (margin of cosines below ${decimal(s.doubtMargin, 3)}).`));
+    h("p", { class: "muted" }, `Doubtful images: the softmax probability of another cluster is more than half that of their own (the difference of the cosines is below ${decimal(s.doubtfulMargin, 3)}).`));
   return { view, refresh: () => {} };
 }
 
 // -- line charts ------------------------------------------------------------------------------------------------
 
-// round numbers from one below the lowest value to one above the highest
+// round numbers that enclose all values
 function ticks(low, high) {
   const rough = (high - low) / 3;
   const unit = 10 ** Math.floor(Math.log10(rough));
@@ -100,10 +99,10 @@ function lineChart(chart) {
 function trainingView() {
   const charts = (list) => h("div", { class: "charts" }, list.map(lineChart));
   const view = h("section", {},
-    h("h2", {}, "Training"), charts(data.curves),
-    data.graph.length ? h("h2", {}, "Affinity graph") : null,
-    data.graph.length ? h("p", { class: "quiet" }, "Pseudo positives that the graph found, before labels correct them. Many queries without any, or falling precision, mean that the second stage learns little or the wrong thing.") : null,
-    data.graph.length ? charts(data.graph) : null);
+    h("h2", {}, "Training"), charts(data.trainingCharts),
+    data.graphCharts.length ? h("h2", {}, "Affinity graph") : null,
+    data.graphCharts.length ? h("p", { class: "muted" }, "Pseudo-positives of the affinity graph, before labels correct them. If many queries have no positives, or if precision falls, the second stage learns little or learns errors.") : null,
+    data.graphCharts.length ? charts(data.graphCharts) : null);
   return { view, refresh: () => {} };
 }
 
@@ -116,29 +115,29 @@ function confusionView() {
   const totals = c.counts.map((row) => row.reduce((a, b) => a + b, 0));
   const share = (i, j) => (totals[i] ? c.counts[i][j] / totals[i] : 0);
   const listing = h("div", { id: "confused" });
-  const told = h("p", { class: "quiet", id: "confusion-told" }, "Rows are true classes, columns are clusters; unlabelled images. Click a cell to see its images.");
+  const message = h("p", { class: "muted", id: "confusion-message" }, "Unlabelled images. Rows are true classes, columns are clusters. Click a cell to see its images.");
 
   function list(i, j) {
-    const found = Array.from(images.order).filter((image) =>
+    const members = Array.from(images.order).filter((image) =>
       images.cluster[image] === c.clusters[j] && !images.labelled[image] && truthOf(image) === c.classes[i]);
-    const seen = withPicture(found);
+    const shown = withThumbnail(members);
     const gallery = h("div", { class: "gallery" });
-    listing.replaceChildren(h("h3", {}, `${plural(found.length, "image")} of ${c.classes[i]} in ${decisions.nameOf(c.clusters[j])}`), gallery);
-    growing(gallery, seen, (image) => thumb(image, seen));
+    listing.replaceChildren(h("h3", {}, `${plural(members.length, "image")} of ${c.classes[i]} in ${decisions.nameOf(c.clusters[j])}`), gallery);
+    fillLazily(gallery, shown, (image) => thumb(image, shown));
   }
 
   function asTable() {
-    const side = (k, known) => (k === known - 1 ? " last-known" : "");
+    const border = (k) => (k === c.nKnown - 1 ? " last-known" : "");
     return h("table", { class: "confusion", id: "confusion-matrix" },
       h("thead", {}, h("tr", {}, h("th", {}),
-        c.clusters.map((cluster, j) => h("th", { class: `column${side(j, c.knownClusters)}`, title: decisions.nameOf(cluster) }, h("span", {}, decisions.nameOf(cluster)))))),
-      h("tbody", {}, c.classes.map((name, i) => h("tr", { class: side(i, c.knownClasses).trim() },
+        c.clusters.map((cluster, j) => h("th", { class: `column${border(j)}`, title: decisions.nameOf(cluster) }, h("span", {}, decisions.nameOf(cluster)))))),
+      h("tbody", {}, c.classes.map((name, i) => h("tr", { class: border(i).trim() },
         h("th", { title: name }, h("span", {}, name)),
         c.clusters.map((_, j) => {
-          const cell = h("td", { class: side(j, c.knownClusters).trim(), title: `${name} in ${decisions.nameOf(c.clusters[j])}: ${c.counts[i][j]}`,
+          const cell = h("td", { class: border(j).trim(), title: `${name} in ${decisions.nameOf(c.clusters[j])}: ${c.counts[i][j]}`,
             onclick: () => c.counts[i][j] && list(i, j) }, c.counts[i][j] ? String(c.counts[i][j]) : "");
           cell.style.setProperty("--share", String(share(i, j)));
-          if (share(i, j) > 0.6) cell.classList.add(share(i, j) > 0.8 ? "deepest" : "deep");
+          if (share(i, j) > 0.6) cell.classList.add(share(i, j) > 0.8 ? "darkest" : "dark");
           return cell;
         })))));
   }
@@ -153,30 +152,30 @@ function confusionView() {
       context.fillRect(j * pixel, i * pixel, pixel, pixel);
     }
     context.fillStyle = "#be5a28";
-    context.fillRect(0, c.knownClasses * pixel - 0.5, canvas.width, 1);
-    context.fillRect(c.knownClusters * pixel - 0.5, 0, 1, canvas.height);
+    context.fillRect(0, c.nKnown * pixel - 0.5, canvas.width, 1);
+    context.fillRect(c.nKnown * pixel - 0.5, 0, 1, canvas.height);
     const cellAt = (event) => {
       const box = canvas.getBoundingClientRect();
       return [Math.floor(((event.clientY - box.top) / box.height) * rows), Math.floor(((event.clientX - box.left) / box.width) * columns)];
     };
     canvas.addEventListener("pointermove", (event) => {
       const [i, j] = cellAt(event);
-      if (c.counts[i] && c.counts[i][j] !== undefined) told.textContent = `${c.classes[i]} in ${decisions.nameOf(c.clusters[j])}: ${c.counts[i][j]}`;
+      if (c.counts[i] && c.counts[i][j] !== undefined) message.textContent = `${c.classes[i]} in ${decisions.nameOf(c.clusters[j])}: ${c.counts[i][j]}`;
     });
     canvas.addEventListener("click", (event) => { const [i, j] = cellAt(event); if (c.counts[i] && c.counts[i][j]) list(i, j); });
     return canvas;
   }
 
-  // where a cluster stands for another class
-  const confusions = c.counts.flatMap((row, i) => row.map((many, j) => [many, i, j])).filter(([many, i, j]) => many && c.standsFor[j] !== i)
+  // images in a cluster that matches another class
+  const confusions = c.counts.flatMap((row, i) => row.map((n, j) => [n, i, j])).filter(([n, i, j]) => n && c.matchedRows[j] !== i)
     .sort((a, b) => b[0] - a[0]).slice(0, 8);
   const largest = confusions.length ? h("div", { class: "panel" }, h("h2", {}, "Largest confusions"),
-    h("div", { class: "confusions" }, confusions.map(([many, i, j]) => h("button", { type: "button", class: "chip", onclick: () => list(i, j) },
-      h("strong", {}, count(many)), h("span", {}, `${c.classes[i]} in `), swatch(c.clusters[j]), decisions.nameOf(c.clusters[j]))))) : null;
-  const view = h("section", {}, h("h2", {}, "Confusion"), told,
+    h("div", { class: "confusions" }, confusions.map(([n, i, j]) => h("button", { type: "button", class: "chip", onclick: () => list(i, j) },
+      h("strong", {}, count(n)), h("span", {}, `${c.classes[i]} in `), swatch(c.clusters[j]), decisions.nameOf(c.clusters[j]))))) : null;
+  const view = h("section", {}, h("h2", {}, "Confusion"), message,
     h("div", { class: "beside" },
       h("div", { class: "matrix" }, h("div", { class: "scroll" }, Math.max(rows, columns) <= 40 ? asTable() : asCanvas()),
-        h("p", { class: "quiet" }, "The lines part known classes from new ones.")),
+        h("p", { class: "muted" }, "The lines separate known classes from new ones.")),
       h("div", { class: "rest" }, largest, listing)));
   return { view, refresh: () => {} };
 }
@@ -186,13 +185,13 @@ function confusionView() {
 function neighboursView() {
   let only = -1;
   let wrongFirst = false;
-  const sheet = h("div", { class: "neighbour-rows", id: "neighbour-sheet" });
+  const rows = h("div", { class: "neighbour-rows", id: "neighbour-rows" });
   const hits = (image) => neighboursOf(image).filter((other) => agreement(image, other) === "right").length;
 
   function queries() {
-    const shown = Array.from(images.order).filter((image) => placeOf[image] >= 0 && !images.labelled[image] && (only < 0 || images.cluster[image] === only));
+    const shown = Array.from(images.order).filter((image) => tileIndex[image] >= 0 && !images.labelled[image] && (only < 0 || images.cluster[image] === only));
     if (wrongFirst) return shown.map((image) => [hits(image), image]).sort((a, b) => a[0] - b[0]).map(([, image]) => image);
-    return only < 0 ? clusters.flatMap((_, c) => spread(shown.filter((image) => images.cluster[image] === c), 3)) : shown;
+    return only < 0 ? clusters.flatMap((_, c) => sampleEvenly(shown.filter((image) => images.cluster[image] === c), 3)) : shown;
   }
   function row(image) {
     const near = neighboursOf(image);
@@ -200,27 +199,27 @@ function neighboursView() {
       h("div", { class: "query" }, thumb(image, [image, ...near], truthOf(image) ?? decisions.nameOf(images.cluster[image]))),
       near.map((other) => {
         const button = thumb(other, [image, ...near], truthOf(other) ?? decisions.nameOf(images.cluster[other]));
-        const how = agreement(image, other);
-        if (how) button.classList.add(how);
+        const match = agreement(image, other);
+        if (match) button.classList.add(match);
         return button;
       }));
   }
-  const refill = () => growing(sheet, queries(), row, 24);
-  let right = 0;
-  let asked = 0;
+  const update = () => fillLazily(rows, queries(), row, 24);
+  let correct = 0;
+  let compared = 0;
   if (hasTruth) for (const image of images.shown) for (const other of neighboursOf(image)) {
-    const how = agreement(image, other);
-    if (how) { asked += 1; right += how === "right"; }
+    const match = agreement(image, other);
+    if (match) { compared += 1; correct += match === "right"; }
   }
   const view = h("section", {}, h("h2", {}, "Nearest neighbours"),
-    h("p", { class: "quiet" }, `The first image of each row, then its ${images.neighboursEach} nearest by cosine of the embeddings${hasTruth ? ", framed green where their class is the same and red where not" : ""}.`,
-      asked ? h("strong", {}, ` ${percent(right / asked)} % of all neighbours are of the same class.`) : null),
+    h("p", { class: "muted" }, `Each row: an image and its ${images.neighboursPerImage} nearest neighbours by cosine of the embeddings${hasTruth ? "; a green frame means the same class, a red frame another class" : ""}.`,
+      compared ? h("strong", {}, ` ${percent(correct / compared)} % of all neighbours have the same class.`) : null),
     h("div", { class: "toolbar" },
-      h("select", { id: "neighbours-of", "aria-label": "Cluster", onchange: (event) => { only = Number(event.target.value); refill(); } },
-        h("option", { value: -1 }, "Some of each cluster"), clusters.map((_, c) => h("option", { value: c }, decisions.nameOf(c)))),
-      hasTruth ? h("label", { class: "check" }, h("input", { type: "checkbox", id: "wrong-first", onchange: (event) => { wrongFirst = event.target.checked; refill(); } }), "Most wrong neighbours first") : null),
-    sheet);
-  refill();
+      h("select", { id: "neighbours-of", "aria-label": "Cluster", onchange: (event) => { only = Number(event.target.value); update(); } },
+        h("option", { value: -1 }, "A few from each cluster"), clusters.map((_, c) => h("option", { value: c }, decisions.nameOf(c)))),
+      hasTruth ? h("label", { class: "check" }, h("input", { type: "checkbox", id: "wrong-first", onchange: (event) => { wrongFirst = event.target.checked; update(); } }), "Most wrong neighbours first") : null),
+    rows);
+  update();
   return { view, refresh: () => {} };
 }
 
@@ -228,7 +227,7 @@ function neighboursView() {
 
 function attentionView() {
   const { steps, images: shown, missing } = data.attention;
-  const url = shown.length ? urlOfText("attention-sheet") : null;
+  const url = shown.length ? blobUrl("attention-sheet") : null;
   const across = steps.length + 1;
   const cell = (i, j) => {
     const element = h("span", { class: "picture" });
@@ -244,7 +243,7 @@ function attentionView() {
       steps.map((name, j) => h("div", {}, cell(i, j + 1), h("span", { class: "caption" }, name))))));
   grid.style.setProperty("--across", String(across));
   const view = h("section", {}, h("h2", {}, "Attention"),
-    h("p", { class: "quiet" }, "Where the class token looks in the last block, mean of the heads; attention to the prompts is left out. Bright: much."),
+    h("p", { class: "muted" }, "Attention of the class token to the patches in the last block, averaged over the heads. Bright means high attention."),
     missing ? h("p", { class: "note" }, missing) : null,
     shown.length ? grid : null);
   return { view, refresh: () => {} };

@@ -1,23 +1,23 @@
-// The clusters: a card for each with search, sort and filter, and a page of its own for each.
+// The clusters: a card for each, with search, sort and filter; and a page for each.
 const membersByCluster = (() => {
   const members = clusters.map(() => []);
   for (const image of images.order) members[images.cluster[image]].push(image);
   return members;
 })();
 
-const byDoubt = (a, b) => images.confidence[b] - images.confidence[a] || images.cosine[b] - images.cosine[a] || a - b;
+const byTypicality = (a, b) => images.confidence[b] - images.confidence[a] || images.cosine[b] - images.cosine[a] || a - b;
 
-// images of a cluster and of those merged into it, the most typical first
+// images of a cluster and of the clusters merged into it, the most typical first
 function membersOf(root) {
   const merged = decisions.mergedInto(root);
   if (!merged.length) return membersByCluster[root];
-  return [root, ...merged].flatMap((c) => membersByCluster[c]).sort(byDoubt);
+  return [root, ...merged].flatMap((c) => membersByCluster[c]).sort(byTypicality);
 }
 
-// a second-best cluster that is part of the same one by now is no doubt
+// not doubtful: the second-best cluster was merged with the image's own
 const isDoubtful = (image) => images.doubtful[image] && decisions.rootOf(images.second[image]) !== decisions.rootOf(images.cluster[image]);
 
-const withPicture = (list) => (data.tiles ? list.filter((image) => placeOf[image] >= 0) : list);
+const withThumbnail = (list) => list.filter((image) => tileIndex[image] >= 0);
 
 const clusterList = { search: "", sort: "order", show: "all" };
 
@@ -35,8 +35,8 @@ const SORTS = {
 
 const FILTERS = { all: "All", known: "Known", new: "New", doubtful: "Doubtful" };
 
-function listed() {
-  const wanted = clusterList.search.trim().toLowerCase();
+function matchingClusters() {
+  const query = clusterList.search.trim().toLowerCase();
   const rows = [];
   clusters.forEach((record, cluster) => {
     if (decisions.rootOf(cluster) !== cluster) return;
@@ -45,12 +45,12 @@ function listed() {
     const members = membersOf(cluster);
     const doubtful = members.filter(isDoubtful);
     if (clusterList.show === "doubtful" && !doubtful.length) return;
-    let found = clusterList.show === "doubtful" ? doubtful : members;
-    if (wanted && !decisions.nameOf(cluster).toLowerCase().includes(wanted)) {
-      found = found.filter((image) => images.paths[image].toLowerCase().includes(wanted));
-      if (!found.length) return;
+    let matches = clusterList.show === "doubtful" ? doubtful : members;
+    if (query && !decisions.nameOf(cluster).toLowerCase().includes(query)) {
+      matches = matches.filter((image) => images.paths[image].toLowerCase().includes(query));
+      if (!matches.length) return;
     }
-    rows.push({ cluster, members, doubtful, found });
+    rows.push({ cluster, members, doubtful, matches });
   });
   return rows.sort(SORTS[clusterList.sort][1]);
 }
@@ -60,7 +60,7 @@ const badge = (cluster) => h("span", { class: clusters[cluster].known ? "badge k
 function bar(value) {
   const inner = h("span", {});
   inner.style.width = `${100 * Math.max(0, Math.min(1, value || 0))}%`;
-  return h("span", { class: "bar", title: "Cohesion: mean cosine of the images with the cluster's centre" }, inner);
+  return h("span", { class: "bar", title: "Cohesion: mean cosine of the images with the cluster's centroid" }, inner);
 }
 
 function nearestKnown(record) {
@@ -68,52 +68,52 @@ function nearestKnown(record) {
   return h("span", {}, "nearest known ", h("a", { href: `#cluster-${record.nearest}` }, clusters[record.nearest].name), ` ${decimal(record.nearestCosine)}`);
 }
 
-function card({ cluster, members, doubtful, found }) {
+function card({ cluster, members, doubtful, matches }) {
   const record = clusters[cluster];
-  const strip = spread(withPicture(found), 12);
+  const strip = sampleEvenly(withThumbnail(matches), 12);
   const labelled = members.reduce((sum, image) => sum + images.labelled[image], 0);
   return h("article", { class: "card", dataset: { cluster } },
     h("header", {}, swatch(cluster), h("h3", {}, h("a", { href: `#cluster-${cluster}` }, decisions.nameOf(cluster))), badge(cluster)),
     h("p", { class: "numbers" },
       h("strong", {}, plural(members.length, "image")), labelled ? h("span", {}, `${count(labelled)} labelled`) : null,
       doubtful.length ? h("span", {}, `${count(doubtful.length)} doubtful`) : null),
-    h("p", { class: "numbers quiet" },
+    h("p", { class: "numbers muted" },
       h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), nearestKnown(record),
       decisions.mergedInto(cluster).length ? h("span", {}, `with ${decisions.mergedInto(cluster).map((c) => clusters[c].name).join(", ")}`) : null),
-    h("div", { class: "strip" }, strip.map((image) => thumb(image, found))));
+    h("div", { class: "strip" }, strip.map((image) => thumb(image, matches))));
 }
 
 function clustersView() {
   const cards = h("div", { class: "cards" });
-  const told = h("p", { class: "quiet", id: "cluster-count", "aria-live": "polite" });
-  const refill = () => {
-    const rows = listed();
-    told.textContent = `${plural(rows.length, "cluster")}. Pictures go from the most typical to the most doubtful${data.summary.labelled ? "; a dot: labelled" : ""}.`;
-    growing(cards, rows, card, 30);
+  const message = h("p", { class: "muted", id: "cluster-count", "aria-live": "polite" });
+  const update = () => {
+    const rows = matchingClusters();
+    message.textContent = `${plural(rows.length, "cluster")}. Images are sorted from the most typical to the most doubtful${data.summary.labelled ? "; a dot marks a labelled image" : ""}.`;
+    fillLazily(cards, rows, card, 30);
   };
   const filters = h("div", { class: "segments", role: "group", "aria-label": "Filter" },
     Object.entries(FILTERS).map(([key, label]) =>
       h("button", { type: "button", "aria-pressed": String(clusterList.show === key), dataset: { filter: key }, onclick: (event) => {
         clusterList.show = key;
         for (const other of event.target.parentElement.children) other.setAttribute("aria-pressed", String(other === event.target));
-        refill();
+        update();
       } }, label)));
   const view = h("section", {},
     h("div", { class: "toolbar" },
       h("input", { type: "search", id: "search", placeholder: "Cluster or file name", "aria-label": "Search", value: clusterList.search,
-        oninput: (event) => { clusterList.search = event.target.value; refill(); } }),
+        oninput: (event) => { clusterList.search = event.target.value; update(); } }),
       filters,
-      h("select", { id: "sort", "aria-label": "Sort", onchange: (event) => { clusterList.sort = event.target.value; refill(); } },
+      h("select", { id: "sort", "aria-label": "Sort", onchange: (event) => { clusterList.sort = event.target.value; update(); } },
         Object.entries(SORTS).map(([key, [label]]) => h("option", { value: key, selected: key === clusterList.sort }, label)))),
-    told, cards);
-  refill();
-  return { view, refresh: (whole) => { if (whole) refill(); } };
+    message, cards);
+  update();
+  return { view, refresh: (categoriesChanged) => { if (categoriesChanged) update(); } };
 }
 
 function nameForm(cluster) {
-  const input = h("input", { id: "name", type: "text", placeholder: "What are these?", value: decisions.givenName(cluster), maxLength: 200, "aria-label": "Name" });
+  const input = h("input", { id: "name", type: "text", placeholder: "Name of this category", value: decisions.givenName(cluster), maxLength: 200, "aria-label": "Name" });
   return h("form", { class: "inline", onsubmit: (event) => { event.preventDefault(); decisions.name(cluster, input.value); } },
-    input, h("button", { type: "submit", id: "save-name", class: "primary" }, decisions.givenName(cluster) ? "Rename" : "Name it"));
+    input, h("button", { type: "submit", id: "save-name", class: "primary" }, decisions.givenName(cluster) ? "Rename" : "Save name"));
 }
 
 function mergeForm(cluster) {
@@ -134,10 +134,10 @@ function clusterView(cluster) {
   const root = decisions.rootOf(cluster);
   const record = clusters[root];
   const members = membersOf(root);
-  const shown = withPicture(members);
+  const shown = withThumbnail(members);
   const doubtful = shown.filter(isDoubtful).sort((a, b) => images.margin[a] - images.margin[b]);
   const merged = decisions.mergedInto(root);
-  const elsewhere = h("div", { class: "gallery captions", id: "elsewhere" });
+  const doubtfulGallery = h("div", { class: "gallery captions", id: "doubtful" });
   const gallery = h("div", { class: "gallery", id: "gallery" });
   const markButton = h("button", { type: "button", class: "mark", id: "marking", "aria-pressed": String(marking), onclick: () => {
     marking = !marking;
@@ -152,15 +152,15 @@ function clusterView(cluster) {
     h("p", { class: "numbers" }, h("strong", {}, plural(members.length, "image")),
       h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), nearestKnown(record)),
     h("div", { class: "toolbar" }, record.known ? null : nameForm(root), record.known ? null : mergeForm(root), markButton),
-    merged.length ? h("p", { class: "merged" }, "Merged into it: ", merged.filter((c) => decisions.isMerged(c)).map((c) =>
-      h("button", { type: "button", class: "chip", title: "Take it out again", dataset: { part: c }, onclick: () => decisions.part(c) }, swatch(c), clusters[c].name, " ✕"))) : null,
-    doubtful.length ? h("h3", {}, `Might belong elsewhere (${count(doubtful.length)})`) : null,
-    doubtful.length ? h("p", { class: "quiet" }, "Another cluster's centre is nearly as close, or closer; its name is below each.") : null,
-    elsewhere,
+    merged.length ? h("p", { class: "merged" }, "Merged clusters: ", merged.filter((c) => decisions.isMerged(c)).map((c) =>
+      h("button", { type: "button", class: "chip", title: "Undo this merge", dataset: { unmerge: c }, onclick: () => decisions.unmerge(c) }, swatch(c), clusters[c].name, " ✕"))) : null,
+    doubtful.length ? h("h3", {}, `May belong to another cluster (${count(doubtful.length)})`) : null,
+    doubtful.length ? h("p", { class: "muted" }, "The centroid of the cluster named below each image is almost as close, or closer.") : null,
+    doubtfulGallery,
     h("h3", {}, shown.length < members.length
-      ? `${plural(shown.length, "image")} of ${count(members.length)}, the most typical first` : "All images, the most typical first"),
+      ? `${plural(shown.length, "image")} of ${count(members.length)}, most typical first` : "All images, most typical first"),
     gallery);
-  growing(elsewhere, doubtful, (image) => thumb(image, doubtful, decisions.nameOf(images.second[image])), 24);
-  growing(gallery, shown, (image) => thumb(image, shown));
-  return { view, refresh: (whole) => { if (whole) show(); } };
+  fillLazily(doubtfulGallery, doubtful, (image) => thumb(image, doubtful, decisions.nameOf(images.second[image])), 24);
+  fillLazily(gallery, shown, (image) => thumb(image, shown));
+  return { view, refresh: (categoriesChanged) => { if (categoriesChanged) showTab(); } };
 }

@@ -1,25 +1,25 @@
-// Data, small helpers for the page, and pictures cut from the sprite sheets. Text is only ever set as text.
+// Data, helpers, and thumbnails from the sprite sheets. Text is only ever set as text, never as HTML.
 const data = JSON.parse(document.getElementById("data").textContent);
 const ARRAYS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, f4: Float32Array };
 
-function bytesOf(base64) {
+function decodeBase64(base64) {
   const text = atob(base64);
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   return bytes;
 }
 
-const unpack = (column) => new ARRAYS[column.type](bytesOf(column.data).buffer);
+const unpack = (column) => new ARRAYS[column.type](decodeBase64(column.data).buffer);
 
-const images = { paths: data.images.paths, neighboursEach: data.images.neighboursEach };
+const images = { paths: data.images.paths, neighboursPerImage: data.images.neighboursPerImage };
 for (const [name, column] of Object.entries(data.images)) if (column && column.type) images[name] = unpack(column);
 const coordinates = unpack(data.map);
 const clusters = data.clusters;
 const N = images.paths.length;
 
-// where each image lies among the shown ones, or -1
-const placeOf = new Int32Array(N).fill(-1);
-images.shown.forEach((image, place) => { placeOf[image] = place; });
+// position of each image among the shown images, or -1
+const tileIndex = new Int32Array(N).fill(-1);
+images.shown.forEach((image, index) => { tileIndex[image] = index; });
 
 function h(tag, properties, ...children) {
   const element = document.createElement(tag);
@@ -31,12 +31,12 @@ function h(tag, properties, ...children) {
     else if (key in element && key !== "list") element[key] = value;
     else element.setAttribute(key, value);
   }
-  fill(element, ...children);
+  setChildren(element, ...children);
   return element;
 }
 
-// in place of what the element held; what is null or false is left out
-function fill(element, ...children) {
+// replaces the children of an element; null and false are left out
+function setChildren(element, ...children) {
   element.replaceChildren(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
 }
 
@@ -49,9 +49,9 @@ const svg = (tag, attributes, ...children) => {
 
 const count = (n) => n.toLocaleString("en-GB");
 const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : many || `${one}s`}`;
-const percent = (share) => (share === null || share === undefined ? "–" : (100 * share).toFixed(1));
+const percent = (value) => (value === null || value === undefined ? "–" : (100 * value).toFixed(1));
 const decimal = (x, digits = 2) => (x === null || x === undefined || !Number.isFinite(x) ? "–" : x.toFixed(digits));
-const spread = (list, n) =>
+const sampleEvenly = (list, n) =>
   list.length <= n ? list : Array.from({ length: n }, (_, i) => list[Math.round((i * (list.length - 1)) / (n - 1))]);
 
 function duration(seconds) {
@@ -61,44 +61,44 @@ function duration(seconds) {
   return minutes < 90 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-// Colours: ten that are told apart well, then hues a golden angle apart.
-const TEN = ["#4a86c5", "#ee7733", "#2ca048", "#c4458c", "#cc9900", "#33aabb", "#d63f26", "#8f72d4", "#858585", "#a8713f"];
+// Colours: a palette of ten, or hues that differ by the golden angle.
+const PALETTE = ["#4a86c5", "#ee7733", "#2ca048", "#c4458c", "#cc9900", "#33aabb", "#d63f26", "#8f72d4", "#858585", "#a8713f"];
 const colourOf = (number, total) => {
-  if (total <= TEN.length) return TEN[number % TEN.length];
+  if (total <= PALETTE.length) return PALETTE[number % PALETTE.length];
   return `hsl(${(number * 137.508) % 360} ${58 + 14 * (number % 3)}% ${42 + 8 * (Math.floor(number / 3) % 3)}%)`;
 };
 const nColours = Math.max(clusters.length, data.classes.length);
 const clusterColour = (cluster) => colourOf(clusters[cluster].colour, nColours);
 const classColour = (number) => colourOf(number, nColours);
 
-// Pictures. A sheet is turned into an image only when one of its tiles comes near the screen.
+// Thumbnails. A sheet is decoded only when one of its tiles is near the screen.
 const sheetUrls = new Map();
 const sheetImages = new Map();
 
-function urlOfText(id) {
+function blobUrl(id) {
   const element = document.getElementById(id);
-  return element && URL.createObjectURL(new Blob([bytesOf(element.textContent)], { type: "image/webp" }));
+  return element && URL.createObjectURL(new Blob([decodeBase64(element.textContent)], { type: "image/webp" }));
 }
 
 function sheetUrl(sheet) {
-  if (!sheetUrls.has(sheet)) sheetUrls.set(sheet, urlOfText(`sheet-${sheet}`));
+  if (!sheetUrls.has(sheet)) sheetUrls.set(sheet, blobUrl(`sheet-${sheet}`));
   return sheetUrls.get(sheet);
 }
 
 function tileOf(image) {
-  const place = placeOf[image];
-  if (place < 0 || !data.tiles) return null;
+  const index = tileIndex[image];
+  if (index < 0) return null;
   const { across, perSheet, pitch, margin, side } = data.tiles;
-  const sheet = Math.floor(place / perSheet);
-  const within = place % perSheet;
+  const sheet = Math.floor(index / perSheet);
+  const cell = index % perSheet;
   const rows = Math.ceil(Math.min(perSheet, images.shown.length - sheet * perSheet) / across);
-  const x = margin + (within % across) * pitch;
-  const y = margin + Math.floor(within / across) * pitch;
+  const x = margin + (cell % across) * pitch;
+  const y = margin + Math.floor(cell / across) * pitch;
   return { sheet, x, y, side, width: across * pitch, height: rows * pitch };
 }
 
-// the sheet as an <img> for canvases; calls back once it can be drawn
-function sheetImage(sheet, ready) {
+// the sheet as an <img> for canvases; null until it is loaded, then onLoad is called
+function sheetImage(sheet, onLoad) {
   let entry = sheetImages.get(sheet);
   if (!entry) {
     entry = new Image();
@@ -106,7 +106,7 @@ function sheetImage(sheet, ready) {
     sheetImages.set(sheet, entry);
   }
   if (entry.complete && entry.naturalWidth) return entry;
-  if (ready) entry.addEventListener("load", ready, { once: true });
+  if (onLoad) entry.addEventListener("load", onLoad, { once: true });
   return null;
 }
 
@@ -119,11 +119,11 @@ function paintTile(element) {
   element.style.backgroundPosition = `${(100 * x) / (width - side)}% ${height > side ? (100 * y) / (height - side) : 0}%`;
 }
 
-const nearScreen = new IntersectionObserver(
+const lazyTiles = new IntersectionObserver(
   (entries) => {
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
-      nearScreen.unobserve(entry.target);
+      lazyTiles.unobserve(entry.target);
       paintTile(entry.target);
     }
   },
@@ -132,12 +132,12 @@ const nearScreen = new IntersectionObserver(
 
 function picture(image, extra = "") {
   const element = h("span", { class: `picture ${extra}`, dataset: { image } });
-  if (tileOf(image)) nearScreen.observe(element);
+  if (tileOf(image)) lazyTiles.observe(element);
   else element.classList.add("no-picture");
   return element;
 }
 
-// truth and the frame that goes with it
+// true classes, and whether two images have the same
 const hasTruth = data.classes.length > 0;
 const truthOf = (image) => (images.truth[image] < 0 ? null : data.classes[images.truth[image]]);
 function agreement(image, other) {
@@ -145,29 +145,29 @@ function agreement(image, other) {
   return images.truth[image] === images.truth[other] ? "right" : "wrong";
 }
 function neighboursOf(image) {
-  const place = placeOf[image];
-  if (place < 0) return [];
-  const each = images.neighboursEach;
-  return Array.from(images.neighbours.subarray(place * each, (place + 1) * each));
+  const index = tileIndex[image];
+  if (index < 0) return [];
+  const k = images.neighboursPerImage;
+  return Array.from(images.neighbours.subarray(index * k, (index + 1) * k));
 }
 
-// the category that an image was in, in the run this one goes on from, if that was another
-const movedFrom = new Map();
+// the previous category of each image that moved since the previous run
+const previousCategory = new Map();
 if (data.changes) {
   const origin = unpack(data.changes.origin);
-  unpack(data.changes.image).forEach((image, i) => movedFrom.set(image, data.changes.origins[origin[i]]));
+  unpack(data.changes.image).forEach((image, i) => previousCategory.set(image, data.changes.origins[origin[i]]));
 }
 
-// a list that grows as its end comes near the screen
-function growing(container, items, make, step = 120) {
+// fills a container with items; more are added when its end is near the screen
+function fillLazily(container, items, render, step = 120) {
   let done = 0;
   const end = h("div", { class: "end" });
-  const more = () => {
-    end.before(...items.slice(done, done + step).map(make));
+  const addMore = () => {
+    end.before(...items.slice(done, done + step).map(render));
     done += step;
-    if (done >= items.length) { watch.disconnect(); end.remove(); }
+    if (done >= items.length) { observer.disconnect(); end.remove(); }
   };
-  const watch = new IntersectionObserver((entries) => { if (entries.some((e) => e.isIntersecting)) more(); }, { rootMargin: "600px" });
+  const observer = new IntersectionObserver((entries) => { if (entries.some((e) => e.isIntersecting)) addMore(); }, { rootMargin: "600px" });
   container.replaceChildren(end);
-  if (items.length) { more(); if (done < items.length) watch.observe(end); } else end.remove();
+  if (items.length) { addMore(); if (done < items.length) observer.observe(end); } else end.remove();
 }

@@ -1,29 +1,29 @@
-// What the person decides: names of discovered clusters, merges, images marked wrong; kept in this browser, taken away
-// as labels.csv.
+// The user's decisions: names of discovered clusters, merges, and images marked as wrong. The browser stores them; they
+// are downloaded as labels.csv.
 const decisions = (() => {
   const key = `promptcal:${data.fingerprint}`;
-  let state = { names: {}, into: {}, wrong: [] };
+  let state = { names: {}, mergedInto: {}, wrong: [] };
   let wrong = new Set();
-  const past = [];
+  const history = [];
   const listeners = [];
-  let kept = true;
+  let isStored = true;
 
   function load() {
     try {
       const stored = JSON.parse(localStorage.getItem(key));
-      if (stored && stored.names && stored.into && Array.isArray(stored.wrong)) state = stored;
-    } catch { kept = false; }
+      if (stored && stored.names && stored.mergedInto && Array.isArray(stored.wrong)) state = stored;
+    } catch { isStored = false; }
     wrong = new Set(state.wrong);
   }
 
   function save() {
     state.wrong = [...wrong].sort((a, b) => a - b);
-    try { localStorage.setItem(key, JSON.stringify(state)); kept = true; } catch { kept = false; }
+    try { localStorage.setItem(key, JSON.stringify(state)); isStored = true; } catch { isStored = false; }
     for (const listener of listeners) listener();
   }
 
   function change(apply) {
-    past.push(JSON.stringify({ ...state, wrong: [...wrong] }));
+    history.push(JSON.stringify({ ...state, wrong: [...wrong] }));
     apply();
     save();
   }
@@ -34,21 +34,21 @@ const decisions = (() => {
     save();
   }
 
-  // the cluster that this one was merged into, in the end
+  // the cluster that this one is finally merged into
   function rootOf(cluster) {
     let root = cluster;
-    while (state.into[root] !== undefined) root = state.into[root];
+    while (state.mergedInto[root] !== undefined) root = state.mergedInto[root];
     return root;
   }
 
   const mergedInto = (root) => clusters.map((_, c) => c).filter((c) => c !== root && rootOf(c) === root);
   const nameOf = (cluster) => state.names[rootOf(cluster)] || clusters[rootOf(cluster)].name;
 
-  const field = (text) => (/[",\r\n]|^\s|\s$/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const csvField = (text) => (/[",\r\n]|^\s|\s$/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
 
-  // Given labels stay; a discovered cluster's images have the name it was given, or that of the cluster it is part of.
+  // Given labels stay. Images of a discovered cluster get the name that the user gave it, or that of the cluster it was merged into.
   function labels() {
-    const roots = clusters.map((_, c) => rootOf(c)); // asked once for each cluster, not for each image
+    const roots = clusters.map((_, c) => rootOf(c)); // computed once for each cluster, not for each image
     const merged = new Set(roots.filter((root, c) => root !== c));
     const labelOf = (image) => {
       const own = images.cluster[image];
@@ -61,10 +61,10 @@ const decisions = (() => {
     return images.paths.map((_, image) => labelOf(image));
   }
 
-  // an image marked wrong stands there without a label, which takes back one that an earlier fit was given
+  // an image marked as wrong is listed with an empty label, which removes a label that it was given
   function csv() {
     const lines = ["path,label"];
-    labels().forEach((label, i) => { if (label !== null || wrong.has(i)) lines.push(`${field(images.paths[i])},${field(label ?? "")}`); });
+    labels().forEach((label, i) => { if (label !== null || wrong.has(i)) lines.push(`${csvField(images.paths[i])},${csvField(label ?? "")}`); });
     return `${lines.join("\n")}\n`;
   }
 
@@ -86,10 +86,10 @@ const decisions = (() => {
     rootOf, mergedInto, nameOf, labels, csv, download, mergeTargets,
     isWrong: (image) => wrong.has(image),
     givenName: (cluster) => state.names[cluster] || "",
-    isMerged: (cluster) => state.into[cluster] !== undefined,
-    areKept: () => kept,
-    canUndo: () => past.length > 0,
-    counts: () => ({ names: Object.keys(state.names).length, merges: Object.keys(state.into).length, wrong: wrong.size }),
+    isMerged: (cluster) => state.mergedInto[cluster] !== undefined,
+    areStored: () => isStored,
+    canUndo: () => history.length > 0,
+    counts: () => ({ names: Object.keys(state.names).length, merges: Object.keys(state.mergedInto).length, wrong: wrong.size }),
     onChange: (listener) => listeners.push(listener),
     name(cluster, text) {
       const name = text.trim();
@@ -98,24 +98,24 @@ const decisions = (() => {
     merge(cluster, target) {
       if (clusters[cluster].known || rootOf(target) === cluster) return;
       change(() => {
-        state.into[cluster] = target;
+        state.mergedInto[cluster] = target;
         delete state.names[cluster];
       });
     },
-    part(cluster) { change(() => { delete state.into[cluster]; }); },
+    unmerge(cluster) { change(() => { delete state.mergedInto[cluster]; }); },
     toggleWrong(list) {
       change(() => {
         const all = list.every((image) => wrong.has(image));
         for (const image of list) if (all) wrong.delete(image); else wrong.add(image);
       });
     },
-    undo() { if (past.length) restore(past.pop()); },
-    startOver() { change(() => { state = { names: {}, into: {}, wrong: [] }; wrong = new Set(); }); },
+    undo() { if (history.length) restore(history.pop()); },
+    discardAll() { change(() => { state = { names: {}, mergedInto: {}, wrong: [] }; wrong = new Set(); }); },
   };
 })();
 
-let downloaded = false; // from then on the bar says what to do with the file
-function decisionsBar() {
+let isDownloaded = false; // then the bar shows the next command
+function showDecisions() {
   const bar = document.getElementById("decisions");
   const { names, merges, wrong } = decisions.counts();
   bar.hidden = !(names || merges || wrong || decisions.canUndo());
@@ -123,16 +123,16 @@ function decisionsBar() {
   const parts = [
     names && plural(names, "cluster named", "clusters named"),
     merges && plural(merges, "merge"),
-    wrong && plural(wrong, "image marked wrong", "images marked wrong"),
+    wrong && plural(wrong, "image marked as wrong", "images marked as wrong"),
   ].filter(Boolean);
-  fill(bar,
-    h("span", { class: "decided" }, parts.join(" · ") || "No decisions"),
-    decisions.areKept() ? null : h("span", { class: "warning" }, "This browser keeps nothing: download before you leave."),
+  setChildren(bar,
+    h("span", { class: "decision-counts" }, parts.join(" · ") || "No decisions"),
+    decisions.areStored() ? null : h("span", { class: "warning" }, "This browser cannot store your decisions. Download labels.csv before you close this page."),
     h("span", { class: "actions" },
       h("button", { type: "button", id: "undo", disabled: !decisions.canUndo(), onclick: decisions.undo }, "Undo"),
-      h("button", { type: "button", id: "start-over", onclick: decisions.startOver }, "Start over"),
-      h("button", { type: "button", class: "primary", id: "download", onclick: () => { decisions.download(); downloaded = true; decisionsBar(); } }, "Download labels.csv")),
-    downloaded ? h("p", { class: "next" }, "Go on with it: ", h("code", { id: "next" }, data.next)) : null,
+      h("button", { type: "button", id: "discard-all", onclick: decisions.discardAll }, "Discard all"),
+      h("button", { type: "button", class: "primary", id: "download", onclick: () => { decisions.download(); isDownloaded = true; showDecisions(); } }, "Download labels.csv")),
+    isDownloaded ? h("p", { class: "next" }, "Next: ", h("code", { id: "next-command" }, data.nextCommand)) : null,
   );
 }
-decisions.onChange(decisionsBar);
+decisions.onChange(showDecisions);

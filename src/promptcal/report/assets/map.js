@@ -1,4 +1,4 @@
-// The map: every shown image as a point; zoom, pan, hover, lasso. Near enough, points become pictures.
+// The map: a point for each shown image; zoom, pan, hover, lasso. At high zoom, points become thumbnails.
 function mapView() {
   const canvas = h("canvas", { id: "map-canvas", tabIndex: 0, "aria-label": "Map of the images; drag to move, wheel to zoom" });
   const tip = h("div", { class: "tip", hidden: true });
@@ -8,29 +8,29 @@ function mapView() {
   const shown = images.shown;
   const n = shown.length;
   const points = { x: new Float32Array(n), y: new Float32Array(n) };
-  let look = { scale: 1, x: 0, y: 0 };
+  let viewport = { scale: 1, x: 0, y: 0 };
   let size = { width: 0, height: 0 };
   let colouring = "cluster";
-  let only = -1; // the one group that is not dimmed
+  let onlyGroup = -1; // the only group that is not dimmed, or -1
   let lassoing = false;
   let polygon = null;
-  let chosen = new Set();
-  let due = false;
+  let selected = new Set();
+  let isRedrawPending = false;
 
-  const group = (place) => (colouring === "cluster" ? decisions.rootOf(images.cluster[shown[place]]) : images.truth[shown[place]]);
+  const group = (i) => (colouring === "cluster" ? decisions.rootOf(images.cluster[shown[i]]) : images.truth[shown[i]]);
   const colour = (number) => (number < 0 ? "#888888" : colouring === "cluster" ? clusterColour(number) : classColour(number));
-  const isNew = (place) => !clusters[images.cluster[shown[place]]].known;
+  const isNew = (i) => !clusters[images.cluster[shown[i]]].known;
 
   function project() {
-    const unit = Math.min(size.width, size.height) * 0.47 * look.scale;
+    const unit = Math.min(size.width, size.height) * 0.47 * viewport.scale;
     for (let i = 0; i < n; i++) {
-      points.x[i] = size.width / 2 + look.x + coordinates[2 * i] * unit;
-      points.y[i] = size.height / 2 + look.y - coordinates[2 * i + 1] * unit;
+      points.x[i] = size.width / 2 + viewport.x + coordinates[2 * i] * unit;
+      points.y[i] = size.height / 2 + viewport.y - coordinates[2 * i + 1] * unit;
     }
   }
 
   function draw() {
-    due = false;
+    isRedrawPending = false;
     const ratio = window.devicePixelRatio || 1;
     const context = canvas.getContext("2d");
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -39,29 +39,29 @@ function mapView() {
     const visible = [];
     for (let i = 0; i < n; i++)
       if (points.x[i] > -30 && points.y[i] > -30 && points.x[i] < size.width + 30 && points.y[i] < size.height + 30) visible.push(i);
-    const asPictures = data.tiles && look.scale > 2.5 && visible.length <= 600;
-    canvas.dataset.pictures = String(Boolean(asPictures));
-    if (asPictures) drawPictures(context, visible);
+    const asThumbnails = viewport.scale > 2.5 && visible.length <= 600;
+    canvas.dataset.thumbnails = String(asThumbnails);
+    if (asThumbnails) drawThumbnails(context, visible);
     else drawPoints(context, visible);
     if (polygon) drawPolygon(context);
   }
 
   function drawPoints(context, visible) {
-    const base = Math.max(1.6, Math.min(4, 130 / Math.sqrt(n))) * Math.min(2.2, Math.sqrt(look.scale));
+    const base = Math.max(1.6, Math.min(4, 130 / Math.sqrt(n))) * Math.min(2.2, Math.sqrt(viewport.scale));
     const groups = new Map();
     for (const i of visible) {
       const g = group(i);
       if (!groups.has(g)) groups.set(g, []);
       groups.get(g).push(i);
     }
-    for (const [g, members] of [...groups].sort((a, b) => (a[0] === only) - (b[0] === only))) {
+    for (const [g, members] of [...groups].sort((a, b) => (a[0] === onlyGroup) - (b[0] === onlyGroup))) {
       context.fillStyle = colour(g);
-      context.globalAlpha = only >= 0 && g !== only ? 0.12 : 0.88;
+      context.globalAlpha = onlyGroup >= 0 && g !== onlyGroup ? 0.12 : 0.88;
       context.beginPath();
       for (const i of members) {
         const x = points.x[i];
         const y = points.y[i];
-        const r = chosen.has(i) ? base * 1.6 : base;
+        const r = selected.has(i) ? base * 1.6 : base;
         if (isNew(i)) {
           const d = r * 1.25;
           context.moveTo(x, y - d); context.lineTo(x + d, y); context.lineTo(x, y + d); context.lineTo(x - d, y);
@@ -74,12 +74,12 @@ function mapView() {
       context.fill();
     }
     context.globalAlpha = 1;
-    if (chosen.size) {
+    if (selected.size) {
       context.strokeStyle = getComputedStyle(canvas).color;
       context.lineWidth = 1;
       context.beginPath();
       for (const i of visible) {
-        if (!chosen.has(i)) continue;
+        if (!selected.has(i)) continue;
         context.moveTo(points.x[i] + base * 2.1, points.y[i]);
         context.arc(points.x[i], points.y[i], base * 2.1, 0, 2 * Math.PI);
       }
@@ -87,15 +87,15 @@ function mapView() {
     }
   }
 
-  function drawPictures(context, visible) {
-    const side = Math.max(22, Math.min(56, 9 * look.scale));
+  function drawThumbnails(context, visible) {
+    const side = Math.max(22, Math.min(56, 9 * viewport.scale));
     for (const i of visible) {
       const tile = tileOf(shown[i]);
       const sheet = sheetImage(tile.sheet, redraw);
       const left = points.x[i] - side / 2;
       const top = points.y[i] - side / 2;
       const g = group(i);
-      context.globalAlpha = only >= 0 && g !== only ? 0.15 : 1;
+      context.globalAlpha = onlyGroup >= 0 && g !== onlyGroup ? 0.15 : 1;
       context.fillStyle = colour(g);
       context.fillRect(left - 2, top - 2, side + 4, side + 4);
       if (sheet) context.drawImage(sheet, tile.x, tile.y, tile.side, tile.side, left, top, side, side);
@@ -119,8 +119,8 @@ function mapView() {
   }
 
   function redraw() {
-    if (due) return;
-    due = true;
+    if (isRedrawPending) return;
+    isRedrawPending = true;
     requestAnimationFrame(draw);
   }
 
@@ -134,12 +134,12 @@ function mapView() {
   }
 
   function zoom(factor, x = size.width / 2, y = size.height / 2) {
-    const scale = Math.max(0.5, Math.min(80, look.scale * factor));
-    const by = scale / look.scale;
-    look = {
+    const scale = Math.max(0.5, Math.min(80, viewport.scale * factor));
+    const by = scale / viewport.scale;
+    viewport = {
       scale,
-      x: (look.x - (x - size.width / 2)) * by + (x - size.width / 2),
-      y: (look.y - (y - size.height / 2)) * by + (y - size.height / 2),
+      x: (viewport.x - (x - size.width / 2)) * by + (x - size.width / 2),
+      y: (viewport.y - (y - size.height / 2)) * by + (y - size.height / 2),
     };
     redraw();
   }
@@ -155,20 +155,20 @@ function mapView() {
   }
 
   function hover(x, y) {
-    const place = nearest(x, y);
-    tip.hidden = place < 0;
-    canvas.style.cursor = lassoing ? "crosshair" : place < 0 ? "grab" : "pointer";
-    if (place < 0) return;
-    const image = shown[place];
+    const point = nearest(x, y);
+    tip.hidden = point < 0;
+    canvas.style.cursor = lassoing ? "crosshair" : point < 0 ? "grab" : "pointer";
+    if (point < 0) return;
+    const image = shown[point];
     if (tip.dataset.image !== String(image)) {
       tip.dataset.image = image;
-      fill(tip, picture(image), h("strong", {}, decisions.nameOf(images.cluster[image])),
-        truthOf(image) !== null ? h("span", {}, `truth: ${truthOf(image)}`) : null,
-        h("span", { class: "quiet" }, images.paths[image].slice(-60)));
+      setChildren(tip, picture(image), h("strong", {}, decisions.nameOf(images.cluster[image])),
+        truthOf(image) !== null ? h("span", {}, `true class: ${truthOf(image)}`) : null,
+        h("span", { class: "muted" }, images.paths[image].slice(-60)));
     }
-    const beyond = x > size.width / 2;
-    tip.style.left = beyond ? "auto" : `${x + 16}px`;
-    tip.style.right = beyond ? `${size.width - x + 16}px` : "auto";
+    const isOnTheRight = x > size.width / 2;
+    tip.style.left = isOnTheRight ? "auto" : `${x + 16}px`;
+    tip.style.right = isOnTheRight ? `${size.width - x + 16}px` : "auto";
     tip.style.top = `${Math.max(0, Math.min(y - 60, size.height - 210))}px`;
   }
 
@@ -188,33 +188,32 @@ function mapView() {
     return within;
   }
 
-  function choose() {
-    chosen = new Set();
-    for (let i = 0; i < n; i++) if (inside(points.x[i], points.y[i])) chosen.add(i);
+  function selectInside() {
+    selected = new Set();
+    for (let i = 0; i < n; i++) if (inside(points.x[i], points.y[i])) selected.add(i);
     polygon = null;
     setLasso(false);
-    listChosen();
+    listSelected();
     redraw();
   }
 
-  function listChosen() {
-    if (!chosen.size) { selection.replaceChildren(); return; }
-    const list = images.order.filter((image) => placeOf[image] >= 0 && chosen.has(placeOf[image]));
-    const among = Array.from(list);
-    const tally = new Map();
-    for (const image of among) {
+  function listSelected() {
+    if (!selected.size) { selection.replaceChildren(); return; }
+    const list = Array.from(images.order).filter((image) => tileIndex[image] >= 0 && selected.has(tileIndex[image]));
+    const counts = new Map();
+    for (const image of list) {
       const root = decisions.rootOf(images.cluster[image]);
-      tally.set(root, (tally.get(root) || 0) + 1);
+      counts.set(root, (counts.get(root) || 0) + 1);
     }
     const gallery = h("div", { class: "gallery captions" });
-    fill(selection,
-      h("h3", { id: "selection-count" }, `${plural(among.length, "image")} in the lasso`),
+    setChildren(selection,
+      h("h3", { id: "selection-count" }, `${plural(list.length, "image")} in the lasso`),
       h("div", { class: "toolbar" },
-        [...tally].sort((a, b) => b[1] - a[1]).slice(0, 12).map(([c, many]) => h("a", { class: "chip", href: `#cluster-${c}` }, swatch(c), decisions.nameOf(c), ` ${count(many)}`)),
-        h("button", { type: "button", class: "mark", id: "mark-chosen", onclick: () => decisions.toggleWrong(among) }, "Mark all wrong"),
-        h("button", { type: "button", onclick: () => { chosen = new Set(); listChosen(); redraw(); } }, "Clear")),
+        [...counts].sort((a, b) => b[1] - a[1]).slice(0, 12).map(([c, n]) => h("a", { class: "chip", href: `#cluster-${c}` }, swatch(c), decisions.nameOf(c), ` ${count(n)}`)),
+        h("button", { type: "button", class: "mark", id: "mark-selected", onclick: () => decisions.toggleWrong(list) }, "Mark all as wrong"),
+        h("button", { type: "button", onclick: () => { selected = new Set(); listSelected(); redraw(); } }, "Clear")),
       gallery);
-    growing(gallery, among, (image) => thumb(image, among, decisions.nameOf(images.cluster[image])));
+    fillLazily(gallery, list, (image) => thumb(image, list, decisions.nameOf(images.cluster[image])));
   }
 
   function fillLegend() {
@@ -224,37 +223,37 @@ function mapView() {
       const mark = h("span", { class: colouring === "cluster" && !clusters[g].known ? "swatch diamond" : "swatch" });
       mark.style.backgroundColor = colour(g);
       const name = g < 0 ? "unknown" : colouring === "cluster" ? decisions.nameOf(g) : data.classes[g];
-      return h("button", { type: "button", class: "chip", "aria-pressed": String(only === g), title: "Show only this", onclick: () => {
-        only = only === g ? -1 : g;
+      return h("button", { type: "button", class: "chip", "aria-pressed": String(onlyGroup === g), title: "Show only this", onclick: () => {
+        onlyGroup = onlyGroup === g ? -1 : g;
         fillLegend();
         redraw();
-      } }, mark, h("span", { class: "legend-name" }, name), h("span", { class: "quiet" }, count(present.get(g))));
+      } }, mark, h("span", { class: "legend-name" }, name), h("span", { class: "muted" }, count(present.get(g))));
     }));
   }
 
-  // one finger or the mouse moves or draws; two fingers zoom
+  // one finger or the mouse pans or draws the lasso; two fingers zoom
   const pointers = new Map();
   let moved = 0;
-  const place = (event) => {
+  const position = (event) => {
     const box = canvas.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
   };
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);
-    pointers.set(event.pointerId, place(event));
+    pointers.set(event.pointerId, position(event));
     moved = 0;
-    if ((lassoing || event.shiftKey) && pointers.size === 1) polygon = [place(event)];
+    if ((lassoing || event.shiftKey) && pointers.size === 1) polygon = [position(event)];
     tip.hidden = true;
   });
   canvas.addEventListener("pointermove", (event) => {
-    const [x, y] = place(event);
+    const [x, y] = position(event);
     const before = pointers.get(event.pointerId);
     if (!before) { if (event.pointerType === "mouse") hover(x, y); return; }
     if (polygon) {
       polygon.push([x, y]);
       redraw();
     } else if (pointers.size === 1) {
-      look = { ...look, x: look.x + x - before[0], y: look.y + y - before[1] };
+      viewport = { ...viewport, x: viewport.x + x - before[0], y: viewport.y + y - before[1] };
       redraw();
     } else {
       const [other] = [...pointers].find(([id]) => id !== event.pointerId);
@@ -268,10 +267,10 @@ function mapView() {
   const release = (event) => {
     if (!pointers.delete(event.pointerId)) return;
     if (polygon) {
-      if (polygon.length > 2) choose();
+      if (polygon.length > 2) selectInside();
       else { polygon = null; setLasso(false); redraw(); }
     } else if (event.type === "pointerup" && moved < 5) {
-      const hit = nearest(...place(event));
+      const hit = nearest(...position(event));
       if (hit >= 0) viewer.open(shown[hit], [shown[hit], ...neighboursOf(shown[hit])]);
     }
   };
@@ -280,32 +279,32 @@ function mapView() {
   canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
   canvas.addEventListener("wheel", (event) => {
     event.preventDefault();
-    zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), ...place(event));
+    zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), ...position(event));
     tip.hidden = true;
   }, { passive: false });
   canvas.addEventListener("keydown", (event) => {
     const steps = { ArrowLeft: [40, 0], ArrowRight: [-40, 0], ArrowUp: [0, 40], ArrowDown: [0, -40] };
     if (event.key === "+" || event.key === "=") zoom(1.3);
     else if (event.key === "-") zoom(1 / 1.3);
-    else if (steps[event.key]) { look = { ...look, x: look.x + steps[event.key][0], y: look.y + steps[event.key][1] }; redraw(); }
+    else if (steps[event.key]) { viewport = { ...viewport, x: viewport.x + steps[event.key][0], y: viewport.y + steps[event.key][1] }; redraw(); }
     else return;
     event.preventDefault();
   });
   new ResizeObserver(fit).observe(canvas);
 
-  const colourBy = h("select", { id: "colour-by", "aria-label": "Colour by", onchange: (event) => { colouring = event.target.value; only = -1; fillLegend(); redraw(); } },
-    h("option", { value: "cluster" }, "Colour by cluster"), h("option", { value: "truth" }, "Colour by truth"));
+  const colourBy = h("select", { id: "colour-by", "aria-label": "Colour by", onchange: (event) => { colouring = event.target.value; onlyGroup = -1; fillLegend(); redraw(); } },
+    h("option", { value: "cluster" }, "Colour by cluster"), h("option", { value: "truth" }, "Colour by true class"));
   const view = h("section", {},
     h("div", { class: "toolbar" }, hasTruth ? colourBy : null, lassoButton,
       h("span", { class: "joined" },
-        h("button", { type: "button", title: "Nearer", onclick: () => zoom(1.5) }, "+"),
-        h("button", { type: "button", title: "Farther", onclick: () => zoom(1 / 1.5) }, "−"),
-        h("button", { type: "button", onclick: () => { look = { scale: 1, x: 0, y: 0 }; redraw(); } }, "Whole"))),
+        h("button", { type: "button", title: "Zoom in", onclick: () => zoom(1.5) }, "+"),
+        h("button", { type: "button", title: "Zoom out", onclick: () => zoom(1 / 1.5) }, "−"),
+        h("button", { type: "button", onclick: () => { viewport = { scale: 1, x: 0, y: 0 }; redraw(); } }, "Reset"))),
     h("div", { class: "map-layout" },
       h("div", { class: "map-box" }, canvas, tip),
       h("div", {}, legend,
-        h("p", { class: "quiet" }, "Near points are alike; far distances mean little (t-SNE of the embeddings). ● known ◆ discovered. Zoom in to see the pictures; choose a name to see it alone."),
-        n < N ? h("p", { class: "quiet" }, `${count(n)} of ${count(N)} images, spread over all clusters.`) : null)),
+        h("p", { class: "muted" }, "t-SNE of the embeddings: near points are similar images; large distances have no meaning. ● known ◆ discovered. Zoom in to see the images. Click a name to highlight it."),
+        n < N ? h("p", { class: "muted" }, `${count(n)} of ${count(N)} images, from all clusters.`) : null)),
     selection);
   fillLegend();
   return { view, refresh: () => { fillLegend(); redraw(); } };

@@ -1,14 +1,15 @@
-"""Diffused affinities at speed: the numbers of `graph.py`'s dense products, made with less work.
+"""Affinity diffusion (Eq. 5): the dense definition `diffuse`, and three faster computations of the same numbers.
 
-With A the membership matrix (row m: the nearest nodes of m and m itself), C = A^T A without its diagonal and
-D its row sums, the consensus graph is G = D^-1 C. C is symmetric, its entries are small whole numbers, and
-D = K x in-degree. Three ways to Q = G G G^T + I follow:
+Let A be the membership matrix (row m: the nearest neighbours of m and m itself), C = A^T A without its diagonal, and
+D the row sums of C. The consensus graph is G = D^-1 C. C is symmetric, its entries are small integers, and
+D = K x in-degree. Then Q = G G G^T + I can be computed by:
 
-- `sparse_diffusion` (CPU): sparse products; a row of C has a few dozen entries, one of Q a few hundred.
-- `split_fp16_diffusion` (CUDA): C and C C are whole numbers, so half-precision products of them are exact, and in
-  Q = D^-1 C (D^-1 C C) D^-1 the one factor that is not whole is split into two halves (22 bits).
-- `diffused_rows` (any device): only some rows of Q. A product with A is a sum over each node's neighbours (an
-  embedding bag) and C X = A^T (A X) - in-degree X, so nothing of N x N is made.
+- `sparse_diffusion` (CPU): sparse products. A row of C has a few dozen entries, a row of Q a few hundred.
+- `split_fp16_diffusion` (CUDA): C and C C hold integers, so half-precision products of them are exact. In
+  Q = D^-1 C (D^-1 C C) D^-1 only D^-1 C C is not an integer matrix; it is split into two half-precision matrices
+  (22 bits).
+- `diffused_rows` (any device): only some rows of Q. A product with A is a sum over each node's neighbourhood (an
+  embedding bag), and C X = A^T (A X) - in-degree X, so no N x N matrix is needed.
 """
 
 import numpy as np
@@ -19,28 +20,37 @@ from torch.nn import functional as F
 
 from promptcal.methods.promptcal.graph import kernels
 
-_PAIRS_UP_TO = 48  # members of a neighbourhood, of which all pairs are listed; a product is cheaper beyond
-SPLIT = 2048.0  # the second half's scale: what 11 bits of the first leave over, brought back into range
+_MAX_WIDTH_FOR_PAIRS = 48  # larger neighbourhoods: a matrix product is faster than a list of all pairs
+SPLIT = 2048.0  # scale of the low part: the high part holds 11 bits
 
 
-def with_self(neighbours: Tensor) -> Tensor:
-    """Each node's neighbourhood: its nearest nodes, then itself."""
+def diffuse(graph: Tensor, steps: int = 1) -> Tensor:
+    """Tensor-product-graph diffusion: ``Q <- G Q G^T + I``, starting at ``Q = G``; 0 ``steps`` return G."""
+    diffused = graph
+    for _ in range(steps):
+        diffused = graph @ diffused @ graph.T
+        diffused.diagonal().add_(1.0)
+    return diffused
+
+
+def add_self(neighbours: Tensor) -> Tensor:
+    """Each node's neighbourhood: its nearest neighbours, then the node itself."""
     own = torch.arange(len(neighbours), device=neighbours.device).unsqueeze(1)
     return torch.cat([neighbours, own], dim=1)
 
 
 def in_degrees(neighbourhoods: Tensor) -> Tensor:
-    """In how many neighbourhoods each node lies (its own included)."""
+    """Number of neighbourhoods that contain each node, including its own."""
     ones = torch.ones(neighbourhoods.numel(), device=neighbourhoods.device)
     return torch.zeros(len(neighbourhoods), device=ones.device).index_add_(0, neighbourhoods.flatten(), ones)
 
 
 def consensus_counts(neighbourhoods: Tensor) -> Tensor:
-    """C, dense: in how many neighbourhoods both nodes lie; the diagonal is 0."""
+    """C as a dense matrix: the number of neighbourhoods that contain both nodes; the diagonal is 0."""
     n, width = neighbourhoods.shape
-    if width > _PAIRS_UP_TO:
+    if width > _MAX_WIDTH_FOR_PAIRS:
         members = torch.zeros(n, n, dtype=torch.float16, device=neighbourhoods.device).scatter_(1, neighbourhoods, 1.0)
-        return _wide_product(members.T, members).fill_diagonal_(0.0)
+        return _matmul_fp32(members.T, members).fill_diagonal_(0.0)
     pairs = (neighbourhoods.unsqueeze(2) * n + neighbourhoods.unsqueeze(1)).flatten()
     counts = torch.zeros(n * n, device=pairs.device)
     counts.index_add_(0, pairs, torch.ones(len(pairs), device=pairs.device))
@@ -48,16 +58,16 @@ def consensus_counts(neighbourhoods: Tensor) -> Tensor:
 
 
 def split_fp16_diffusion(neighbours: Tensor) -> Tensor:
-    """Q after one step, without +I: exact to float32's rounding while no count passes 2,048."""
-    neighbourhoods = with_self(neighbours)
+    """Q after one step, without +I. Exact up to float32 rounding while no count exceeds 2,048."""
+    neighbourhoods = add_self(neighbours)
     inverse = 1.0 / (neighbours.shape[1] * in_degrees(neighbourhoods))
     counts = consensus_counts(neighbourhoods).half()
-    high, low = kernels.split_scaled(_wide_product(counts, counts), inverse, SPLIT)
-    return kernels.join_scaled(_wide_product(counts, high), _wide_product(counts, low), inverse, SPLIT)
+    high, low = kernels.split_scaled(_matmul_fp32(counts, counts), inverse, SPLIT)
+    return kernels.join_scaled(_matmul_fp32(counts, high), _matmul_fp32(counts, low), inverse, SPLIT)
 
 
-def _wide_product(a: Tensor, b: Tensor) -> Tensor:
-    """Half-precision factors, float32 result."""
+def _matmul_fp32(a: Tensor, b: Tensor) -> Tensor:
+    """Product of two half-precision matrices, accumulated and returned in float32."""
     if a.device.type == "cuda":
         try:
             return torch.mm(a, b, out_dtype=torch.float32)
@@ -67,9 +77,9 @@ def _wide_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def sparse_diffusion(neighbours: Tensor, steps: int, consensus: bool) -> scipy.sparse.csr_matrix:
-    """Q by sparse products on the CPU, +I included where there is a step."""
+    """Q by sparse products on the CPU; with at least one step, +I is included."""
     n = len(neighbours)
-    members = neighbours if not consensus else with_self(neighbours)
+    members = neighbours if not consensus else add_self(neighbours)
     width = members.shape[1]
     entries = np.ones(n * width, dtype=np.float32)
     graph = scipy.sparse.csr_matrix((entries, members.numpy().ravel(), np.arange(n + 1) * width), (n, n))
@@ -86,52 +96,52 @@ def sparse_diffusion(neighbours: Tensor, steps: int, consensus: bool) -> scipy.s
 
 
 def diffused_rows(neighbours: Tensor, rows: Tensor, steps: int, consensus: bool) -> Tensor:
-    """Rows of Q (rows x nodes), +I included where there is a step.
+    """The given ``rows`` of Q (rows x nodes); with at least one step, +I is included.
 
-    From the left, row by row: e Q_t = ((e G) Q_(t-1)) G^T + e, and e Q_0 = e G. Here a row stands as a column.
+    For a unit row vector e: e Q_t = ((e G) Q_(t-1)) G^T + e, and e Q_0 = e G. The code stores the rows as columns.
     """
-    operators = _Operators(neighbours, consensus)
+    operator = _GraphOperator(neighbours, consensus)
     start = torch.zeros(len(neighbours), len(rows), device=rows.device).scatter_(0, rows.unsqueeze(0), 1.0)
     left = [start]
     for _ in range(steps + 1):
-        left.append(operators.transposed_graph(left[-1]))
+        left.append(operator.multiply_transposed(left[-1]))
     diffused = left.pop()
-    for before in reversed(left[:-1]):
-        diffused = operators.graph(diffused) + before
+    for identity_rows in reversed(left[:-1]):
+        diffused = operator.multiply(diffused) + identity_rows
     return diffused.T.contiguous()
 
 
-class _Operators:
-    """G x and G^T x for columns x (nodes x anything)."""
+class _GraphOperator:
+    """Computes G x and G^T x for columns x (nodes x any number) without building G."""
 
     def __init__(self, neighbours: Tensor, consensus: bool) -> None:
-        self.members = with_self(neighbours)
+        self.members = add_self(neighbours)
         self.consensus = consensus
         self.k = max(1, neighbours.shape[1])
-        by_member, place = self.members.flatten().sort(stable=True)
-        self.holders = place // self.members.shape[1]
+        sorted_members, order = self.members.flatten().sort(stable=True)
+        self.holders = order // self.members.shape[1]  # the nodes whose neighbourhood contains node 0, node 1, ...
         nodes = torch.arange(len(neighbours), device=neighbours.device)
-        self.starts = torch.searchsorted(by_member, nodes)
+        self.starts = torch.searchsorted(sorted_members, nodes)
         self.in_degrees = in_degrees(self.members).unsqueeze(1)
 
-    def graph(self, x: Tensor) -> Tensor:
+    def multiply(self, x: Tensor) -> Tensor:
         if not self.consensus:
-            return (self._gathered(x) - x) / self.k
-        return self._counts(x) / (self.k * self.in_degrees)
+            return (self._sum_members(x) - x) / self.k
+        return self._multiply_counts(x) / (self.k * self.in_degrees)
 
-    def transposed_graph(self, x: Tensor) -> Tensor:
+    def multiply_transposed(self, x: Tensor) -> Tensor:
         if not self.consensus:
-            return (self._scattered(x) - x) / self.k
-        return self._counts(x / (self.k * self.in_degrees))
+            return (self._sum_holders(x) - x) / self.k
+        return self._multiply_counts(x / (self.k * self.in_degrees))
 
-    def _counts(self, x: Tensor) -> Tensor:
+    def _multiply_counts(self, x: Tensor) -> Tensor:
         """C x = A^T (A x) - in-degree x."""
-        return self._scattered(self._gathered(x)) - self.in_degrees * x
+        return self._sum_holders(self._sum_members(x)) - self.in_degrees * x
 
-    def _gathered(self, x: Tensor) -> Tensor:
+    def _sum_members(self, x: Tensor) -> Tensor:
         """A x: the sum over each node's neighbourhood."""
         return F.embedding_bag(self.members, x, mode="sum")
 
-    def _scattered(self, x: Tensor) -> Tensor:
-        """A^T x: the sum over the nodes in whose neighbourhood each node lies."""
+    def _sum_holders(self, x: Tensor) -> Tensor:
+        """A^T x: the sum over the nodes whose neighbourhood contains each node."""
         return F.embedding_bag(self.holders, x, self.starts, mode="sum")

@@ -1,7 +1,7 @@
-"""Passes over N x N affinities that plain PyTorch would make many of, as one Triton kernel each.
+"""Passes over N x N affinities as single Triton kernels, where plain PyTorch would need many passes.
 
-Each function also has a plain PyTorch form, which is what it means, and which is used on a CPU or without Triton.
-Nothing here waits for the device: counts and ranks stay tensors.
+`split_scaled` and `join_scaled` fall back to plain PyTorch on a CPU or without Triton. Nothing here synchronises with
+the device: counts and ranks stay tensors.
 """
 
 import os
@@ -9,7 +9,7 @@ import os
 import torch
 from torch import Tensor
 
-from promptcal.runtime.device import can_run_triton, widest_float
+from promptcal.runtime.device import can_run_triton
 
 try:
     import triton
@@ -18,10 +18,10 @@ try:
 except ImportError:  # no Triton for this platform
     triton = None
 
-_BLOCK, _ROUNDS = 2048, 8  # entries a program holds at a time, and how many times
+_BLOCK, _ROUNDS = 2048, 8  # entries per block, and blocks per program
 
 
-def _use_triton(values: Tensor) -> bool:
+def use_triton(values: Tensor) -> bool:
     return can_run_triton(values.device) or (triton is not None and os.environ.get("TRITON_INTERPRET") == "1")
 
 
@@ -31,7 +31,7 @@ def _grid(n: int, rounds: int) -> tuple[int]:
 
 def split_scaled(matrix: Tensor, rows: Tensor, split: float) -> tuple[Tensor, Tensor]:
     """``rows[:, None] * matrix`` as two half-precision matrices: high + low / split."""
-    if not _use_triton(matrix):
+    if not use_triton(matrix):
         scaled = matrix * rows.unsqueeze(1)
         high = scaled.half()
         return high, ((scaled - high) * split).half()
@@ -44,7 +44,7 @@ def split_scaled(matrix: Tensor, rows: Tensor, split: float) -> tuple[Tensor, Te
 
 def join_scaled(high: Tensor, low: Tensor, scale: Tensor, split: float) -> Tensor:
     """``scale[:, None] * (high + low / split) * scale[None, :]``; overwrites ``high``."""
-    if not _use_triton(high):
+    if not use_triton(high):
         return high.add_(low, alpha=1 / split).mul_(scale.unsqueeze(1)).mul_(scale)
     triton_kernels.join[_grid(high.numel(), 1)](
         high, low, scale, high.numel(), high.shape[1], SPLIT=split, BLOCK=_BLOCK
@@ -53,41 +53,7 @@ def join_scaled(high: Tensor, low: Tensor, scale: Tensor, split: float) -> Tenso
 
 
 def quantile_above_mean(values: Tensor, quantile: float) -> Tensor:
-    """The ``quantile`` (linear interpolation) of the entries above the mean of the non-zero ones.
-
-    ``values`` are not negative. Where none lies above that mean, the mean itself.
-
-    >>> quantile_above_mean(torch.tensor([0.0, 1.0, 2.0, 5.0, 9.0, 7.0]), 0.5)  # of 5, 9 and 7
-    tensor(7.)
-    """
-    values = values.flatten().float()
-    if _use_triton(values):
-        return _quantile_by_counting(values, quantile)
-    return _quantile_by_sorting(values, quantile)
-
-
-def _quantile_by_sorting(values: Tensor, quantile: float) -> Tensor:
-    """By sorting, which on a CPU is only done to the entries above the mean."""
-    double = widest_float(values.device)
-    nonzero = torch.count_nonzero(values).clamp(min=1)
-    mean = (values.sum(dtype=double) / nonzero).to(values.dtype)
-    if values.device.type == "cpu":
-        values = values[values > mean]
-    ordered = values.sort().values
-    above = len(values) - torch.searchsorted(ordered, mean, right=True)
-    position = quantile * (above - 1).clamp(min=0).to(double)
-    first = len(values) - above
-    low = position.floor().long()
-    high = torch.minimum(low + 1, (above - 1).clamp(min=0))
-    if len(values) == 0:
-        return mean
-    ends = ordered.gather(0, (first + torch.stack([low, high])).clamp(max=len(values) - 1))
-    between = torch.lerp(ends[0], ends[1], (position - low).to(values.dtype))
-    return torch.where(above > 0, between, mean)
-
-
-def _quantile_by_counting(values: Tensor, quantile: float) -> Tensor:
-    """By counting: the wanted entry's 32 bits are found eight at a time, from how many entries share them."""
+    """`threshold.quantile_above_mean` by radix selection: four passes, each of which counts 8 bits of the entries."""
     n, grid = values.numel(), _grid(values.numel(), _ROUNDS)
     sums = torch.empty(grid, dtype=torch.float64, device=values.device)
     nonzeros = torch.empty(grid, dtype=torch.int64, device=values.device)
@@ -98,11 +64,11 @@ def _quantile_by_counting(values: Tensor, quantile: float) -> Tensor:
     counts = torch.zeros(256, dtype=torch.int32, device=values.device)
     prefix, larger = torch.zeros(2, dtype=torch.int32, device=values.device).unbind()
     following = torch.full((), 2**31 - 1, dtype=torch.int32, device=values.device)
-    ranks = torch.zeros(3, dtype=torch.int64, device=values.device)  # left to go, of the low entry, entries above
+    ranks = torch.zeros(3, dtype=torch.int64, device=values.device)  # remaining rank, low entry's rank, entries above
     result = torch.empty((), dtype=torch.float32, device=values.device)
     for shift in (24, 16, 8, 0):
-        triton_kernels.digits[grid](bits, mean, prefix, counts, n, SHIFT=shift, BLOCK=_BLOCK, ROUNDS=_ROUNDS)
-        triton_kernels.narrow[(1,)](counts, prefix, ranks, QUANTILE=quantile, FIRST=shift == 24)
-    triton_kernels.following[grid](bits, prefix, following, larger, n, BLOCK=_BLOCK, ROUNDS=_ROUNDS)
+        triton_kernels.count_digits[grid](bits, mean, prefix, counts, n, SHIFT=shift, BLOCK=_BLOCK, ROUNDS=_ROUNDS)
+        triton_kernels.select_digit[(1,)](counts, prefix, ranks, QUANTILE=quantile, FIRST=shift == 24)
+    triton_kernels.find_next[grid](bits, prefix, following, larger, n, BLOCK=_BLOCK, ROUNDS=_ROUNDS)
     triton_kernels.interpolate[(1,)](prefix, following, larger, ranks, mean, result, QUANTILE=quantile)
     return result

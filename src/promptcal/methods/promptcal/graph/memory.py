@@ -1,4 +1,4 @@
-"""A first-in-first-out memory of teacher embeddings: device buffers with a ring pointer."""
+"""A first-in-first-out memory of teacher embeddings: ring buffers on the device."""
 
 from typing import Any
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class EmbeddingMemory:
-    """The last ``size`` embeddings pushed, with their labels (-1 = unlabelled) and image indices.
+    """The last ``size`` embeddings, with their labels (-1 = unlabelled) and image indices.
 
-    Only filled rows are ever shown. Pointer and fill count live on the host, so that pushing never waits for
-    the device.
+    The properties return only the filled rows. The pointer and the number of filled rows are host integers, so that
+    `push` does not synchronise with the device.
     """
 
     def __init__(self, size: int, dim: int, device: torch.device | str = "cpu") -> None:
@@ -37,7 +37,7 @@ class EmbeddingMemory:
         return self._indices[: self._filled]
 
     def push(self, embeddings: Tensor, labels: Tensor, indices: Tensor) -> None:
-        """Add rows, the oldest making room; of more rows than fit, the last ``size``."""
+        """Add rows in place of the oldest ones. Of more than ``size`` rows, only the last ``size`` are kept."""
         embeddings, labels, indices = (
             rows.detach()[-self.size :] if self.size else rows.detach()[:0] for rows in (embeddings, labels, indices)
         )

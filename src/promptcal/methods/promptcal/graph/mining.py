@@ -1,6 +1,6 @@
-"""Simpler ways to find pseudo positives than the affinity graph: what the paper's ablations put in its place.
+"""Simpler rules for pseudo positives than the affinity graph, for the paper's ablations.
 
-Both say which of the nodes [queries; memory] are positives of which query, as `affinity_graph` does.
+Like `affinity_graph`, both return a boolean mask of queries x nodes, where the nodes are [queries; memory].
 """
 
 import torch
@@ -18,11 +18,11 @@ def neighbour_positives(queries: Tensor, memory: Tensor, k: int) -> Tensor:
 
 
 def ranking_positives(queries: Tensor, memory: Tensor, top: int) -> Tensor:
-    """The other nodes whose ``top`` largest features are the query's, in any order (ranking statistics, Han 2020)."""
+    """The other nodes with the same set of ``top`` largest features as the query (ranking statistics, Han 2020)."""
     nodes = torch.cat([queries, memory])
     largest = nodes.topk(min(top, nodes.shape[1]), dim=1).indices
     marks = torch.zeros_like(nodes, dtype=torch.float32).scatter_(1, largest, 1.0)
     shared = marks[: len(queries)] @ marks.T
-    same = shared > largest.shape[1] - 0.5  # whole numbers, whatever precision the product is taken in
+    same = shared > largest.shape[1] - 0.5  # shared holds integers, in whatever precision the product is computed
     same.diagonal().fill_(False)
     return same

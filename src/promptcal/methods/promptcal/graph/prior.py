@@ -1,4 +1,4 @@
-"""Which pairs enter the affinity loss: drawn negatives, then what the labels say of pairs (SemiPriori)."""
+"""Pairs of the affinity loss: sampled negatives, and corrections by the labels (SemiPriori)."""
 
 import torch
 from torch import Tensor
@@ -12,29 +12,32 @@ def sample_negatives(
     candidates: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Boolean mask of negatives, drawn for each query uniformly without replacement from its non-positives.
+    """Boolean mask of negatives, sampled for each query uniformly without replacement from its non-positives.
 
-    A query gets ``budget`` of them, or ``budget`` minus its positives, or all there are if fewer.
-    ``candidates`` (boolean, same shape) restricts what may be drawn.
+    A query gets ``budget`` negatives, or ``budget`` minus the number of its positives (``subtract_positives``), or all
+    non-positives if there are fewer. ``candidates`` (boolean, same shape) restricts the sampling.
     """
     allowed = ~positives if candidates is None else ~positives & candidates
     size = min(budget, positives.shape[1])
     if size <= 0:
         return torch.zeros_like(positives)
     scores = torch.rand(positives.shape, generator=generator, device=positives.device)
-    drawn = scores.masked_fill(~allowed, -1.0).topk(size, dim=1)
-    wanted = positives.new_full((len(positives),), budget, dtype=torch.long)
+    sampled = scores.masked_fill(~allowed, -1.0).topk(size, dim=1)
+    requested = positives.new_full((len(positives),), budget, dtype=torch.long)
     if subtract_positives:
-        wanted = wanted - positives.sum(dim=1)
-    within_budget = torch.arange(size, device=positives.device) < wanted.unsqueeze(1)
-    chosen = within_budget & (drawn.values >= 0)
-    return torch.zeros_like(positives).scatter_(1, drawn.indices, chosen)
+        requested = requested - positives.sum(dim=1)
+    within_budget = torch.arange(size, device=positives.device) < requested.unsqueeze(1)
+    chosen = within_budget & (sampled.values >= 0)
+    return torch.zeros_like(positives).scatter_(1, sampled.indices, chosen)
 
 
 def apply_label_prior(
     positives: Tensor, negatives: Tensor, query_labels: Tensor, key_labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """SemiPriori: of two labelled nodes, same class makes a positive, another class a negative (-1 = unlabelled)."""
+    """SemiPriori: two labelled nodes are a positive pair if their class is the same, else a negative pair.
+
+    Label -1 means unlabelled; pairs with an unlabelled node stay unchanged.
+    """
     both_labelled = (query_labels >= 0).unsqueeze(1) & (key_labels >= 0).unsqueeze(0)
     same = query_labels.unsqueeze(1) == key_labels.unsqueeze(0)
     must_link, cannot_link = both_labelled & same, both_labelled & ~same

@@ -1,4 +1,4 @@
-"""The kernels behind `kernels.py`. Triton reads their source, annotations too, hence they have no types."""
+"""Triton kernels of `kernels.py`. Triton parses their source with its annotations, so they have no type hints."""
 
 import triton
 import triton.language as tl
@@ -6,21 +6,21 @@ import triton.language as tl
 
 @triton.jit
 def split(matrix, rows, high, low, n, columns, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    there = at < n
-    value = tl.load(matrix + at, mask=there) * tl.load(rows + at // columns, mask=there)
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < n
+    value = tl.load(matrix + index, mask=inside) * tl.load(rows + index // columns, mask=inside)
     first = value.to(tl.float16)
-    tl.store(high + at, first, mask=there)
-    tl.store(low + at, ((value - first.to(tl.float32)) * SPLIT).to(tl.float16), mask=there)
+    tl.store(high + index, first, mask=inside)
+    tl.store(low + index, ((value - first.to(tl.float32)) * SPLIT).to(tl.float16), mask=inside)
 
 
 @triton.jit
 def join(high, low, scale, n, columns, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    there = at < n
-    value = tl.load(high + at, mask=there) + tl.load(low + at, mask=there) * (1 / SPLIT)
-    value *= tl.load(scale + at // columns, mask=there) * tl.load(scale + at % columns, mask=there)
-    tl.store(high + at, value, mask=there)
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < n
+    value = tl.load(high + index, mask=inside) + tl.load(low + index, mask=inside) * (1 / SPLIT)
+    value *= tl.load(scale + index // columns, mask=inside) * tl.load(scale + index % columns, mask=inside)
+    tl.store(high + index, value, mask=inside)
 
 
 @triton.jit
@@ -29,8 +29,8 @@ def moments(values, sums, nonzeros, n, BLOCK: tl.constexpr, ROUNDS: tl.constexpr
     total = tl.zeros([BLOCK], tl.float32)
     count = tl.zeros([BLOCK], tl.int32)
     for i in range(ROUNDS):
-        at = (program * ROUNDS + i) * BLOCK + tl.arange(0, BLOCK)
-        value = tl.load(values + at, mask=at < n, other=0.0)
+        index = (program * ROUNDS + i) * BLOCK + tl.arange(0, BLOCK)
+        value = tl.load(values + index, mask=index < n, other=0.0)
         total += value
         count += (value != 0).to(tl.int32)
     tl.store(sums + program, tl.sum(total.to(tl.float64)))
@@ -38,19 +38,19 @@ def moments(values, sums, nonzeros, n, BLOCK: tl.constexpr, ROUNDS: tl.constexpr
 
 
 @triton.jit
-def digits(bits, mean, prefix, counts, n, SHIFT: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
-    """Of the entries above the mean that begin with the prefix, how many go on with each of 256 digits."""
+def count_digits(bits, mean, prefix, counts, n, SHIFT: tl.constexpr, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
+    """Histogram of the next 8 bits of the entries that are above the mean and start with the prefix."""
     program = tl.program_id(0).to(tl.int64)
     floor = tl.load(mean)
-    wanted = tl.load(prefix)
+    selected = tl.load(prefix)
     found = tl.zeros([256], tl.int32)
     others = tl.zeros([BLOCK], tl.int32)
     for i in range(ROUNDS):
-        at = (program * ROUNDS + i) * BLOCK + tl.arange(0, BLOCK)
-        entry = tl.load(bits + at, mask=at < n, other=0)
-        counted = (entry.to(tl.float32, bitcast=True) > floor) & (at < n)
+        index = (program * ROUNDS + i) * BLOCK + tl.arange(0, BLOCK)
+        entry = tl.load(bits + index, mask=index < n, other=0)
+        counted = (entry.to(tl.float32, bitcast=True) > floor) & (index < n)
         if SHIFT < 24:
-            counted = counted & ((entry >> (SHIFT + 8)) == wanted)
+            counted = counted & ((entry >> (SHIFT + 8)) == selected)
         found += tl.histogram(tl.where(counted, (entry >> SHIFT) & 255, 0), 256)
         others += 1 - counted.to(tl.int32)
     bins = tl.arange(0, 256)
@@ -59,8 +59,8 @@ def digits(bits, mean, prefix, counts, n, SHIFT: tl.constexpr, BLOCK: tl.constex
 
 
 @triton.jit
-def narrow(counts, prefix, ranks, QUANTILE: tl.constexpr, FIRST: tl.constexpr):
-    """Append the digit that the wanted entry has, and clear the counts."""
+def select_digit(counts, prefix, ranks, QUANTILE: tl.constexpr, FIRST: tl.constexpr):
+    """Append the selected entry's 8 bits to the prefix, and clear the counts."""
     bins = tl.arange(0, 256)
     count = tl.load(counts + bins)
     rank = tl.load(ranks)
@@ -76,15 +76,15 @@ def narrow(counts, prefix, ranks, QUANTILE: tl.constexpr, FIRST: tl.constexpr):
 
 
 @triton.jit
-def following(bits, low, smallest_above, larger, n, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
-    """The smallest entry above ``low``, and how many there are."""
+def find_next(bits, low, smallest_above, larger, n, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
+    """The smallest entry above ``low``, and the number of entries above ``low``."""
     program = tl.program_id(0).to(tl.int64)
     bound = tl.load(low)
     smallest = tl.full([BLOCK], 2147483647, tl.int32)
     count = tl.zeros([BLOCK], tl.int32)
     for i in range(ROUNDS):
-        at = (program * ROUNDS + i) * BLOCK + tl.arange(0, BLOCK)
-        entry = tl.load(bits + at, mask=at < n, other=0)
+        index = (program * ROUNDS + i) * BLOCK + tl.arange(0, BLOCK)
+        entry = tl.load(bits + index, mask=index < n, other=0)
         above = entry > bound
         smallest = tl.minimum(smallest, tl.where(above, entry, 2147483647))
         count += above.to(tl.int32)
@@ -94,7 +94,7 @@ def following(bits, low, smallest_above, larger, n, BLOCK: tl.constexpr, ROUNDS:
 
 @triton.jit
 def interpolate(low_bits, high_bits, larger, ranks, mean, result, QUANTILE: tl.constexpr):
-    """Between the low entry and the next one up, which is as large where equal ones are left over."""
+    """Interpolate between the low entry and the next larger one, or the same value if it occurs again."""
     low_rank = tl.load(ranks + 1)
     above = tl.load(ranks + 2)
     n_larger = tl.load(larger).to(tl.int64)

@@ -1,0 +1,138 @@
+"""Read a benchmark from disk.
+
+Class numbers are the data set's own, from 0, and are never renumbered: known classes are a set, not the first numbers.
+"""
+
+import os
+import tarfile
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from promptcal.data.benchmarks.dataset_files import Split, incomplete
+from promptcal.data.benchmarks.registry import default_root, get_benchmark
+from promptcal.data.benchmarks.spec import BenchmarkSpec, Layout, resolve
+from promptcal.data.images import ImageSet
+from promptcal.data.splits import label_half
+from promptcal.errors import DataError, PromptCALWarning
+
+VALIDATION_SHARE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class BenchmarkData:
+    """Training images, their true classes, and which of them are labelled.
+
+    Inductive benchmarks also have test images and a mask of the training images held out for validation.
+    """
+
+    name: str
+    train: ImageSet
+    classes: np.ndarray
+    class_names: list[str]
+    known: np.ndarray
+    labelled: np.ndarray
+    validation: np.ndarray | None = None
+    test: ImageSet | None = None
+    test_classes: np.ndarray | None = None
+
+    def labels(self) -> list[str | None]:
+        """The class name of each labelled training image, None for the others."""
+        pairs = zip(self.classes, self.labelled, strict=True)
+        return [self.class_names[c] if is_labelled else None for c, is_labelled in pairs]
+
+    def truth(self) -> list[str]:
+        return [self.class_names[c] for c in self.classes]
+
+    def test_truth(self) -> list[str]:
+        return [] if self.test_classes is None else [self.class_names[c] for c in self.test_classes]
+
+
+def load_benchmark(name: str, root: str | os.PathLike[str] | None = None, download: bool = False) -> BenchmarkData:
+    """Read a benchmark from below ``root`` (by default `default_root`); ``download`` it first if it is absent."""
+    spec = get_benchmark(name)
+    folder = default_root() if root is None else Path(root)
+    if download and spec.find(folder) is None:
+        _download(spec, folder)
+    layout = spec.find(folder)
+    if layout is None:
+        raise DataError(_absent_message(spec, folder))
+    train = _read(spec, layout, folder, test=False)
+    _warn_if_not_published(spec, layout, train)
+    labelled = label_half(train.classes, spec.known, spec.labelled_share)
+    test = _read(spec, layout, folder, test=True) if spec.inductive else None
+    return BenchmarkData(
+        name,
+        train.images,
+        train.classes,
+        train.class_names,
+        np.array(spec.known, dtype=np.int64),
+        labelled,
+        hold_out_both(labelled, train.classes) if spec.inductive else None,
+        None if test is None else test.images,
+        None if test is None else test.classes,
+    )
+
+
+def hold_out_both(labelled: np.ndarray, classes: np.ndarray, share: float = VALIDATION_SHARE) -> np.ndarray:
+    """Mask of the validation images: ``share`` of the labelled and of the unlabelled images, each rounded down.
+
+    Drawn like the labelled images: by position, uniformly over images, NumPy's legacy generator with seed 0. If a class
+    would lose all its labels, its first labelled image stays in training.
+    """
+    generator = np.random.RandomState(0)
+    mask = np.zeros(len(labelled), dtype=bool)
+    for group in (np.flatnonzero(labelled), np.flatnonzero(~labelled)):
+        mask[group[generator.choice(len(group), replace=False, size=int(share * len(group)))]] = True
+    for lost in np.setdiff1d(classes[labelled], classes[labelled & ~mask]):
+        mask[np.flatnonzero(labelled & (classes == lost))[0]] = False
+    return mask
+
+
+def _read(spec: BenchmarkSpec, layout: Layout, root: Path, *, test: bool) -> Split:
+    split = layout.read(root, test=test)
+    path, n = root / layout.path, spec.n_classes
+    if len(split.class_names) != n:
+        raise incomplete(path, f"{spec.title} has {n} classes, not {len(split.class_names)}")
+    present = np.unique(split.classes)
+    if present.size and not 0 <= present[0] <= present[-1] < n:
+        raise incomplete(path, f"it has class numbers outside 1 to {n}")
+    if not test and len(present) < n:
+        raise incomplete(path, f"only {len(present)} of {n} classes have training images")
+    if test and not len(split.images):
+        raise incomplete(path, "it has no test images")
+    return split
+
+
+def _warn_if_not_published(spec: BenchmarkSpec, layout: Layout, train: Split) -> None:
+    expected, found = spec.n_images, len(train.images)
+    if spec.has_exact_count and found != expected:
+        reason = f"has {found:,} training images, not the published {expected:,}"
+    elif not layout.in_published_order:
+        reason = "has the images in a different order than the original, so different images are labelled"
+    else:
+        return
+    message = f"{layout.path} {reason}; compare these results with each other, not with published ones"
+    warnings.warn(message, PromptCALWarning, stacklevel=3)
+
+
+def _absent_message(spec: BenchmarkSpec, root: Path) -> str:
+    searched = ", ".join(layout.path for layout in spec.layouts)
+    without_test = [layout.path for layout in spec.layouts if not layout.has_test and layout.exists(root)]
+    if spec.inductive and without_test:
+        return f"{without_test[0]} in {root} has no test images, which {spec.name} needs; {spec.remedy}"
+    return f"{spec.title} is not in {root} (searched for {searched}); {spec.remedy}"
+
+
+def _download(spec: BenchmarkSpec, root: Path) -> None:
+    if spec.download is None:
+        raise DataError(f"{spec.title} cannot be downloaded automatically into {root}; {spec.remedy}")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        resolve(spec.download)(root)
+    except (OSError, RuntimeError, EOFError, tarfile.TarError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        remedy = spec.remedy.removeprefix("pass --download, or ")
+        raise DataError(f"{spec.title} could not be downloaded ({reason}); try again, or {remedy}") from error

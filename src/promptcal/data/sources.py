@@ -1,0 +1,89 @@
+"""Where the images of an `ImageSet` are stored. Sources are objects, not functions, so that they can be pickled."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from PIL import Image
+
+from promptcal.data.decoding import open_image
+
+
+class ImageSource(Protocol):
+    """Images by position. Its methods may raise any exception for an image that cannot be read."""
+
+    def open(self, index: int) -> Image.Image:
+        """The image, opened by its header; PIL decodes the pixels later."""
+        ...
+
+    def content(self, index: int) -> bytes:
+        """The bytes that determine the image."""
+        ...
+
+    def path(self, index: int) -> Path | None:
+        """The image's file; None if there is no separate file."""
+        return None
+
+
+@dataclass(frozen=True)
+class FileSource(ImageSource):
+    files: Sequence[Path]
+
+    def open(self, index: int) -> Image.Image:
+        return open_image(self.files[index])
+
+    def content(self, index: int) -> bytes:
+        return self.files[index].read_bytes()
+
+    def path(self, index: int) -> Path:
+        return self.files[index]
+
+
+@dataclass(frozen=True)
+class ArchiveSource(ImageSource):
+    """Encoded images inside one uncompressed file or byte array, located by (offset, size)."""
+
+    archive: Path | np.ndarray
+    spans: Sequence[tuple[int, int]]
+
+    def open(self, index: int) -> Image.Image:
+        return open_image(BytesIO(self.content(index)))
+
+    def content(self, index: int) -> bytes:
+        offset, size = self.spans[index]
+        if isinstance(self.archive, np.ndarray):
+            return self.archive[offset : offset + size].tobytes()
+        with self.archive.open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
+
+
+@dataclass(frozen=True)
+class ArraySource(ImageSource):
+    """Decoded images, uint8 N x H x W x 3."""
+
+    array: np.ndarray
+
+    def open(self, index: int) -> Image.Image:
+        return Image.fromarray(self.array[index])
+
+    def content(self, index: int) -> bytes:
+        return f"{self.array.shape[1:]}".encode() + self.array[index].tobytes()
+
+
+@dataclass(frozen=True)
+class SubsetSource(ImageSource):
+    source: ImageSource
+    indices: Sequence[int]
+
+    def open(self, index: int) -> Image.Image:
+        return self.source.open(self.indices[index])
+
+    def content(self, index: int) -> bytes:
+        return self.source.content(self.indices[index])
+
+    def path(self, index: int) -> Path | None:
+        return self.source.path(self.indices[index])

@@ -1,0 +1,102 @@
+"""Everything that is measured of a run's clusters for the report and the figures."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from promptcal.report import measures
+from promptcal.run import Assignments
+
+
+@dataclass(frozen=True)
+class ClusterAnalysis:
+    """The images of a run, their clusters, and the measures of both.
+
+    ``shown`` are the images with a thumbnail and a point on the map, in the order of the tiles.
+    """
+
+    assignments: Assignments
+    embeddings: np.ndarray
+    known_classes: list[str]
+    temperature: float
+    truth: list[str | None] | None
+    shown: np.ndarray
+
+    @property
+    def n_clusters(self) -> int:
+        return len(self.assignments.names)
+
+    @cached_property
+    def centroids(self) -> np.ndarray:
+        return measures.unit_centroids(self.embeddings, self.assignments.clusters, self.n_clusters)
+
+    @cached_property
+    def cosines(self) -> np.ndarray:
+        return self.embeddings @ self.centroids.T
+
+    @cached_property
+    def own_cosine(self) -> np.ndarray:
+        return self.cosines[np.arange(len(self.embeddings)), self.assignments.clusters]
+
+    @cached_property
+    def cohesion(self) -> np.ndarray:
+        return measures.cohesion(self.own_cosine, self.assignments.clusters, self.n_clusters)
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """All images by cluster, then from the most typical to the most doubtful."""
+        return measures.typical_order(self.assignments.clusters, self.assignments.confidence, self.own_cosine)
+
+    @cached_property
+    def second_best(self) -> measures.SecondBest:
+        return measures.second_best(self.cosines, self.assignments.clusters, self.centroids)
+
+    @cached_property
+    def doubtful(self) -> np.ndarray:
+        """Which images may belong to their second-best cluster; labelled images never do."""
+        is_close = self.second_best.margins < measures.doubtful_margin(self.temperature)
+        return is_close & ~self.assignments.labelled
+
+    @cached_property
+    def neighbours(self) -> np.ndarray:
+        """The nearest shown images of each shown image, as positions in ``shown``."""
+        return measures.nearest_neighbours(self.embeddings[self.shown])
+
+    @cached_property
+    def confusion(self) -> measures.Confusion | None:
+        if self.truth is None:
+            return None
+        a = self.assignments
+        known = [a.names.index(name) for name in self.known_classes]
+        return measures.confusion(self.truth, a.clusters, a.labelled, self.known_classes, self.n_clusters, known)
+
+    @cached_property
+    def classes(self) -> list[str]:
+        """The true classes, known classes first, in the order of the confusion matrix."""
+        if self.confusion is not None:
+            return self.confusion.classes
+        return sorted({name for name in self.truth or [] if name is not None})
+
+    @cached_property
+    def true_class_numbers(self) -> np.ndarray:
+        """The position in ``classes`` of each image's true class; -1 where the truth is not known."""
+        number = {name: i for i, name in enumerate(self.classes)}
+        truth = self.truth or [None] * len(self.assignments)
+        return np.array([-1 if name is None else number[name] for name in truth], dtype=np.int64)
+
+    @cached_property
+    def colour_numbers(self) -> list[int]:
+        """The colour of each cluster: that of the class it matches best, where the truth is known."""
+        if self.confusion is None:
+            return list(range(self.n_clusters))
+        return [self.confusion.clusters.index(c) for c in range(self.n_clusters)]
+
+    def display_names(self) -> list[str]:
+        """The name of each category as the report shows it."""
+        return [self.display_name(name) for name in self.assignments.names]
+
+    def display_name(self, name: str) -> str:
+        """Known classes have their own name; new-1 becomes "new 1"."""
+        return name if name in self.known_classes else re.sub(r"^new-(\d+)$", r"new \1", name)

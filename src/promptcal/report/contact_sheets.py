@@ -1,0 +1,88 @@
+"""Contact sheets: a PNG for each category, from its most typical image to its most doubtful, and an overview."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from promptcal.data import ImageStore, StreamedImages
+from promptcal.run import Assignments
+from promptcal.runtime.files import write_with
+
+_TILE, _GAP, _TITLE = 64, 4, 22
+_TEXT, _BACKGROUND = (30, 30, 30), (255, 255, 255)
+_KNOWN, _NEW = (70, 110, 160), (190, 90, 40)
+
+
+def write_contact_sheets(
+    folder: Path, store: ImageStore | StreamedImages, assignments: Assignments, per_sheet: int = 100
+) -> None:
+    """`NN-name.png` for each category, and `overview.png` with a row for each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[tuple[str, bool, np.ndarray]] = []
+    for cluster, name in enumerate(assignments.names):
+        members = np.flatnonzero((assignments.clusters == cluster) & ~assignments.labelled)
+        members = members[np.argsort(-assignments.confidence[members], kind="stable")]
+        is_new = not assignments.known[cluster]
+        rows.append((f"{name} ({len(members)} images)", is_new, members))
+        if len(members):
+            sheet = _sheet(store, [(rows[-1][0], is_new, _sample_evenly(members, per_sheet))], columns=10)
+            _save(sheet, folder / f"{cluster:02d}-{_file_name(name)}.png")
+    _save(
+        _sheet(store, [(title, new, _sample_evenly(members, 12)) for title, new, members in rows], columns=12),
+        folder / "overview.png",
+    )
+
+
+def _sample_evenly(members: np.ndarray, n: int) -> np.ndarray:
+    """At most ``n`` of the members, evenly from the first to the last."""
+    if len(members) <= n:
+        return members
+    return members[np.linspace(0, len(members) - 1, n).round().astype(int)]
+
+
+def _sheet(store: ImageStore | StreamedImages, groups: list[tuple[str, bool, np.ndarray]], columns: int) -> Image.Image:
+    pitch = _TILE + _GAP
+    heights = [_TITLE + pitch * max(1, -(-len(members) // columns)) for _, _, members in groups]
+    canvas = Image.new("RGB", (_GAP + columns * pitch, sum(heights) + _GAP), _BACKGROUND)
+    draw = ImageDraw.Draw(canvas)
+    font = ImageFont.load_default(13)
+    top = 0
+    for (title, is_new, members), height in zip(groups, heights, strict=True):
+        draw.rectangle((_GAP, top + 5, _GAP + 8, top + 17), fill=_NEW if is_new else _KNOWN)
+        draw.text((_GAP + 14, top + 3), _drawable(title, font), fill=_TEXT, font=font)
+        for position, member in enumerate(members):
+            row, column = divmod(position, columns)
+            tile = _tile(store.image(int(member)))
+            canvas.paste(tile, (_GAP + column * pitch, top + _TITLE + row * pitch))
+        top += height
+    return canvas
+
+
+def _tile(array: np.ndarray) -> Image.Image:
+    """The centre square of an image at tile size."""
+    height, width = array.shape[:2]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    square = Image.fromarray(np.ascontiguousarray(array[top : top + side, left : left + side]))
+    return square.resize((_TILE, _TILE), Image.Resampling.BICUBIC)
+
+
+def _drawable(title: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+    """The title without characters that the font lacks, cut to fit a sheet."""
+    title = " ".join(title.split())
+    try:
+        font.getmask(title)
+    except (UnicodeError, OSError):
+        title = title.encode("ascii", "replace").decode()
+    return title if len(title) <= 90 else title[:87] + "..."
+
+
+def _file_name(name: str) -> str:
+    """A class name as part of a file name: it cannot leave the folder, and every file system accepts it."""
+    return re.sub(r"[^\w.-]+", "_", name).strip("._")[:60] or "class"
+
+
+def _save(image: Image.Image, path: Path) -> None:
+    write_with(path, lambda temporary: image.save(temporary, format="PNG"))

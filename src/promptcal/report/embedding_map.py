@@ -1,0 +1,86 @@
+"""A two-dimensional map of the images: t-SNE of their embeddings."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from openTSNE import TSNEEmbedding, affinity, initialization
+from sklearn.decomposition import PCA
+
+from promptcal.report.array_files import write_arrays
+from promptcal.runtime.arrays import read_arrays
+
+_EARLY_ITERATIONS, _LATE_ITERATIONS = 250, 500
+N_ITERATIONS = _EARLY_ITERATIONS + _LATE_ITERATIONS
+_CALLBACK_EVERY = 10
+_MIN_IMAGES = 30  # t-SNE of fewer images collapses to one point; principal components are used instead
+_N_COMPONENTS = 50  # neighbours are found faster in so many dimensions, and are nearly the same
+
+
+def compute_map(
+    embeddings: np.ndarray, *, seed: int = 0, on_progress: Callable[[int], None] = lambda done: None
+) -> np.ndarray:
+    """Coordinates of each embedding in [-1, 1] (n x 2); the same for the same seed."""
+    n = len(embeddings)
+    if n < _MIN_IMAGES:
+        components = _principal_components(embeddings, 2)
+        return _scale(np.pad(components, ((0, 0), (0, 2 - components.shape[1]))))
+    reduced = _principal_components(embeddings, _N_COMPONENTS)
+    affinities = affinity.PerplexityBasedNN(
+        reduced, perplexity=min(30.0, (n - 1) / 3), method="exact", n_jobs=1, random_state=seed
+    )
+    # one thread: another order of summation would give another map
+    points = TSNEEmbedding(
+        initialization.pca(reduced, random_state=seed),
+        affinities,
+        negative_gradient_method="fft" if n > 3000 else "bh",
+        n_jobs=1,
+        random_state=seed,
+    )
+
+    def optimize(points: TSNEEmbedding, iterations: int, already_done: int, **options: float) -> TSNEEmbedding:
+        def report(iteration: int, error: float, embedding: np.ndarray) -> bool:
+            on_progress(min(N_ITERATIONS, already_done + iteration))
+            return False
+
+        return points.optimize(iterations, callbacks=report, callbacks_every_iters=_CALLBACK_EVERY, **options)
+
+    points = optimize(points, _EARLY_ITERATIONS, 0, exaggeration=min(12.0, n / 10), momentum=0.5)
+    points = optimize(points, _LATE_ITERATIONS, _EARLY_ITERATIONS, momentum=0.8)
+    on_progress(N_ITERATIONS)
+    return _scale(np.asarray(points, dtype=np.float64))
+
+
+def _principal_components(embeddings: np.ndarray, n_components: int) -> np.ndarray:
+    """At most ``n_components``, fewer for few or short embeddings."""
+    pca = PCA(min(n_components, *embeddings.shape), svd_solver="full")
+    with np.errstate(divide="ignore", invalid="ignore"):  # the explained variance of one image or of equal images
+        return pca.fit_transform(embeddings.astype(np.float64))
+
+
+def _scale(points: np.ndarray) -> np.ndarray:
+    """Centred at 0, with the largest coordinate at 1."""
+    centred = points - (points.max(axis=0) + points.min(axis=0)) / 2
+    return (centred / max(np.abs(centred).max(), 1e-12)).astype(np.float32)
+
+
+def write_map(path: Path, images: np.ndarray, coordinates: np.ndarray) -> None:
+    write_arrays(path, images=images, coordinates=coordinates)
+
+
+def read_map(path: Path, images: np.ndarray, embeddings_file: Path) -> np.ndarray | None:
+    """The stored map of exactly these images; None if it is damaged or older than the embeddings."""
+    if not path.is_file() or os.stat(path).st_mtime < os.stat(embeddings_file).st_mtime:
+        return None
+    try:
+        stored_images, coordinates = read_arrays(path, "images", "coordinates")
+    except ValueError:
+        return None
+    is_valid = (
+        np.array_equal(stored_images, images)
+        and coordinates.shape == (len(images), 2)
+        and coordinates.dtype.kind == "f"
+        and np.isfinite(coordinates).all()
+    )
+    return coordinates if is_valid else None

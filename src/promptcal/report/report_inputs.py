@@ -1,0 +1,72 @@
+"""What a report and its figures are made from: read from the run directory, or computed and stored there."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from promptcal.report.attention_panels import AttentionMaps, Examples, attention_maps
+from promptcal.report.cluster_analysis import ClusterAnalysis
+from promptcal.report.embedding_map import N_ITERATIONS, compute_map, read_map, write_map
+from promptcal.report.thumbnails import Thumbnails, check_positions
+from promptcal.run import Run, RunResults
+from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.seeds import derive_seed
+
+
+@dataclass(frozen=True)
+class ReportInputs:
+    """A finished run with its results, its epoch records, its thumbnails and the analysis of its clusters."""
+
+    run: Run
+    results: RunResults
+    records: list[dict[str, Any]]
+    thumbnails: Thumbnails
+    analysis: ClusterAnalysis
+    console: Console
+
+    @classmethod
+    def load(cls, run: Run, console: Console) -> "ReportInputs":
+        assignments = run.assignments()
+        thumbnails = Thumbnails.read(run.directory.thumbnails_folder, len(assignments))
+        is_for_cosines = run.calibration.scores == "cosines"
+        analysis = ClusterAnalysis(
+            assignments,
+            run.embeddings(),
+            run.info.known_classes,
+            run.calibration.temperature if is_for_cosines else run.config.loss.affinity_temperature,
+            run.truth(),
+            thumbnails.images,
+        )
+        return cls(run, RunResults.read(run.directory.results_file), run.records(), thumbnails, analysis, console)
+
+    def coordinates(self) -> np.ndarray:
+        """The map of the shown images: the stored map, or a new one that is then stored."""
+        directory, shown = self.run.directory, self.analysis.shown
+        stored = read_map(directory.map_file, shown, directory.embeddings_file)
+        if stored is not None:
+            return stored
+        with progress_bar(self.console) as bar:
+            task = bar.add_task("map", total=N_ITERATIONS, note="")
+            computed = compute_map(
+                self.analysis.embeddings[shown],
+                seed=derive_seed(self.run.config.seed, "map") % 2**32,
+                on_progress=lambda done: bar.update(task, completed=done),
+            )
+        write_map(directory.map_file, shown, computed)
+        return computed
+
+    def attention(self) -> AttentionMaps:
+        """The stored maps, which need no weights, or new ones, which are stored if no step is missing."""
+        directory = self.run.directory
+        examples = Examples.read(directory.examples_file)
+        if examples is not None:
+            check_positions(examples.images, len(self.analysis.assignments), directory.examples_file)
+            stored = AttentionMaps.read(directory.attention_file, examples, directory.model_file)
+            if stored is not None:
+                return stored
+        computed = attention_maps(self.run, self.results, examples)
+        if computed.steps and not computed.missing:
+            computed.write(directory.attention_file)
+        return computed

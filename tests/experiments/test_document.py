@@ -1,0 +1,154 @@
+"""Documents: docs/results.md is what `promptcal table` makes of the run records, and users can do the same."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from promptcal.errors import ConfigError
+from promptcal.experiments import record_tables
+from promptcal.experiments.document import draw, load_document, write_document
+from promptcal.experiments.records import RunRecord, benchmark_config, flatten
+from promptcal.experiments.tables import TableRequest
+from promptcal.methods import METHODS
+from promptcal.run.results import Scores
+
+ROOT = Path(__file__).parents[2]
+DEFINITION = ROOT / "results" / "results.yaml"
+
+
+@pytest.fixture(scope="module")
+def definition():
+    return load_document(str(DEFINITION))
+
+
+def scores(value, known=0.5, new=1.0):
+    return Scores(all=value, known=known, new=new, separate_all=value, separate_known=known, separate_new=new)
+
+
+def record(value=0.5, **changes):
+    values = {"promptcal": "0", "benchmark": "mini", "method": "gcd", "seed": 0, "settings": {}, "config_hash": "0"}
+    return RunRecord(**{**values, "seconds": 60.0, "selected": scores(value), "last": scores(value), **changes})
+
+
+def test_the_page_is_what_the_command_makes(promptcal, tmp_path):
+    page = tmp_path / "results.md"
+    shutil.copy(ROOT / "docs" / "results.md", page)
+    code, out, err = promptcal("table", DEFINITION, "--document", page, "--output", tmp_path / "runs")
+    assert (code, err) == (0, "")
+    assert page.read_bytes() == (ROOT / "docs" / "results.md").read_bytes()
+    drawn = {file.name for file in tmp_path.glob("*.png")}
+    assert drawn == {file.name for file in (ROOT / "docs").glob("results-*.png")}
+    assert all(f"({name})" in page.read_text() and name in out.replace("\n", "") for name in drawn)
+
+
+def test_every_record_is_shown(definition):
+    """Nothing that was measured is left out of the page."""
+    rows = [row for table in definition.tables.values() for row in table.rows]
+    named = [row.records.values() if isinstance(row.records, dict) else [row.records] for row in rows]
+    shown = {name for lists in named for names in lists for name in names}
+    shown |= {row.record for row in definition.graph_tables["graph"]}
+    assert set(definition.all_records()) == shown
+    studied = {Path(row.file).name for row in definition.pair_precision_tables["pair-precision"]}
+    assert {file.name for file in (ROOT / "results" / "pair-precision").iterdir()} == studied
+
+
+def test_runs_called_recommended_have_the_values_of_the_variant(definition):
+    """The variant may change; runs with its former values must not keep the name."""
+    (row,) = [row for row in definition.tables["summary"].rows if "recommended" in row.label]
+    names = [name for names in row.records.values() for name in names]
+    assert len(names) == 10
+    for name, kept in definition.records(names).items():
+        preset = flatten(benchmark_config(kept.benchmark, "promptcal").model_dump())
+        for key, value in flatten(METHODS["promptcal"].variants["recommended"]).items():
+            assert kept.settings.get(key, preset[key]) == value, (name, key)
+
+
+def test_a_document_of_ones_own(tmp_path):
+    (tmp_path / "runs").mkdir()
+    stage = {"best_epoch": 2, "epochs": 2, "accuracy": scores(0.4)}
+    epochs = [{"stage": "gcd", "epoch": 1, "seconds": 60.0}, {"stage": "gcd", "epoch": 2, "seconds": 120.0}]
+    for seed, value in enumerate((0.7, 0.8, 0.9)):
+        kept = record(value, seed=seed, last=scores(0.6), seconds=240.0, stages={"gcd": stage}, epochs=epochs)
+        kept.write(tmp_path / "runs" / f"run{seed}.json")
+        assert RunRecord.read(tmp_path / "runs" / f"run{seed}.json") == kept
+    part = record(0.5, seconds=150.0, baselines={"kmeans": scores(0.3)}, stages={"gcd": stage}, epochs=epochs)
+    part.write(tmp_path / "runs" / "part.json")
+    table = {
+        "columns": [{"title": "selected"}, {"title": "last", "epoch": "last"}],
+        "details": ["seeds", "epochs", "minutes", "config"],
+        "rows": [
+            {"label": "three", "records": ["run0", "run1", "run2"]},
+            {"label": "stage", "records": ["run0"], "score": "gcd"},
+            {"label": "part", "records": {"last": ["part"]}},
+            {"label": "k-means", "records": ["part"], "score": "kmeans"},
+        ],
+    }
+    file, page = tmp_path / "my-table.yaml", tmp_path / "page.md"
+    file.write_text(yaml.safe_dump(table))
+    page.write_text("before\n<!-- table: my-table -->\nold\n<!-- end -->\nafter\n")
+    request = TableRequest(name=str(file), output=tmp_path / "out")
+    assert write_document(request, page).problems == {}
+    assert page.read_text().splitlines() == [
+        "before",
+        "<!-- table: my-table -->",
+        "|  | selected | last | seeds | epochs | minutes | config |",
+        "|---|---|---|---|---|---|---|",
+        "| three | 80.0 ± 10.0 / 50.0 ± 0.0 / 100.0 ± 0.0 | 60.0 ± 0.0 / 50.0 ± 0.0 / 100.0 ± 0.0 | 3 | 2 | 4.0 "
+        "| `0`, `0`, `0` |",
+        "| stage | 40.0 / 50.0 / 100.0 | 40.0 / 50.0 / 100.0 | 1 | 2 |  | `0` |",
+        "| part |  | 50.0 / 50.0 / 100.0 | 1 | 2 |  | `0` |",
+        "| k-means | 30.0 / 50.0 / 100.0 |  | 1 |  |  |  |",
+        "<!-- end -->",
+        "after",
+    ]
+    for text, problem in (
+        ("no block", "has 0 blocks for the table 'my-table'; add one"),
+        (page.read_text() + "<!-- table: other -->\n<!-- end -->", "has a block for 'other', which is no table"),
+    ):
+        page.write_text(text)
+        with pytest.raises(ConfigError, match=problem):
+            write_document(request, page)
+        assert page.read_text() == text
+    table["rows"][1]["score"] = "warmup"
+    file.write_text(yaml.safe_dump(table))
+    page.write_text("<!-- table: my-table -->\n<!-- end -->")
+    (problem,) = write_document(request, page).problems.values()
+    assert "this run of gcd has no score 'warmup'; it has final, gcd" in problem.reason
+
+
+def test_noise_is_between_scores_of_the_same_weights():
+    def read(*values):
+        return [scores(value, value / 2, 0.1) for value in values]
+
+    records = [
+        record(last=read(0.55)[0], readouts=readouts, settings=settings)
+        for readouts, settings in (
+            ({"student, cls": read(0.5, 0.6, 0.3)}, {}),
+            ({"student, cls": read(0.5, 0.9)}, {}),
+            ({"student, cls": read(0.4, 0.5), "teacher, cls": read(0.7)}, {"affinity.keep": "teacher"}),
+            ({"student, cls": read(0.1)}, {}),
+            ({}, {}),
+        )
+    ]
+    expected = ["birds", "40.0 / 20.0 / 0.0", "30.0 / 15.0 / 0.0", 3, "45.0 / 22.5 / 0.0", 4]
+    assert record_tables.noise_row("birds", records) == expected
+
+
+def test_figures_show_the_records(definition):
+    graph, validation, full, maps = (draw(definition, figure) for figure in definition.figures.values())
+    record = definition.record("cifar100-promptcal")
+    epochs = [epoch for epoch in record.epochs if epoch["stage"] == "affinity"]
+    for line, group in zip(graph.axes[1].lines, ("known", "new"), strict=False):
+        assert line.get_xdata().tolist() == [epoch["epoch"] for epoch in epochs]
+        assert line.get_ydata().tolist() == [epoch[f"cls/precision_{group}"] for epoch in epochs]
+    one_stage, _, _, two_stages = validation.axes[0].lines
+    assert one_stage.get_xdata().tolist() == two_stages.get_xdata().tolist() == [5, 10, 15, 20, 25, 30]
+    values = [
+        e["validation/known"] for e in definition.record("cifar100-recommended").epochs if "validation/known" in e
+    ]
+    assert two_stages.get_ydata().tolist() == values
+    assert max(full.axes[0].lines[0].get_xdata()) == 300
+    for axes in maps.axes:
+        assert [len(points.get_offsets()) for points in axes.collections] == [120] * 20

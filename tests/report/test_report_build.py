@@ -1,0 +1,254 @@
+"""From a run directory to its report: its content, and what is missing without some of the files."""
+
+import csv
+import hashlib
+import json
+import re
+import shlex
+import shutil
+from base64 import b64encode
+
+import numpy as np
+import pytest
+import torch
+from hostile import CLASSES, HOSTILE_FILES, NAMED, page_data, unpacked
+from PIL import Image
+
+from promptcal import make_report
+from promptcal.errors import RunError, WeightsError
+from promptcal.models.attention import class_attention
+from promptcal.report.attention_panels import N_EXAMPLES, Examples, attention_maps, choose_examples, overlays
+from promptcal.report.html_page import script_json
+from promptcal.report.page_data import graph_charts, training_charts
+from promptcal.report.thumbnails import Thumbnails
+from promptcal.run import Run, RunResults
+
+
+@pytest.fixture
+def copy(hostile_run, tmp_path):
+    """A copy of the run directory that a test may change."""
+    return shutil.copytree(hostile_run.path, tmp_path / "run")
+
+
+def test_json_cannot_leave_its_script_element():
+    value = {"</script><!-- & ": ["\u2028\u2029", 'quo"te', "<"]}
+    text = script_json(value)
+    assert json.loads(text) == value
+    assert not re.search("[<>&\u2028\u2029]", text)
+
+
+def test_the_page_is_one_file_that_lets_only_its_own_script_run(hostile_report):
+    html = hostile_report.path.read_text(encoding="utf-8")
+    assert not re.search(r"""(src|href|action)\s*=\s*["']?\s*(https?:)?//""", html)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)[1].replace("&#39;", "'")
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for tag in ("script", "style"):
+        own = re.search(rf"<{tag}>(.*?)</{tag}>", html, re.DOTALL)[1]
+        digest = b64encode(hashlib.sha256(own.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_the_data_is_that_of_the_run(hostile_run, hostile_report):
+    data = page_data(hostile_report.path)
+    assignments = hostile_run.assignments()
+    assert data["images"]["paths"] == assignments.paths
+    assert set(HOSTILE_FILES) < set(data["images"]["paths"])
+    assert np.array_equal(unpacked(data["images"]["cluster"]), assignments.clusters)
+    assert np.allclose(unpacked(data["images"]["confidence"]), assignments.confidence)
+    truth = [None if t < 0 else data["classes"][t] for t in unpacked(data["images"]["truth"])]
+    assert truth == hostile_run.truth()
+    assert set(truth) == set(CLASSES)
+    assert [c["label"] for c in data["clusters"]] == hostile_run.names
+    assert [c["name"] for c in data["clusters"]][2:] == ["new 1", "new 2"]
+    assert [c["size"] for c in data["clusters"]] == np.bincount(assignments.clusters, minlength=4).tolist()
+    assert sorted(unpacked(data["images"]["shown"])) == list(range(48))
+    assert ["affinity.memory", "64"] in data["settings"]
+    assert np.array(data["confusion"]["counts"]).sum() == 48 - 12
+    assert data["accuracy"][-1]["all"] == hostile_run.directory.results().selected.all
+    assert hostile_report.n_bytes == hostile_report.path.stat().st_size < 2_000_000
+
+
+def test_the_page_has_the_images_that_moved(continued_run, tmp_path):
+    data = page_data(make_report(run=continued_run, output=tmp_path / "page.html", progress=False).path)
+    with (continued_run.path / "changes.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    changes, paths = data["changes"], data["images"]["paths"]
+    origins = [changes["origins"][o] for o in unpacked(changes["origin"])]
+    moves = dict(zip((paths[i] for i in unpacked(changes["image"])), origins, strict=True))
+    assert moves == {row["path"]: row["from_name"].replace("new-", "new ") for row in rows}
+    assert [changes[key] for key in ("moved", "images", "added", "missing")] == [len(rows), 48, 0, 0]
+    assert changes["renamed"] == [{"cluster": 3, "oldName": "new 2"}]
+    assert data["clusters"][3]["name"] == NAMED
+    assert changes["removedCategories"] == changes["addedCategories"] == []
+
+
+def test_damaged_changes_are_an_error(continued_run, tmp_path):
+    run = shutil.copytree(continued_run.path, tmp_path / "run")
+    (run / "changes.csv").write_text("path,from_cluster,from_name\nno such image,0,x\n", encoding="utf-8")
+    with pytest.raises(RunError, match=r"changes\.csv is damaged .*no such image"):
+        make_report(run=run, progress=False)
+
+
+def test_the_page_has_the_next_command(hostile_run, hostile_report):
+    words = shlex.split(page_data(hostile_report.path)["nextCommand"])
+    run = hostile_run.path
+    assert words == [
+        "promptcal", "fit", hostile_run.info.root, "--labels", "labels.csv", "--from", str(run),
+        "--output", f"{run}-2",
+    ]  # fmt: skip
+
+
+def test_thumbnails_show_the_images_they_stand_for(hostile_run):
+    kept = Thumbnails.read(hostile_run.directory.thumbnails_folder, 48)
+    paths = hostile_run.assignments().paths
+    for place in (0, 17, 47):
+        with Image.open(f"{hostile_run.info.root}/{paths[kept.images[place]]}") as image:
+            original = np.asarray(image.resize((kept.side, kept.side), Image.Resampling.BICUBIC), dtype=float)
+        assert np.abs(np.asarray(kept.tile(place), dtype=float) - original).mean() < 12
+
+
+def test_attention_is_of_the_backbone_and_of_each_stage(hostile_run, small_set):
+    examples = Examples.read(hostile_run.directory.examples_file)
+    assert examples.pixels.shape == (N_EXAMPLES, 32, 32, 3)
+    # as the network saw it: 36 pixels, then the centre 32
+    with Image.open(f"{hostile_run.info.root}/{hostile_run.assignments().paths[examples.images[0]]}") as image:
+        seen = np.asarray(image.resize((36, 36), Image.Resampling.BICUBIC))[2:34, 2:34]
+    assert np.abs(examples.pixels[0].astype(int) - seen).max() <= 1
+    run = Run(hostile_run.path, "cpu")
+    maps = attention_maps(run, run.directory.results(), examples)
+    assert maps.steps == ["pretrained", "after stage 1", "after stage 2"]
+    assert maps.maps.shape == (N_EXAMPLES, 3, 8, 8)
+    assert np.allclose(maps.maps.sum(axis=(2, 3)), 1, atol=1e-5)
+    fresh = Run(hostile_run.path, "cpu").network.vit
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in fresh.preprocessing[1:])
+    views = (torch.from_numpy(examples.pixels).permute(0, 3, 1, 2) / 255 - mean) / std
+    end = class_attention(fresh, views).mean(dim=1).reshape(-1, 8, 8).numpy()
+    assert np.allclose(maps.maps[:, 2], end, atol=1e-6)
+    for step in (0, 1):
+        assert np.abs(maps.maps[:, step] - end).max() > 1e-6
+    assert overlays(maps, 40).shape == (N_EXAMPLES, 4, 40, 40, 3)
+
+
+def test_attention_maps_are_kept_and_then_need_no_weights(copy, monkeypatch):
+    make_report(run=copy, progress=False)
+    stored = page_data(copy / "report.html")["attention"]
+    assert stored["steps"] == ["pretrained", "after stage 1", "after stage 2"]
+    shutil.rmtree(copy / "checkpoints")
+    make_report(run=copy, progress=False)
+    assert page_data(copy / "report.html")["attention"] == stored
+    (copy / "attention.npz").unlink()
+    make_report(run=copy, progress=False)
+    without = page_data(copy / "report.html")["attention"]
+    assert without["steps"] == ["pretrained", "after stage 2"]
+    assert "The maps after stage 1 are missing" in without["missing"]
+    assert not (copy / "attention.npz").exists()  # incomplete maps are not stored
+
+    def no_weights(*args, **kwargs):
+        raise WeightsError("no hub here")
+
+    monkeypatch.setattr("promptcal.report.attention_panels._pretrained_backbone", no_weights)
+    make_report(run=copy, progress=False)
+    assert page_data(copy / "report.html")["attention"]["steps"] == ["after stage 2"]
+
+
+def test_examples_are_typical_unlabelled_images_of_all_categories(hostile_run):
+    assignments = hostile_run.assignments()
+    chosen = choose_examples(assignments, 6)
+    assert len(set(chosen)) == 6
+    assert not assignments.labelled[chosen].any()
+    with_unlabelled = set(assignments.clusters[~assignments.labelled])
+    assert set(assignments.clusters[chosen]) == with_unlabelled
+    for cluster in with_unlabelled:
+        members = np.flatnonzero((assignments.clusters == cluster) & ~assignments.labelled)
+        best = assignments.confidence[members].max()
+        assert best in assignments.confidence[chosen[assignments.clusters[chosen] == cluster]]
+
+
+def test_the_map_is_made_once(copy):
+    make_report(run=copy, progress=False)
+    made = (copy / "map.npz").stat().st_mtime_ns
+    make_report(run=copy, output=copy / "again.html", progress=False)
+    assert (copy / "map.npz").stat().st_mtime_ns == made
+    assert (copy / "again.html").read_text(encoding="utf-8") == (copy / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_run_without_truth_and_epochs_has_a_report(copy):
+    (copy / "truth.csv").unlink()
+    (copy / "metrics.jsonl").unlink()
+    (copy / "thumbnails" / "examples.npz").unlink()
+    results = RunResults.read(copy / "results.json")
+    RunResults(method=results.method).write(copy / "results.json")
+    make_report(run=copy, progress=False)
+    data = page_data(copy / "report.html")
+    assert data["confusion"] is None
+    assert data["classes"] == data["accuracy"] == data["trainingCharts"] == data["graphCharts"] == []
+    assert "no unlabelled images" in data["attention"]["missing"]
+    assert len(data["images"]["paths"]) == 48
+
+
+def test_curves_have_a_point_for_each_epoch_that_has_the_figure():
+    records = [
+        {"stage": "warmup", "epoch": 1, "loss": 3.0},
+        {"stage": "warmup", "epoch": 2, "loss": 2.0, "validation/known": 0.5},
+        {"stage": "affinity", "epoch": 1, "loss": 4.0, "cls/positives": 7.0, "prompt/positives": 9.0},
+        {"stage": "affinity", "epoch": 2, "loss": None, "cls/positives": 8.0, "prompt/positives": 9.5},
+    ]
+    loss, known = training_charts(records)
+    assert loss["lines"] == [{"name": "", "points": [[1, 3.0], [2, 2.0], [3, 4.0]]}]
+    assert loss["stages"] == [[1, "warmup"], [3, "affinity"]]
+    assert known["lines"][0]["points"] == [[2, 0.5]]
+    (graph,) = graph_charts(records)
+    assert [line["points"] for line in graph["lines"]] == [[[3, 7.0], [4, 8.0]], [[3, 9.0], [4, 9.5]]]
+    assert (graph["first"], graph["last"], graph["stages"]) == (3, 4, [[3, "affinity"]])
+
+
+def test_evaluate_leaves_the_truth_for_the_report(promptcal, copy, hostile_run, tmp_path):
+    truth = (copy / "truth.csv").read_text(encoding="utf-8")
+    (copy / "truth.csv").rename(tmp_path / "given.csv")
+    code, _, err = promptcal("evaluate", copy, "--truth", tmp_path / "given.csv")
+    assert code == 0, err
+    assert (copy / "truth.csv").read_text(encoding="utf-8") == truth
+
+
+def test_report_command_says_where_and_how_large(promptcal, copy, tmp_path):
+    code, out, err = promptcal("report", copy, "--output", tmp_path / "page.html", "--quiet")
+    assert code == 0, err
+    assert f"{tmp_path / 'page.html'}" in out
+    assert "all of 48 images shown" in out
+    code, _, err = promptcal("report", copy, "--output", tmp_path / "nowhere" / "page.html")
+    assert code == 2
+    assert "does not exist; create it first" in err
+    code, _, err = promptcal("report", tmp_path)
+    assert code == 2
+    assert "not a run directory" in err
+    (copy / "embeddings.npy").write_bytes(b"spoilt")
+    code, _, err = promptcal("report", copy)
+    assert code == 2
+    assert "embeddings.npy changed since the fit wrote it" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_fit_ends_with_its_report(promptcal, hostile_run, common_settings, tmp_path):
+    arguments = ["fit", hostile_run.info.root, "--output", tmp_path / "run", "--n-classes", 3, "--quiet"]
+    settings = [part for setting in common_settings for part in ("--set", setting)]
+    code, out, err = promptcal(*arguments, *settings)  # no labels: plain k-means, no truth, no stages
+    assert code == 0, err
+    assert "report.html" in out
+    data = page_data(tmp_path / "run" / "report.html")
+    assert data["attention"]["steps"] == ["pretrained"]
+    assert data["summary"]["known"] == 0
+    assert {c["nearest"] for c in data["clusters"]} == {-1}
+    code, out, _ = promptcal(*arguments, *settings, "--no-report", "--overwrite")
+    assert code == 0
+    assert "report.html" not in out
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_cluster_has_the_colour_of_the_class_it_matches(hostile_report):
+    data = page_data(hostile_report.path)
+    matrix = data["confusion"]
+    for column, cluster in enumerate(matrix["clusters"]):
+        assert data["clusters"][cluster]["colour"] == column  # classes are coloured in the order of the rows
+    assert matrix["classes"] == data["classes"]
+    assert [data["clusters"][c]["label"] for c in (0, 1)] == data["classes"][:2]

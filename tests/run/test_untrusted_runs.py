@@ -1,0 +1,464 @@
+"""A run directory from elsewhere can neither run anything nor write outside of itself, and is refused in a sentence."""
+
+import csv
+import json
+import math
+import os
+import pickle
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from promptcal import api
+from promptcal.errors import DataError, PromptCALError, RunError
+from promptcal.pipeline.previous_run import PreviousRun
+from promptcal.run.inference import Run, RunDirectory
+from promptcal.runtime.arrays import read_arrays
+from promptcal.training.checkpoints import FORMAT as CHECKPOINT_FORMAT
+from promptcal.training.checkpoints import Checkpoints, random_states
+
+RUNNABLE = "<img src=x onerror=window.stolen=1>"
+
+
+class Trap:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory, small_set, quick_settings):
+    """A finished run over files that trains nothing, with its report, map and attention made."""
+    root = tmp_path_factory.mktemp("sound")
+    (root / "images").mkdir()
+    pixels, _, labels = small_set
+    for i, image in enumerate(pixels):
+        Image.fromarray(image).save(root / "images" / f"{i:02d}.png")
+    (root / "images" / "broken.png").write_bytes(b"")
+    given = {f"{i:02d}.png": f"class {y}" for i, y in enumerate(labels) if y >= 0}
+    with pytest.warns(match="unreadable"):
+        api.fit(
+            images=root / "images", labels=given, n_classes=4, method="kmeans", output=root / "run",
+            overrides=quick_settings, skip_unreadable=True, progress=False,
+        )  # fmt: skip
+    record = {"stage": "warmup", "epoch": 1, "epochs": 1, "loss": 2.5}
+    (root / "run" / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    api.report(run=root / "run", progress=False)
+    return root / "run"
+
+
+@pytest.fixture
+def run(sound, tmp_path):
+    """To be tampered with by someone who leaves the checksums out; they are against accidents."""
+    shutil.copytree(sound, tmp_path / "run")
+    change(tmp_path / "run" / "run.json", sha256={})
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def mark(tmp_path):
+    return tmp_path / "executed"
+
+
+def change(file, **values):
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+# -- damaged and hostile files ------------------------------------------------------------------------------------
+
+FILES = {  # each file of a run, and a verb that reads it
+    "run.json": "report", "config.yaml": "report", "assignments.csv": "report", "embeddings.npy": "report",
+    "results.json": "report", "metrics.jsonl": "report", "calibration.json": "predict", "map.npz": "report",
+    "attention.npz": "report", "thumbnails/index.json": "report", "thumbnails/examples.npz": "report",
+    "model.safetensors": "predict", "centres.safetensors": "predict", "held_out.json": "go on",
+    "skipped.csv": "evaluate",
+}  # fmt: skip
+REMADE = {"map.npz", "attention.npz"}  # which are made anew
+
+
+def contents(file, mark):
+    whole = file.read_bytes()
+    return {
+        "pickle": pickle.dumps(Trap(mark)),
+        "nothing": b"",
+        "no text": b"\xff\xfe\x00\x81" * 20,
+        "half": whole[: len(whole) // 2],
+        "another kind": b"[1, [2]]" if file.suffix != ".csv" else b"a,b\n1,2\n",
+        "deep": b"[" * 100_000,
+    }
+
+
+def use(verb, run, tmp_path):
+    if verb == "report":
+        api.report(run=run, output=tmp_path / "page.html", progress=False)
+    elif verb == "predict":
+        api.predict(run=run, images=np.zeros((1, 32, 32, 3), np.uint8), progress=False)
+    elif verb == "evaluate":
+        api.evaluate(run=run, truth={"00.png": "a", "01.png": "b"})
+    else:
+        PreviousRun(run).unseen_label_mask(["00.png"])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_whatever_a_file_of_a_run_holds_nothing_runs_and_one_sentence_is_said(run, mark, tmp_path, name):
+    file = run / name
+    assert file.is_file()
+    for kind, content in contents(file, mark).items():
+        if name in REMADE and kind not in ("pickle", "half"):
+            continue  # which takes a while
+        file.write_bytes(content)
+        os.utime(file)
+        if name in REMADE:
+            use(FILES[name], run, tmp_path)
+        else:
+            try:
+                use(FILES[name], run, tmp_path)
+            except PromptCALError as error:
+                assert str(file.name) in str(error) or str(run) in str(error), (kind, error)  # noqa: PT017
+            else:
+                assert (name, kind) == ("metrics.jsonl", "nothing")  # of no epochs
+        assert not mark.exists()
+
+
+@pytest.mark.parametrize("lines", range(1, 20, 3))
+def test_settings_that_are_cut_off_are_no_defaults(run, tmp_path, lines):
+    file = run / "config.yaml"
+    whole = file.read_text().splitlines(keepends=True)
+    sections = [i for i, line in enumerate(whole) if not line.startswith(" ")]
+    file.write_text("".join(whole[: sections[-lines]]))
+    with pytest.raises(RunError, match=r"config\.yaml cannot be read \(it is cut off\); fit again with --overwrite"):
+        use("report", run, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["embeddings.npy", "map.npz", "attention.npz", "thumbnails/examples.npz"])
+def test_arrays_of_objects_are_not_unpickled(run, mark, tmp_path, name):
+    trap = np.array([Trap(mark)], dtype=object)
+    if name.endswith(".npy"):
+        np.save(run / name, trap, allow_pickle=True)
+    else:
+        np.savez(run / name, **dict.fromkeys(np.load(run / name), trap))
+    os.utime(run / name)
+    if name in REMADE:
+        use("report", run, tmp_path)
+    else:
+        with pytest.raises(RunError, match="object|pickle"):
+            use("report", run, tmp_path)
+    assert not mark.exists()
+
+
+def test_arrays_that_promise_more_than_they_hold_take_no_memory(run, tmp_path):
+    with (run / "embeddings.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (10**9, 10**6)})
+    with pytest.raises(RunError, match=r"embeddings\.npy cannot be read"):
+        use("report", run, tmp_path)
+
+
+def test_archives_that_would_unpack_to_more_than_memory_are_not_unpacked(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "a.npz", zeros=np.zeros(10**7, np.uint8))
+    assert (tmp_path / "a.npz").stat().st_size < 10**5
+    assert read_arrays(tmp_path / "a.npz", "zeros")[0].shape == (10**7,)
+    monkeypatch.setattr("promptcal.runtime.arrays.MAX_BYTES", 10**6)
+    with pytest.raises(ValueError, match="it would unpack to"):
+        read_arrays(tmp_path / "a.npz", "zeros")
+
+
+def test_yaml_tags_aliases_and_nesting_in_a_runs_config(run, mark):
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+    merged = "b0: &b0 {x: 1}\n" + "".join(
+        f"b{i}: &b{i} {{<<: [{', '.join([f'*b{i - 1}'] * 9)}]}}\n" for i in range(1, 12)
+    )
+    for text, named in (
+        (f"seed: !!python/object/apply:os.mkdir ['{mark}']\n", "config.yaml cannot be read"),
+        ("seed: !!python/name:os.system\n", "config.yaml cannot be read"),
+        (bomb, "too many values"),
+        (merged, "too many values"),
+        ("seed: " + "[" * 50_000, "nested too deeply"),
+    ):
+        (run / "config.yaml").write_text(text)
+        with pytest.raises(RunError, match=named):
+            Run(run)
+    assert not mark.exists()
+
+
+def test_weights_named_by_a_runs_config_are_not_unpickled(run, mark, tmp_path):
+    (tmp_path / "evil.pth").write_bytes(pickle.dumps(Trap(mark), protocol=2))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["model"]["weights"] = str(tmp_path / "evil.pth")
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (run / "attention.npz").unlink()
+    use("report", run, tmp_path)
+    assert "cannot be loaded here" in (tmp_path / "page.html").read_text()
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("backbone", ["hf-hub:someone/model", "hf_hub:someone/model", "local-dir:/tmp", "../evil"])
+def test_a_runs_config_cannot_fetch_a_backbone_from_anywhere(run, backbone, tmp_path):
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["model"]["backbone"] = backbone
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(PromptCALError, match="timm has no model called"):
+        use("predict", run, tmp_path)
+
+
+def test_a_hostile_checkpoint_is_not_unpickled(tmp_path, mark):
+    checkpoints = Checkpoints(tmp_path)
+    for content in (pickle.dumps(Trap(mark), protocol=2), pickle.dumps({"random": Trap(mark)})):
+        checkpoints.last.write_bytes(content)
+        with pytest.raises(RunError, match=r"last\.pt is damaged"):
+            checkpoints.load_last()
+    torch.save({"format": 1, "random": Trap(mark)}, checkpoints.last)
+    with pytest.raises(RunError, match=r"last\.pt is damaged"):
+        checkpoints.load_last()
+    assert not mark.exists()
+
+
+def test_centres_of_another_shape_are_refused(run, tmp_path):
+    centres = load_file(run / "centres.safetensors")["centres"]
+    for wrong in (centres[:2], centres[:, :5], centres.flatten()):
+        save_file({"centres": wrong.contiguous()}, run / "centres.safetensors")
+        with pytest.raises(RunError, match=r"centres\.safetensors does not fit its run"):
+            use("predict", run, tmp_path)
+
+
+# -- links, names and text ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["thumbnails", "figures", "sheets", "checkpoints", "tensorboard", "metrics.jsonl"])
+def test_links_out_of_a_run_are_refused_before_anything_is_written(run, tmp_path, name):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    target = outside / "precious" if name == "metrics.jsonl" else outside
+    if name == "metrics.jsonl":
+        target.write_text("precious\n")
+    before = {p: p.read_bytes() for p in outside.iterdir()}
+    if (run / name).is_dir():
+        shutil.rmtree(run / name)
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(target)
+    with pytest.raises(RunError, match=f"{name} is a link that leads out of the run"):
+        api.figure(name="tsne", run=run, progress=False)
+    with pytest.raises(RunError, match=f"{name} is a link that leads out of the run"):
+        api.report(run=run, progress=False)
+    change(run / "run.json", status="running")
+    with pytest.raises(RunError, match=f"{name} is a link that leads out of the run"):
+        RunDirectory(run).check_free(resume=True, overwrite=False)
+    assert {p: p.read_bytes() for p in outside.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["report.html", "map.npz", "attention.npz", "truth.csv", "evaluation.json"])
+def test_a_linked_file_is_replaced_and_what_it_linked_to_is_left(run, tmp_path, name):
+    precious = tmp_path / "precious"
+    precious.write_text("precious\n")
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(precious)
+    if name in ("truth.csv", "evaluation.json"):
+        use("evaluate", run, tmp_path)
+    else:
+        api.report(run=run, progress=False)
+    assert precious.read_text() == "precious\n"
+    assert not (run / name).is_symlink()
+
+
+def rewrite_paths(run, paths):
+    with (run / "assignments.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row, path in zip(rows, paths, strict=False):
+        row["path"] = path
+    with (run / "assignments.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+@pytest.mark.parametrize("way", ["../secret.png", "a/../../secret.png", "{outside}/secret.png"])
+@pytest.mark.parametrize("form", ["folders", "huggingface", "fiftyone-json", "coco"])
+def test_image_names_that_lead_out_are_not_exported(run, tmp_path, sound, way, form):
+    Image.new("RGB", (8, 8)).save(sound.parent / "secret.png")
+    rewrite_paths(run, [way.format(outside=sound.parent)])
+    with pytest.raises(RunError, match=r"secret\.png, which lies outside of its image folder"):
+        api.export(run=run, to=form, output=tmp_path / "out", copy=form != "coco", progress=False)
+    assert not (tmp_path / "out").exists()
+    shutil.rmtree(run / "thumbnails")
+    with pytest.warns(match="kept no thumbnails"), pytest.raises(RunError, match="outside of its image folder"):
+        api.report(run=run, progress=False)
+
+
+def test_a_file_that_is_no_image_is_not_handed_on(run, tmp_path):
+    """A run whose images were listed one by one may name any place, but only pictures are taken from there."""
+    (tmp_path / "key.png").write_text("secret")
+    change(run / "run.json", root=None, folder="/")
+    rewrite_paths(run, [str(tmp_path / "key.png")] * 48)
+    with pytest.raises(DataError, match=r"key\.png is no image"):
+        api.export(run=run, to="folders", output=tmp_path / "out", copy=True, progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_categories_that_are_paths_stay_in_the_exported_folder(run, tmp_path):
+    names = ["../../evil", "/absolute", "..", "a/b\\c\0d"]
+    info = json.loads((run / "run.json").read_text())
+    change(run / "run.json", categories=names, known_classes=names[: len(info["known_classes"])])
+    before = set(tmp_path.rglob("*"))
+    api.export(run=run, to="folders", output=tmp_path / "out", progress=False)
+    made = set(tmp_path.rglob("*")) - before
+    assert made
+    assert all(path.is_relative_to(tmp_path / "out") for path in made)
+    assert len([path for path in (tmp_path / "out").iterdir() if path.is_dir()]) == 4
+
+
+def test_text_of_a_run_is_only_text_in_its_report(run, tmp_path):
+    info = json.loads((run / "run.json").read_text())
+    names = [f"{RUNNABLE}{i}" for i in range(4)]
+    change(run / "run.json", categories=names, known_classes=names[: len(info["known_classes"])], root=RUNNABLE)
+    (run / "metrics.jsonl").write_text(json.dumps({"stage": f"{RUNNABLE}stage", "epoch": 1, "loss": 1.5}) + "\n")
+    change(run / "results.json", protocol=f"</script>{RUNNABLE}protocol")
+    with np.load(run / "attention.npz") as stored:
+        steps, maps = stored["steps"], stored["maps"]
+    np.savez(run / "attention.npz", steps=np.array([f"{RUNNABLE}step"] * len(steps)), maps=maps)
+    rewrite_paths(run, [f"{RUNNABLE}path.png"])
+    use("report", run, tmp_path)
+    page = (tmp_path / "page.html").read_text()
+    assert "<img" not in re.sub(r"<script[^>]*>.*?</script>", "", page, flags=re.DOTALL)
+    for what in ("stage", "protocol", "step", "path.png", "0"):
+        assert f"onerror=window.stolen=1\\u003e{what}" in page  # it is there, as text
+    assert RUNNABLE not in page
+
+
+def test_the_cache_of_an_earlier_run_is_not_written_to(run, tmp_path):
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["cache"] = str(tmp_path / "elsewhere")
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert Run(run).config.data.cache == str(tmp_path / "elsewhere")
+    assert PreviousRun(run).settings(None).data.cache is None
+
+
+# -- formats ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (None, "has no format, so it is damaged or not of promptcal"),
+        ("absent", "has no format"),
+        (0, "the format '0', which is none"),
+        (-3, "the format '-3', which is none"),
+        (True, "the format 'True', which is none"),
+        ("1", "the format '1', which is none"),
+        (1.0, "the format '1.0', which is none"),
+        ([], "which is none"),
+        (2, r"has format 2 \(made by promptcal .+\) and promptcal .+ reads up to 1; upgrade promptcal"),
+        (10**30, "upgrade promptcal"),
+    ],
+)
+def test_a_run_of_another_format_is_refused_with_what_to_do(run, found, message):
+    info = json.loads((run / "run.json").read_text())
+    assert info["format"] == 1
+    (run / "run.json").write_text(json.dumps(info | {"format": found}))
+    if found == "absent":
+        (run / "run.json").write_text(json.dumps({k: v for k, v in info.items() if k != "format"}))
+    with pytest.raises(RunError, match=message):
+        Run(run)
+    with pytest.raises(RunError, match=message):
+        RunDirectory(run).check_free(resume=False, overwrite=False)
+
+
+def test_an_older_format_that_is_no_longer_read_is_refused(run, monkeypatch):
+    monkeypatch.setattr("promptcal.run.info.FORMAT", 3)
+    monkeypatch.setattr("promptcal.run.info.OLDEST_FORMAT", 2)
+    with pytest.raises(RunError, match="reads 2 and later; use an older version, or fit again"):
+        Run(run)
+
+
+STATE = {"stage": "warmup", "position": {}, "network": {}, "optimiser": {}, "stage_state": {}, "records": 0}
+
+
+def test_checkpoints_carry_their_format(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save_last(STATE)
+    assert torch.load(checkpoints.last, weights_only=True)["format"] == CHECKPOINT_FORMAT == 1
+    assert checkpoints.load_last()["stage"] == "warmup"
+    torch.save({**STATE, "random": random_states()}, checkpoints.last)  # as written before there were formats
+    assert checkpoints.load_last()["stage"] == "warmup"
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({**STATE, "format": 2}, "last.pt has format 2 .*upgrade promptcal"),
+        ({**STATE, "format": "x"}, "last.pt has the format 'x', which is none"),
+        ({"format": 1}, "last.pt is not one of a fit; start the run anew with --overwrite"),
+        ([1, 2], "last.pt is not one of a fit"),
+        *(
+            ({**STATE, "seconds": s}, "last.pt is not one of a fit")
+            for s in (math.nan, math.inf, -1e9, "1", None, [0.0])
+        ),
+    ],
+)
+def test_checkpoints_of_another_format_are_refused(tmp_path, state, message):
+    checkpoints = Checkpoints(tmp_path)
+    torch.save({**state, "random": random_states()} if "stage" in state else state, checkpoints.last)
+    with pytest.raises(RunError, match=message):
+        checkpoints.load_last()
+
+
+# -- anything at all --------------------------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = ("format", "status", "known_classes", "categories", "resize", "root", "folder", "former_names", "fingerprint")
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(key=st.sampled_from(KEYS), value=JSON)
+def test_a_run_json_is_sound_or_refused(sound, tmp_path, key, value):
+    info = json.loads((sound / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(info | {key: value}))
+    shutil.copy(sound / "config.yaml", tmp_path)
+    try:
+        found = Run(tmp_path).info
+    except RunError:
+        return
+    assert isinstance(found["status"], str)
+    assert isinstance(found["resize"], int)
+    assert found["resize"] >= 1
+    assert set(found["known_classes"]) <= set(found["categories"])
+    assert all(isinstance(name, str) for name in found["categories"])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    column=st.sampled_from(["path", "cluster", "confidence", "labelled", "second", "second_confidence"]),
+    value=st.text(max_size=12) | st.integers().map(str) | st.floats().map(str),
+)
+def test_assignments_are_sound_or_refused(sound, tmp_path, column, value):
+    with (sound / "assignments.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    rows[3][column] = value
+    for name in ("run.json", "config.yaml"):
+        shutil.copy(sound / name, tmp_path / name)
+    with (tmp_path / "assignments.csv").open("w", newline="", encoding="utf-8", errors="replace") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    try:
+        found = Run(tmp_path).assignments()
+    except RunError:
+        return
+    assert len(found) == len(rows)
+    assert ((found.clusters >= 0) & (found.clusters < 4)).all()
+    assert np.isfinite(found.confidence).all()
+    assert len(found.categories) == len(rows)
