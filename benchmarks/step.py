@@ -4,11 +4,10 @@ affinity graph, optimiser, moving average, memory.
     python benchmarks/step.py                      on a GPU: ViT-B/16, 224 px, 128 images x 2 views, memory 4096
     python benchmarks/step.py --device cpu         the demo's step against the equations written as loops
     python benchmarks/step.py --backbone vit_small_patch14_dinov2 --image-size 112
-                                                   a small network, whose kernels are launched as fast as they are run
-                                                   only because they are recorded
+                                                   a small network, for which CUDA graphs matter
     python benchmarks/step.py --grow               how an affinity step grows with memory, K and batch
 
-On CUDA it also runs 20 steps of each stage with every host synchronisation forbidden, and steps and looks by turns
+On CUDA it also runs 20 steps of each stage with every host synchronisation forbidden, and steps and validations in turn
 with every further compilation forbidden.
 """
 
@@ -95,7 +94,7 @@ def stepper(stage: Any, data: TrainingData, config: PromptCALConfig) -> Callable
 
     def step() -> None:
         loop.step(next(endless), 10.0)
-        AsyncScalars(loop.position.means()).is_ready()  # the progress bar's, which asks more rarely
+        AsyncScalars(loop.position.means()).is_ready()  # as the progress bar does, more rarely
 
     return step
 
@@ -155,13 +154,13 @@ def forbid_waiting(name: str, step: Callable[[], None]) -> None:
 
 
 def forbid_compiling(name: str, network: ProjectionNetwork, step: Callable[[], None], view: View) -> None:
-    """Steps and looks by turns, as between epochs, once each has been compiled."""
+    """Steps and validations in turn, as between epochs, after each has been compiled."""
     for images in (600, 900):
         embed(network, view, torch.arange(images))
         step()
         torch._dynamo.config.error_on_recompile = True
     torch._dynamo.config.error_on_recompile = False
-    print(f"{name}: nothing compiled anew between epochs")
+    print(f"{name}: nothing compiled again between epochs")
 
 
 def against_floor(config: PromptCALConfig, device: torch.device, compiled: bool, repeats: int) -> None:
@@ -190,7 +189,7 @@ def against_floor(config: PromptCALConfig, device: torch.device, compiled: bool,
 
 
 def against_loops(config: PromptCALConfig, device: torch.device, repeats: int) -> None:
-    """The demo's affinity step, and the same step with its affinity terms computed as the equations read."""
+    """The demo's affinity step, and the same step with its affinity terms computed with loops as in the equations."""
     found = measure(config, device, False, repeats)
     elapsed, _, (stage, step, _) = found["affinity"]
     stage._affinity_term = lambda *given: literal_affinity_term(stage, *given)
@@ -226,7 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto", choices=["auto", "fp32", "bf16"])
-    parser.add_argument("--backbone", help="default: the paper's on a GPU, the embedded one on a CPU")
+    parser.add_argument("--backbone", help="default: the paper's on a GPU, the included one on a CPU")
     parser.add_argument("--image-size", type=int, help="default: the backbone's own")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--repeats", type=int, default=50)
@@ -238,11 +237,12 @@ def main() -> None:
     overrides = [f"model.backbone={backbone}"] if backbone else []
     overrides += [f"model.image_size={given.image_size}"] if given.image_size else []
     overrides += ["affinity.k=5"] if on_gpu else []
-    config: Any = load_config(
+    config = load_config(
         preset=None if on_gpu else "quick",
         values={"n_classes": 200 if on_gpu else 10, "precision": given.precision},
         overrides=overrides,
     )
+    assert isinstance(config, PromptCALConfig)
     compiled = on_gpu and not given.no_compile
     with device_context(device, choose_dtype(config.precision, device)):
         if given.grow:

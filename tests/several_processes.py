@@ -1,8 +1,8 @@
-"""What the processes of tests/test_distributed.py do: run by torchrun, or imported to do the same alone.
+"""The work of the processes of tests/test_distributed.py: run by torchrun, or imported to do the same in one process.
 
     torchrun --nproc-per-node 2 tests/several_processes.py FOLDER
 
-Each process leaves what it found in FOLDER/RANK.pt; the tests compare.
+Each process writes its results to FOLDER/RANK.pt; the tests compare them.
 """
 
 import sys
@@ -13,12 +13,11 @@ import torch
 from rich.console import Console
 from timm.models.vision_transformer import VisionTransformer
 
-from promptcal.config.schema import load_config
 from promptcal.data import BalancedSampler, ImageSet, View
 from promptcal.data.store import ImageStore, decode
 from promptcal.errors import LabelError, PromptCALError
-from promptcal.methods import StageContext, method_of
-from promptcal.methods.promptcal.warmup import Distillation
+from promptcal.methods import METHODS, load_config
+from promptcal.methods.base import StageContext
 from promptcal.models import PromptedViT
 from promptcal.runtime import distributed
 from promptcal.training.checkpoints import Checkpoints
@@ -33,11 +32,8 @@ SETTINGS = (
     "model.head_prototypes=20",
     f"data.batch_size={BATCH}",
     "optim.lr=0.05",
-    "affinity.k=3",
-    "affinity.memory=24",
-    "affinity.negatives=8",
-    "switches.beta_ramp_epochs=0",
 )
+PROMPTCAL_SETTINGS = ("affinity.k=3", "affinity.memory=24", "affinity.negatives=8")
 # name: method, stages of 20 steps in all, further settings
 TRIALS = {
     "promptcal": ("promptcal", {"warmup": 8, "affinity": 12}, ()),
@@ -54,7 +50,7 @@ TRIALS = {
 
 
 def pixels():
-    """Images of different shapes, each a colour of its own, so that no two are about as near to a third."""
+    """Images of different shapes and colours, so that no two have nearly the same distance to a third one."""
     random = np.random.default_rng(0)
     shapes = random.integers(9, 14, size=(IMAGES, 2))
     noise = [random.integers(0, 64, size=(*shape, 3)) for shape in shapes]
@@ -64,7 +60,7 @@ def pixels():
 
 def tiny_vit(**more):
     vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=0, **more)
-    for block in vit.blocks:  # a new one's are so small that it embeds all images nearly alike
+    for block in vit.blocks:  # the initial weights are so small that all embeddings are nearly equal
         for weight in (block.attn.qkv.weight, block.attn.proj.weight, block.mlp.fc1.weight, block.mlp.fc2.weight):
             weight.data.mul_(10)
     return vit
@@ -75,25 +71,22 @@ def view_of_all():
 
 
 def trained(name, group, folder):
-    """Loss of each step, and network and stage at the end, of 20 steps in this process's part of the batches."""
+    """20 steps on this process's part of the batches: the loss of each step, and the final network and stage."""
     method_name, stages, more = TRIALS[name]
-    config = load_config(values={"n_classes": CLASSES, "method": method_name}, overrides=(*SETTINGS, *more))
-    # a group must start from the first process's values, whatever the others have
+    settings = (*SETTINGS, *(PROMPTCAL_SETTINGS if method_name.startswith("promptcal") else ()), *more)
+    config = load_config(values={"n_classes": CLASSES, "method": method_name}, overrides=settings)
+    # a group must start from the values of the first process
     torch.manual_seed(group.place.rank)
-    method = method_of(config)
-    network = method.network(PromptedViT(tiny_vit(), prompts=config.model.prompts), KNOWN)
+    method = METHODS[method_name](config)
+    network = method.build_network(PromptedViT(tiny_vit(), prompts=config.model.prompts), KNOWN)
     network.join_process_group(group)
-    frozen = PromptedViT(tiny_vit(), prompts=0, train_blocks=0)
-    group.broadcast_parameters(frozen.parameters())
-    distillation = (
-        Distillation(frozen, view_of_all(), BATCH, 0.5, 5) if "warmup.distillation=somewhere" in more else None
-    )
+    context = StageContext(KNOWN, None, False, False, lambda: torch.eye(CLASSES, 16), lambda folder: view_of_all())
     labels = torch.arange(IMAGES) % CLASSES
     labels[labels >= KNOWN] = -1
     data = TrainingData(view_of_all(), labels, BalancedSampler(labels >= 0, BATCH), group.part(BATCH))
     losses, states = [], []
     for stage_name, steps in stages.items():
-        stage = method.stage(stage_name, network, StageContext(None, KNOWN, lambda: distillation))
+        stage = method.stage(stage_name, network, context)
         loop = Loop(
             stage,
             data,
@@ -118,12 +111,12 @@ def trained(name, group, folder):
 
 
 def batch_rows(world=1):
-    """Embeddings of two views of 2 images a process, both first views before both second ones, as one process has."""
+    """Embeddings of two views of 2 images per process: first views, then second views, as in one process."""
     return torch.arange(2.0 * 2 * world * 3).view(-1, 3).sin()
 
 
 def loss_of(rows):
-    """One that depends on the order of the rows, and in which each one's gradient depends on all."""
+    """Depends on the order of the rows; the gradient of each row depends on all rows."""
     return ((rows @ rows.T).exp() * torch.arange(float(len(rows)))).sum().log()
 
 
@@ -145,11 +138,11 @@ def error_of(work):
 
 
 def refuse_labels():
-    raise LabelError("these labels will not do")
+    raise LabelError("wrong labels")
 
 
-def was_said_before():
-    """Of an error that passes through two verbs, as one of `benchmark`'s fit does."""
+def is_already_reported():
+    """Of an error that passes through two entry points, as in the fit of `benchmark`."""
     try:
         distributed.distributed_entry_point(distributed.distributed_entry_point(refuse_labels))()
     except LabelError as error:
@@ -169,17 +162,17 @@ def messages(group):
         "apart": error_of(lambda: group.sync_parameters([apart])) if rank else group.sync_parameters([apart]),
         "result of first": group.on_first(lambda: rank + 10),
         "error of first": error_of(lambda: group.on_first(refuse_labels)),
-        "told": group.all_gather_object(rank),
+        "gathered": group.all_gather_object(rank),
         "largest": group.all_reduce_max(3 if rank == 1 else 1),
         "joined": group.all_gather_bytes(torch.full((rank + 1,), rank, dtype=torch.uint8)),
         "same": error_of(lambda: group.check_same("images", "images")),
         "not same": error_of(lambda: group.check_same(rank, "images")),
-        "said before": was_said_before(),
+        "already reported": is_already_reported(),
     }
 
 
 def decoding(group, folder):
-    """The embedded images' store, each process having decoded a part of them; one cannot be read."""
+    """A store of images of which each process decodes a part; one image cannot be read."""
     images = ImageSet.of(sorted((folder / "images").iterdir()))
     store, kept, faults = decode(images, 10, skip_unreadable=True, group=group)
     return {"pixels": store.pixels, "heights": store.heights, "kept": kept, "faults": faults}

@@ -1,4 +1,4 @@
-"""The same seed gives the same run: in two processes, and with --deterministic, whose settings do not outlast it."""
+"""The same seed gives the same run, in two processes and with --deterministic, which changes no setting for good."""
 
 import os
 import subprocess
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from promptcal import api
 from promptcal.api import fit
+from promptcal.pipeline import finalize
 from promptcal.runtime import device
 
 SMALL = ("model.image_size=8", "warmup.epochs=1", "affinity.epochs=1", "tensorboard=false")
@@ -34,8 +34,8 @@ fit(images=given["images"], labels=given["labels"], n_classes=4, output=sys.argv
 """
 
 
-@pytest.mark.slow  # for the time it takes to import everything twice; tests/faults compares processes all the time
-def test_two_processes_come_to_the_same(tmp_path, small_set, quick_settings, outcome):
+@pytest.mark.slow  # imports everything twice; tests/faults compares processes too
+def test_two_processes_give_the_same_run(tmp_path, small_set, quick_settings, outcome):
     images, _, labels = small_set
     np.savez(tmp_path / "given.npz", images=images, labels=labels)
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "given.npz")]
@@ -51,8 +51,8 @@ def test_deterministic_changes_nothing_on_a_cpu_and_nothing_afterwards(
 ):
     images, _, labels = small_set
     before, during = global_settings(), []
-    write = api.Fit._write
-    monkeypatch.setattr(api.Fit, "_write", lambda *given: (during.append(global_settings()), write(*given)))
+    write = finalize._write
+    monkeypatch.setattr(finalize, "_write", lambda *given: (during.append(global_settings()), write(*given)))
     for deterministic in (False, True):
         fit(
             images=images,
@@ -69,7 +69,7 @@ def test_deterministic_changes_nothing_on_a_cpu_and_nothing_afterwards(
     assert outcome(tmp_path / "False") == outcome(tmp_path / "True")
 
 
-def test_settings_are_put_back_after_an_error_too(monkeypatch):
+def test_settings_are_restored_after_an_error(monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     before, during = global_settings(), {}
 

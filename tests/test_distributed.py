@@ -1,4 +1,4 @@
-"""Several processes do what one does: batches, gradients, stores, embeddings; and what they refuse."""
+"""Several processes give the results of one: batches, gradients, stores, embeddings; and what they reject."""
 
 import subprocess
 import sys
@@ -17,12 +17,12 @@ from promptcal.runtime import distributed
 from promptcal.runtime.distributed import ALONE, Group, RankInfo
 from promptcal.runtime.interrupts import StopRequest
 
-# float32, summed in another order; a new head normalises what it makes of small numbers, which magnifies rounding
+# float32, summed in another order; a new head normalises small numbers, which magnifies rounding
 TOLERANCES = {"losses": 1e-5, "states": 5e-5, "embeddings": 1e-5, "weights": 5e-4}
 
 
 def launch(world, *command, **more):
-    """torchrun on a free port of its own."""
+    """torchrun on a free port."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
     return subprocess.run([*torchrun, *map(str, command)], capture_output=True, text=True, timeout=200, **more)
 
@@ -31,7 +31,7 @@ def launch(world, *command, **more):
     scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)], ids=lambda world: f"{world} processes"
 )
 def found(request, tmp_path_factory):
-    """What each of several processes found, in order."""
+    """The results of each process, in order."""
     folder = tmp_path_factory.mktemp("processes")
     (folder / "images").mkdir()
     for i, image in enumerate(scene.pixels()):
@@ -58,36 +58,36 @@ def test_rows_are_gathered_in_the_order_of_one_process_and_their_gradient_is_who
 def test_twenty_steps_are_those_of_one_process(found, name, tmp_path):
     alone = scene.trained(name, ALONE, tmp_path)
     assert len(alone["losses"]) == scene.STEPS
-    assert (alone["losses"][0] - alone["losses"][-1]).abs() > 1e-3  # it does learn
+    assert (alone["losses"][0] - alone["losses"][-1]).abs() > 1e-3  # the loss changes
     first = found[1][0][name]
     for what, tolerance in TOLERANCES.items():
         torch.testing.assert_close(first[what], alone[what], rtol=1e-5, atol=tolerance)
     for other in found[1][1:]:
-        torch.testing.assert_close(other[name], first, rtol=0, atol=0)  # the processes stay together to the last bit
+        torch.testing.assert_close(other[name], first, rtol=0, atol=0)  # the processes are bit-equal
 
 
-def test_what_processes_tell_each_other(found):
+def test_collective_operations(found):
     world = len(found[1])
     for rank, process in enumerate(found[1]):
-        told = process["messages"]
-        assert torch.equal(told["summed"][0], torch.full((2,), float(sum(range(world)))))
-        assert torch.equal(told["summed"][1], torch.full((1, 3), float(world)))
-        assert torch.equal(told["nearly"], torch.ones(3))
-        assert (told["apart"] is None) == (rank == 0)
+        messages = process["messages"]
+        assert torch.equal(messages["summed"][0], torch.full((2,), float(sum(range(world)))))
+        assert torch.equal(messages["summed"][1], torch.full((1, 3), float(world)))
+        assert torch.equal(messages["nearly"], torch.ones(3))
+        assert (messages["apart"] is None) == (rank == 0)
         if rank:
-            assert told["apart"][0] == "TrainingError"
-            assert "differ from those of process 0" in told["apart"][1]
-        assert told["result of first"] == 10
-        assert told["error of first"] == ("LabelError", "these labels will not do")
-        assert told["told"] == list(range(world))
-        assert told["largest"] == 3
-        assert told["joined"].tolist() == [r for r in range(world) for _ in range(r + 1)]
-        assert told["same"] is None
-        assert told["not same"][0] == "DataError"
-    assert sorted(process["messages"]["said before"] for process in found[1]) == [False] + [True] * (world - 1)
+            assert messages["apart"][0] == "TrainingError"
+            assert "differ from those of process 0" in messages["apart"][1]
+        assert messages["result of first"] == 10
+        assert messages["error of first"] == ("LabelError", "wrong labels")
+        assert messages["gathered"] == list(range(world))
+        assert messages["largest"] == 3
+        assert messages["joined"].tolist() == [r for r in range(world) for _ in range(r + 1)]
+        assert messages["same"] is None
+        assert messages["not same"][0] == "DataError"
+    assert sorted(process["messages"]["already reported"] for process in found[1]) == [False] + [True] * (world - 1)
 
 
-def test_images_are_decoded_in_parts_and_all_get_all(found):
+def test_each_process_decodes_a_part_and_gets_all_images(found):
     folder, processes = found
     images = ImageSet.of(sorted((folder / "images").iterdir()))
     store, kept, faults = decode(images, 10, skip_unreadable=True)
@@ -101,7 +101,7 @@ def test_images_are_decoded_in_parts_and_all_get_all(found):
 
 
 @pytest.mark.parametrize(("n", "world"), [(10, 1), (10, 3), (9, 3), (2, 4)])
-def test_parts_make_up_the_whole(n, world):
+def test_parts_add_up_to_the_whole(n, world):
     groups = [Group(RankInfo(rank, world)) for rank in range(world)]
     assert [i for group in groups for i in range(n)[group.part(n)]] == list(range(n))
     together = torch.cat([group.equal_part(n) for group in groups])
@@ -125,7 +125,9 @@ def test_a_batch_that_cannot_be_divided_is_refused():
     ALONE.check(127, torch.device("mps"))
 
 
-@pytest.mark.parametrize(("device", "reason"), [("mps", "cpu or cuda"), ("cuda:1", "its own GPU"), ("cuda", "GPUs")])
+@pytest.mark.parametrize(
+    ("device", "reason"), [("mps", "cpu or cuda"), ("cuda:1", "a GPU of its own"), ("cuda", "GPUs")]
+)
 def test_a_device_processes_cannot_share_is_refused(monkeypatch, device, reason):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match=reason):
@@ -133,39 +135,39 @@ def test_a_device_processes_cannot_share_is_refused(monkeypatch, device, reason)
 
 
 @pytest.mark.parametrize("kind", ["proj_drop_rate", "drop_path_rate", "patch_drop_rate"])
-def test_dropout_is_an_error_with_several_processes(kind):
+def test_a_backbone_that_drops_out_is_refused_by_several(kind):
     network = DiscoveryNetwork(PromptedViT(scene.tiny_vit(**{kind: 0.1})))
-    with pytest.raises(ConfigError, match="with dropout"):
+    with pytest.raises(ConfigError, match="drops out"):
         network.join_process_group(Group(RankInfo(0, 2)))
     DiscoveryNetwork(PromptedViT(scene.tiny_vit())).join_process_group(Group(RankInfo(0, 2)))
 
 
 @pytest.mark.parametrize(("of_another", "exit_code"), [(0, None), (15, 143), (2, 130), ("clock", 75)])
-def test_a_wish_to_stop_is_heard_by_all(of_another, exit_code):
+def test_a_stop_request_reaches_all_processes(of_another, exit_code):
     another = StopRequest(deadline=0.0 if of_another == "clock" else None)
     another.signal = None if of_another in (0, "clock") else of_another
     another.has_progressed = True
     told = []
-    another.requested_by_any(Overheard(told.append))
+    another.requested_by_any(FakeGroup(told.append))
     stop = StopRequest()
-    heard = stop.requested_by_any(Overheard(lambda own: max(own, *told)))
+    heard = stop.requested_by_any(FakeGroup(lambda own: max(own, *told)))
     assert heard == bool(stop) == (exit_code is not None)
     assert not heard or stop.exit_code == exit_code
 
 
-class Overheard(Group):
-    """In which ``answer`` decides what the largest number is."""
+class FakeGroup(Group):
+    """A group in which ``answer`` decides what the largest number is."""
 
     def __init__(self, answer):
         super().__init__()
         self.all_reduce_max = lambda number: answer(number) or 0
 
 
-def test_where_a_process_stands_is_read_from_the_environment(monkeypatch):
+def test_the_rank_is_read_from_the_environment(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     assert RankInfo.here() == RankInfo(0, 1, 0, 1)
-    monkeypatch.setenv("WORLD_SIZE", "8")  # as some job systems set it for programs that have nothing to do with it
+    monkeypatch.setenv("WORLD_SIZE", "8")  # some job systems set it for every program
     assert RankInfo.here() == RankInfo(0, 1, 0, 1)
     for name, value in {"RANK": "5", "MASTER_ADDR": "there", "MASTER_PORT": "1", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
@@ -173,19 +175,19 @@ def test_where_a_process_stands_is_read_from_the_environment(monkeypatch):
     assert RankInfo.here() == RankInfo(5, 8, 1, 4)
 
 
-def test_a_launch_is_known_again_after_a_restart(monkeypatch):
+def test_a_launch_is_recognised_after_a_restart(monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     assert distributed.launch() is None
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job-7")
     assert distributed.launch() == "job-7"
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # torchrun's, where no id is given
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")  # torchrun's value if no id is given
     assert distributed.launch() == distributed.launch() != "none"
 
 
-def test_commands_that_are_not_shared_are_refused_under_torchrun(monkeypatch, promptcal, tmp_path):
+def test_commands_for_one_process_are_rejected_under_torchrun(monkeypatch, promptcal, tmp_path):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "there", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     code, _, errors = promptcal("predict", tmp_path, tmp_path)
     assert code == 2
-    assert "predict runs in one process; leave torchrun out" in errors
+    assert "predict runs in one process; run it without torchrun" in errors
     assert not Path(tmp_path / "predictions.csv").exists()

@@ -1,25 +1,26 @@
-"""The inductive protocol: images held out whole to select by, test images scored without labels."""
+"""The inductive protocol: images held out entirely to select an epoch, test images scored without labels."""
 
 import json
 from dataclasses import asdict
-from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
-from promptcal.api import benchmark, fit, results
-from promptcal.config.schema import MethodName
+from promptcal.api import benchmark, fit
 from promptcal.data import ImageSet, embedded_set
 from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.errors import DataError, RunError
+from promptcal.methods import METHODS
 from promptcal.metrics import discovery_accuracy
 from promptcal.models import ClassifierNetwork
 from promptcal.pipeline.problem import Inductive
+from promptcal.run.directory import RunDirectory
 from promptcal.runtime.seeds import derive_seed
-from promptcal.training.validation import Selector, ValidationResult
+from promptcal.training.validation import ValidationResult, Validator
 
-SHORT = ("warmup.epochs=1", "affinity.epochs=1", "tensorboard=false", "model.image_size=16", "clustering.n_init=2")
+SHORT = ("optim.epochs=1", "tensorboard=false", "clustering.n_init=2")
+SHORT_STAGES = ("warmup.epochs=1", "affinity.epochs=1")
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +41,18 @@ def test_part():
 
 
 @pytest.fixture
-def run_inductive(small_set, quick_settings, validation, test_part, tmp_path):
-    def run(*more, output="run", images=None, labels=None, **options):
+def run_inductive(small_set, quick_settings, common_settings, validation, test_part, tmp_path):
+    def run(method, *more, output="run", images=None, labels=None, **options):
         test_images, test_truth = test_part
+        settings = (*quick_settings, *SHORT_STAGES) if method.startswith("promptcal") else common_settings
         return fit(
             images=small_set[0] if images is None else images,
             labels=small_set[2] if labels is None else labels,
             n_classes=4,
+            method=method,
             output=tmp_path / output,
             inductive=Inductive(validation, ImageSet.of(test_images), [str(c) for c in test_truth]),
-            overrides=[*quick_settings, *SHORT, *more],
+            overrides=[*settings, *SHORT, *more],
             progress=False,
             **options,
         )
@@ -58,7 +61,7 @@ def run_inductive(small_set, quick_settings, validation, test_part, tmp_path):
 
 
 def on_the_test_part(run, test_part):
-    """What the run's network makes of the test images: its own classifier, or k-means that sees no label."""
+    """The accuracy of the run's network on the test images, by its classifier or by k-means without labels."""
     images, truth = test_part
     features = run.embed(images, progress=False)[1]
     if isinstance(run.network, ClassifierNetwork):
@@ -71,59 +74,57 @@ def on_the_test_part(run, test_part):
     return asdict(discovery_accuracy(truth, clusters, [0, 1]))
 
 
-@pytest.mark.parametrize("method", get_args(MethodName))
+@pytest.mark.parametrize("method", METHODS.names())
 def test_the_scores_are_of_the_test_images(method, run_inductive, test_part):
-    run = run_inductive(method=method)
-    found = results(run)
-    assert (found["protocol"], found["method"]) == ("inductive", method)
-    assert found["scores"]["selected"] == pytest.approx(on_the_test_part(run, test_part))
-    assert found["scores"]["last"] == found["scores"]["selected"]  # one epoch, and no other
-    assert "semi_supervised_kmeans" not in found
+    run = run_inductive(method)
+    found = run.directory.results()
+    assert (found.protocol, found.method) == ("inductive", method)
+    assert found.selected.model_dump() == pytest.approx(on_the_test_part(run, test_part))
+    assert found.last == found.selected  # there is only one epoch
+    assert list(found.baselines) == ["kmeans"]
     assert len(run.assignments().paths) == 48  # the training images are still assigned
 
 
 def test_selected_and_last_epoch_are_both_scored(run_inductive, test_part, monkeypatch):
     falling = iter([0.9, 0.1])
-    monkeypatch.setattr(Selector, "look", lambda self, network, stage: ValidationResult(next(falling), 0.0, 0.0))
-    options = ("warmup.epochs=2", "optim.lr=0.3")
-    run = run_inductive(*options, method="promptcal-warmup")
-    found = results(run)
-    assert (found["warmup"]["best_epoch"], found["warmup"]["epochs"]) == (1, 2)
-    assert found["scores"]["selected"] == found["warmup"]["accuracy"] == pytest.approx(on_the_test_part(run, test_part))
-    last = run_inductive(*options, "selection.by=last", method="promptcal-warmup", output="last")
-    assert found["scores"]["last"] == results(last)["scores"]["selected"]
-    assert found["scores"]["last"] != found["scores"]["selected"]
+    monkeypatch.setattr(Validator, "validate", lambda *given: ValidationResult(next(falling), 0.0, 0.0))
+    options = ("promptcal-warmup", "warmup.epochs=2", "optim.lr=0.3")
+    run = run_inductive(*options)
+    found = run.directory.results()
+    stage = found.stages["warmup"]
+    assert (stage.best_epoch, stage.epochs) == (1, 2)
+    assert found.selected == stage.accuracy
+    assert found.selected.model_dump() == pytest.approx(on_the_test_part(run, test_part))
+    last = run_inductive(*options, "selection.by=last", output="last")
+    assert last.directory.results().selected == found.last != found.selected
 
 
 def losses(run):
-    return [json.loads(line)["loss"] for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    return [record["loss"] for record in run.records()]
 
 
 def test_images_held_out_and_their_labels_are_not_trained_on(run_inductive, small_set, validation):
     images, _, labels = small_set
     noise = np.where(validation[:, None, None, None], np.random.default_rng(0).integers(0, 256, images.shape), images)
     swapped = np.where(validation & (labels >= 0), 1 - labels, labels)
-    as_they_are = run_inductive("selection.by=last", method="promptcal-warmup", output="1")
-    spoilt = run_inductive(
-        "selection.by=last", method="promptcal-warmup", output="2", images=noise.astype(np.uint8), labels=swapped
-    )
-    assert losses(as_they_are) == losses(spoilt)
-    noise[np.flatnonzero(~validation)[::2]] = 0  # some of which are drawn, whatever the draw
-    assert losses(
-        run_inductive("selection.by=last", method="promptcal-warmup", output="3", images=noise.astype(np.uint8))
-    ) != losses(spoilt)
+    options = ("promptcal-warmup", "selection.by=last")
+    original = run_inductive(*options, output="1")
+    changed = run_inductive(*options, output="2", images=noise.astype(np.uint8), labels=swapped)
+    assert losses(original) == losses(changed)
+    noise[np.flatnonzero(~validation)[::2]] = 0  # some of these are drawn in any case
+    assert losses(run_inductive(*options, output="3", images=noise.astype(np.uint8))) != losses(changed)
 
 
-def test_one_protocols_run_is_not_resumed_as_the_others(run_inductive, small_set, quick_settings):
-    run = run_inductive(method="kmeans")
+def test_a_run_is_not_resumed_with_another_protocol(run_inductive, small_set, common_settings):
+    run = run_inductive("kmeans")
     info = json.loads(run.directory.info_file.read_text())
     run.directory.info_file.write_text(json.dumps({**info, "status": "running"}))
-    with pytest.raises(RunError, match="made with other images or labels"):
+    with pytest.raises(RunError, match="has other images or labels"):
         fit(
             images=small_set[0], labels=small_set[2], n_classes=4, method="kmeans", output=run.path,
-            overrides=[*quick_settings, *SHORT], resume=True, progress=False,
+            overrides=[*common_settings, *SHORT], resume=True, progress=False,
         )  # fmt: skip
-    assert results(run_inductive(method="kmeans", resume=True))["protocol"] == "inductive"
+    assert run_inductive("kmeans", resume=True).directory.results().protocol == "inductive"
 
 
 def test_too_few_test_images_are_refused(small_set, quick_settings, validation, tmp_path):
@@ -136,23 +137,21 @@ def test_too_few_test_images_are_refused(small_set, quick_settings, validation, 
 
 
 def test_mini_inductive_needs_no_download(promptcal, tmp_path, quick_settings):
-    settings = [*quick_settings, *SHORT, "data.batch_size=500", "selection.by=validation", "selection.max_images=200"]
+    settings = (*quick_settings, *SHORT, *SHORT_STAGES, "data.batch_size=500", "selection.max_images=200")
     arguments = ["benchmark", "mini-inductive", "--root", tmp_path, "--output", tmp_path / "run", "-q", "--no-report"]
     arguments += ["--method", "promptcal-warmup"]
     code, out, err = promptcal(*arguments, *(part for s in settings for part in ("--set", s)))
     assert code == 0, err
-    found = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert found["protocol"] == "inductive"
+    found = RunDirectory(tmp_path / "run").results()
+    assert found.protocol == "inductive"
     header = next(line for line in out.splitlines() if "accuracy on the test images, %" in line)
     assert [cell.strip() for cell in header.strip("┃").split("┃")][1:] == ["All", "Known", "New", "Known*", "New*"]
     shown = next(line for line in out.splitlines() if "warm-up" in line)
-    parts = ("all", "known", "new", "separate_known", "separate_new")
-    expected = [f"{100 * found['scores']['selected'][part]:.1f}" for part in parts]
+    percent = found.selected.percent()
+    expected = [f"{percent[part]:.1f}" for part in ("all", "known", "new", "separate_known", "separate_new")]
     assert [cell.strip() for cell in shown.strip("│").split("│")][1:] == expected
-    # 500 test images, 250 of them of known classes: shares are whole numbers of those
-    assert found["scores"]["selected"]["known"] * 250 == pytest.approx(
-        round(found["scores"]["selected"]["known"] * 250)
-    )
+    # 250 of the 500 test images are of known classes, so the accuracy is a multiple of 1/250
+    assert found.selected.known * 250 == pytest.approx(round(found.selected.known * 250))
 
 
 def test_a_source_without_test_images_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""What benchmarks/ measures speed against says the same as what it measures."""
+"""The loops that benchmarks/ compares speed with compute the same as the fast code."""
 
 import importlib.util
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from promptcal.config.schema import load_config
+from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.training.stage import Batch
@@ -25,14 +25,14 @@ def script(name):
 @pytest.mark.parametrize("token", ["cls", "prompt"])
 def test_the_affinity_term_written_as_loops_is_the_stages(token):
     settings = ["affinity.k=6", "affinity.quantile=0.1", "affinity.memory=200"]
-    settings.append("affinity.negatives=1000")  # all there are, so nothing is drawn
+    settings.append("affinity.negatives=1000")  # more than there are, so nothing is drawn
     config = load_config(preset="quick", values={"n_classes": 5}, overrides=settings)
     vit = PromptedViT(config.model.backbone, 2, 1, pretrained=False)
     stage = AffinityStage(ProjectionNetwork(vit, hidden=8, bottleneck=8, prototypes=16), config)
     random = torch.Generator().manual_seed(0)
 
     def rows(classes):
-        """Around class means in a plane of few dimensions, where some places are dense and others are not."""
+        """Around class means in few dimensions, so that the density varies."""
         places = F.one_hot(classes, 5) + 0.4 * torch.randn(len(classes), 5, generator=random)
         return F.normalize(F.pad(places, (0, vit.dim - 5)), dim=1)
 
@@ -47,4 +47,4 @@ def test_the_affinity_term_written_as_loops_is_the_stages(token):
     assert float(found.loss) == pytest.approx(float(expected.loss), rel=1e-5)
     assert float(found.logs["threshold"]) == pytest.approx(float(expected.logs["threshold"]), rel=1e-5)
     positives, queries_counted = found.logs["positives"].tolist()
-    assert positives > queries_counted  # enough was found for the loops to differ in
+    assert positives > queries_counted  # there are enough positives to compare

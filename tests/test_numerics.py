@@ -7,12 +7,12 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from promptcal.config.schema import load_config
 from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
 from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.errors import ConfigError
-from promptcal.methods import StageContext, method_of
+from promptcal.methods import METHODS, load_config
+from promptcal.methods.base import StageContext
 from promptcal.methods.losses import contrastive_loss, semi_supervised_terms
 from promptcal.methods.promptcal.graph import (
     GraphSettings,
@@ -23,7 +23,6 @@ from promptcal.methods.promptcal.graph import (
 )
 from promptcal.models import projected_cosine
 from promptcal.models.head import Projection
-from promptcal.run.inference import build_network
 from promptcal.training.stage import Batch
 
 PRECISIONS = [torch.float32, torch.bfloat16, torch.float16]
@@ -67,15 +66,19 @@ def test_the_loss_is_finite_and_right(dtype, temperature):
 
 
 def test_temperatures_that_would_overflow_are_refused():
-    for key in ("loss.self_temperature", "simgcd.teacher_temperature", "uno.epsilon"):
+    for method, key in (
+        ("gcd", "loss.self_temperature"),
+        ("simgcd", "simgcd.teacher_temperature"),
+        ("uno", "uno.epsilon"),
+    ):
         with pytest.raises(ConfigError, match=key):
-            load_config(values={"n_classes": 3}, overrides=[f"{key}=1e-7"])
+            load_config(values={"n_classes": 3, "method": method}, overrides=[f"{key}=1e-7"])
 
 
 @pytest.mark.parametrize("labels", [[-1] * 8, [0] * 8, [0, -1, 1, -1] * 2])
 @pytest.mark.parametrize("dtype", PRECISIONS)
-def test_heads_that_put_out_nothing(dtype, labels):
-    """Bottlenecks of 0 and copies: cosines and their gradients are numbers."""
+def test_heads_whose_output_is_0(dtype, labels):
+    """Bottlenecks of 0 and copies: cosines and their gradients are finite."""
     bottleneck = torch.zeros(8, 4, dtype=dtype)
     bottleneck[2:] = torch.tensor([0.5, -0.5, 0.5, 0.5], dtype=dtype)
     bottleneck.requires_grad_()
@@ -101,7 +104,7 @@ def test_affinities_among_copies(kind, dtype, k):
         nodes[::2] = nodes[::2].roll(1, dims=1)
     graph = affinity_graph(nodes[:8], nodes[8:], GraphSettings(k, 0.5))
     assert graph.threshold.isfinite()
-    if kind == "two points" and k == 7:  # enough copies of each: none is taken for one of the other
+    if kind == "two points" and k == 7:  # enough copies of each: no edge between the two points
         apart = (torch.arange(8).unsqueeze(1) - torch.arange(24)) % 2 == 1
         assert not (graph.positives & apart).any()
     negatives = sample_negatives(graph.positives, 5)
@@ -130,10 +133,9 @@ def poor_images():
     return np.concatenate([black, white, noise.repeat(8, axis=0)])
 
 
-METHODS = ("promptcal", "simgcd", "orca", "uno", "rankstats")
 TERMS = ("self", "supervised", "affinity")
 SMALL = ("model.image_size=8", "model.backbone=vit_tiny_patch4_32.promptcal", "model.head_hidden=16")
-SMALL += ("model.head_bottleneck=8", "model.head_prototypes=32", "affinity.memory=32", "affinity.k=3")
+SMALL += ("model.head_bottleneck=8", "model.head_prototypes=32")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -145,15 +147,17 @@ SMALL += ("model.head_bottleneck=8", "model.head_prototypes=32", "affinity.memor
         *((m, None) for m in ("promptcal", "simgcd", "orca", "uno", "rankstats")),
     ],
 )
-def test_steps_on_poor_images(poor_images, method, temperature, dtype):
-    overrides = [*SMALL, *([] if temperature is None else [f"loss.{t}_temperature={temperature}" for t in TERMS])]
+def test_steps_on_poor_images(poor_images, pretrained_network, method, temperature, dtype):
+    own = ["affinity.memory=32", "affinity.k=3"] if method == "promptcal" else []
+    overrides = [*SMALL, *own, *([] if temperature is None else [f"loss.{t}_temperature={temperature}" for t in TERMS])]
     config = load_config(overrides=overrides, values={"n_classes": 4, "method": method})
-    network = build_network(config, 2, pretrained=True)
+    network = pretrained_network(config)
     network.vit.set_compute_dtype(dtype)
     store, _, _ = decode(ImageSet.of(poor_images), 9)
     view = View(store, *network.vit.preprocessing)
-    for name in method_of(config).epochs():
-        stage = method_of(config).stage(name, network, StageContext(None, 0, lambda: None))
+    chosen = METHODS[method](config)
+    for name in chosen.epochs():
+        stage = chosen.stage(name, network, StageContext(2, None, False, False, None, None))
         for labels in (torch.full((24,), -1), torch.arange(24) // 8 - 1):  # none labelled; black ones unlabelled
             for step in range(2):  # the second with something in memory
                 generator = torch.Generator().manual_seed(step)

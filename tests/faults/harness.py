@@ -21,7 +21,7 @@ from pathlib import Path
 from PIL import Image
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["promptcal.cli.main", "harness"])
+_SERVER.set_forkserver_preload(["promptcal.cli.app", "promptcal.api", "harness"])
 
 # What a fit goes through: a method by module, class (or none) and name.
 PHASES = {
@@ -30,7 +30,7 @@ PHASES = {
     "training": ("promptcal.training.loop", "Loop", "step"),
     "checkpoint": ("promptcal.training.checkpoints", "Checkpoints", "save_last"),
     "clustering": ("promptcal.discovery.kmeans", "SemiSupervisedKMeans", "_best_start"),
-    "writing": ("promptcal.pipeline.fit", "Fit", "_write"),
+    "writing": ("promptcal.pipeline.finalize", None, "_write"),
     "report": ("promptcal.api", None, "make_report"),
 }
 # As small as it gets with every phase in it: 4 patches an image, 12 steps in all.
@@ -142,7 +142,7 @@ def _child(arguments, log, fault):
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
     for phase in PHASES:
         _announce(phase, descriptor, fault if fault is not None and fault.phase == phase else None)
-    from promptcal.cli.main import main as cli
+    from promptcal import cli
 
     sys.argv = ["promptcal", *arguments]
     cli.main()
