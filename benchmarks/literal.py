@@ -1,6 +1,6 @@
-"""SemiAG and the affinity loss as literal loops over nodes and pairs, the baseline of the speed measurements.
+"""SemiAG and the affinity loss with loops over nodes and pairs, as in the equations, to compare the speed with.
 
-Follows the official variant (keys from the memory, negatives fill the budget).
+The recipe is that of the variant `official`: keys from the memory, positives count towards the budget of negatives.
 """
 
 from typing import Any
@@ -38,10 +38,10 @@ def literal_threshold(nodes: np.ndarray, k: int, quantile: float) -> tuple[np.nd
     entries = [value for value in diffused.ravel() if value != 0]
     mean = sum(entries) / len(entries)
     above = sorted(value for value in entries if value > mean)
-    position = quantile * (len(above) - 1)
-    low = int(position)
+    place = quantile * (len(above) - 1)
+    low = int(place)
     high = min(low + 1, len(above) - 1)
-    return diffused, above[low] + (above[high] - above[low]) * (position - low)
+    return diffused, above[low] + (above[high] - above[low]) * (place - low)
 
 
 def literal_affinity_term(stage: Any, token: str, queries: Tensor, teacher: Tensor, batch: Any) -> Term:
@@ -57,10 +57,10 @@ def literal_affinity_term(stage: Any, token: str, queries: Tensor, teacher: Tens
         wanted = max(0, min(len(rest), config.affinity.negatives - len(positives)))
         negatives = {rest[int(j)] for j in torch.randperm(len(rest), generator=batch.generator)[:wanted]}
         for j in range(len(memory)):
-            label, other = int(batch.labels[i]), int(memory.labels[j])
-            if label >= 0 and other >= 0:
-                (positives if label == other else negatives).add(j)
-                (negatives if label == other else positives).discard(j)
+            mine, its = int(batch.labels[i]), int(memory.labels[j])
+            if mine >= 0 and its >= 0:
+                (positives if mine == its else negatives).add(j)
+                (negatives if mine == its else positives).discard(j)
         own = teacher[i] if token == "cls" else other_view[i]
         keys = [own, *(memory.embeddings[j] for j in (*positives, *negatives))]
         logits = torch.stack([queries[i] @ key for key in keys]) / config.loss.affinity_temperature

@@ -237,7 +237,7 @@ def main() -> None:
     overrides = [f"model.backbone={backbone}"] if backbone else []
     overrides += [f"model.image_size={given.image_size}"] if given.image_size else []
     overrides += ["affinity.k=5"] if on_gpu else []
-    config: Any = load_config(
+    config = load_config(
         preset=None if on_gpu else "quick",
         values={"n_classes": 200 if on_gpu else 10, "precision": given.precision},
         overrides=overrides,

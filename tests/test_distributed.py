@@ -125,7 +125,9 @@ def test_a_batch_that_cannot_be_divided_is_refused():
     ALONE.check(127, torch.device("mps"))
 
 
-@pytest.mark.parametrize(("device", "reason"), [("mps", "cpu or cuda"), ("cuda:1", "its own GPU"), ("cuda", "GPUs")])
+@pytest.mark.parametrize(
+    ("device", "reason"), [("mps", "cpu or cuda"), ("cuda:1", "a GPU of its own"), ("cuda", "GPUs")]
+)
 def test_a_device_processes_cannot_share_is_refused(monkeypatch, device, reason):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match=reason):
@@ -133,9 +135,9 @@ def test_a_device_processes_cannot_share_is_refused(monkeypatch, device, reason)
 
 
 @pytest.mark.parametrize("kind", ["proj_drop_rate", "drop_path_rate", "patch_drop_rate"])
-def test_dropout_is_an_error_with_several_processes(kind):
+def test_a_backbone_that_drops_out_is_refused_by_several(kind):
     network = DiscoveryNetwork(PromptedViT(scene.tiny_vit(**{kind: 0.1})))
-    with pytest.raises(ConfigError, match="with dropout"):
+    with pytest.raises(ConfigError, match="drops out"):
         network.join_process_group(Group(RankInfo(0, 2)))
     DiscoveryNetwork(PromptedViT(scene.tiny_vit())).join_process_group(Group(RankInfo(0, 2)))
 

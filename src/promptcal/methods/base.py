@@ -1,7 +1,7 @@
 """The interface of a method: everything that the pipeline asks of one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -155,7 +155,7 @@ def build_network(method: Method[Any], seeded: SeededViT, n_known: int) -> Disco
         return method.build_network(seeded.vit, n_known)
 
 
-def trained_stages(method: Method[Any], *, only_last: bool) -> Sequence[str]:
+def trained_stages(method: Method[Any], *, only_last: bool) -> list[str]:
     """The stages that train for at least one epoch, in order."""
     epochs = list(method.epochs().items())
     return [name for name, n in (epochs[-1:] if only_last else epochs) if n]

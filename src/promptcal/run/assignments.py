@@ -72,7 +72,7 @@ class Assignments:
     @classmethod
     def read_csv(cls, file: Path, names: list[str], known: list[bool]) -> "Assignments":
         """The assignments of a run with these categories; a `RunError` if the file does not fit them."""
-        rows = read_csv_rows(file)
+        rows = read_csv_rows(file, "path", "cluster", "confidence", "labelled", "second", "second_confidence")
         number = {name: i for i, name in enumerate(names)}
         try:
             found = cls(
@@ -85,7 +85,7 @@ class Assignments:
                 np.array([number.get(row["second"], -1) for row in rows], dtype=np.int64),
                 np.array([float(row["second_confidence"] or 0) for row in rows], dtype=np.float64),
             )
-        except (KeyError, ValueError, TypeError, OverflowError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise damaged(file, error) from error
         if not ((found.clusters >= 0) & (found.clusters < len(names))).all():
             raise damaged(file, "a cluster number that the run does not have")
@@ -100,11 +100,14 @@ def category_names(classes: Sequence[str], n_clusters: int) -> list[str]:
     return [*classes, *(next(unused) for _ in range(n_clusters - len(classes)))]
 
 
-def read_csv_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a CSV file that the fit wrote; a `RunError` if it cannot be read."""
+def read_csv_rows(file: Path, *columns: str) -> list[dict[str, Any]]:
+    """The rows of a CSV file that the fit wrote; a `RunError` if it cannot be read or has not these columns."""
     try:
         with file.open(newline="", encoding="utf-8") as opened:
-            return list(csv.DictReader(opened))
+            reader = csv.DictReader(opened)
+            if not set(columns) <= set(reader.fieldnames or ()):
+                raise ValueError("a column is missing")
+            return list(reader)
     except OSError as error:
         raise RunError(f"{file} cannot be read ({error.strerror}); fit again with --overwrite") from error
     except (ValueError, csv.Error) as error:

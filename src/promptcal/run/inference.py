@@ -133,8 +133,8 @@ class Run:
         if not file.is_file():
             return None
         try:
-            by_path = {as_text(row["path"]): as_text(row["label"]) for row in read_csv_rows(file)}
-        except (KeyError, TypeError) as error:
+            by_path = {as_text(row["path"]): as_text(row["label"]) for row in read_csv_rows(file, "path", "label")}
+        except TypeError as error:
             raise damaged(file, error) from error
         return [by_path.get(path) for path in self.assignments().paths]
 
@@ -202,12 +202,12 @@ class Run:
         file = self.directory.skipped_file
         if file.exists():
             try:
-                for row in read_csv_rows(file):  # by rising position, so that each is inserted at its place
+                for row in read_csv_rows(file, "path", "position"):  # sorted by position
                     skipped.append(int(row["position"]))
                     if not 0 <= skipped[-1] <= len(names):
                         raise ValueError(f"the position {skipped[-1]}")
                     names.insert(skipped[-1], as_text(row["path"]))
-            except (KeyError, ValueError, TypeError) as error:
+            except (ValueError, TypeError) as error:
                 raise damaged(file, error) from error
         left_out = set(skipped)
         assigned = [i for i in range(len(names)) if i not in left_out]
