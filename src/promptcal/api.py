@@ -56,8 +56,8 @@ def _takes_options_of(request: type[Any]) -> Callable[[Callable[..., Any]], Call
             ],
             return_annotation=function.__annotations__["return"],
         )
-        listed = "".join(f"\n        {option.name}: {option.metadata['help']}" for option in options)
-        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n    Args:{listed}\n"
+        listed = "".join(f"\n    {option.name}: {option.metadata['help']}" for option in options)
+        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nArgs:{listed}\n"
         return function
 
     return decorate
