@@ -19,7 +19,7 @@ from promptcal.errors import RunError
 from promptcal.experiments.definition import FINAL
 from promptcal.methods import load_config
 from promptcal.run.directory import RunDirectory
-from promptcal.run.records import read_records
+from promptcal.run.epoch_records import read_records
 from promptcal.run.results import Scores, StageResult
 from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel
