@@ -18,7 +18,8 @@ FORBIDDEN = {
     "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "torch.jit.load", "torch.hub.load",
     "torch.package.PackageImporter", "torch.serialization.add_safe_globals", "os.system", "os.popen",
     "shutil.unpack_archive", "importlib.import_module", "importlib.metadata.EntryPoint",
-    "importlib.metadata.entry_points", "pkgutil.resolve_name", "runpy.run_path", "runpy.run_module", "datasets.load_dataset", "pandas.read_pickle",
+    "importlib.metadata.entry_points", "pkgutil.resolve_name", "runpy.run_path", "runpy.run_module",
+    "datasets.load_dataset", "pandas.read_pickle",
 }  # fmt: skip
 FORBIDDEN_METHODS = {"extractall", "read_pickle", "unpack_archive"}
 # Only these import by name: modules of this package, and what installed packages declare. None reads a file for it.

@@ -392,8 +392,12 @@ def table(
     device: Device = None,
     overrides: Overrides = None,
     download: Annotated[bool, typer.Option("--download", help="Download datasets that are missing.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List the tables and how far each is.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the tables and how many of their runs are finished.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and their states, and run nothing.")
+    ] = False,
     no_run: Annotated[bool, typer.Option("--no-run", help="Report what is finished, and run nothing.")] = False,
     document: Annotated[
         Path | None,
