@@ -46,17 +46,20 @@ class PreviousRun:
     def path(self) -> Path:
         return self.run.path
 
-    def settings(self, method: str | None) -> dict[str, Any]:
-        """The settings of the run.
+    def settings(self, method: str) -> dict[str, Any]:
+        """The settings of the run, to continue it with ``method``.
 
         `data.cache` is left out, because a run from an untrusted source must not decide where to write. If the run
         trained nothing and another method is chosen, the values that its own method set are left out, too.
         """
+        own = self.run.method
+        if own.trains and method != own.name:
+            raise self._does_not_fit("method", own.name, method)
         settings = self.run.config.model_dump()
         settings["data"].pop("cache")
-        if not self.run.method.trains and method not in (None, self.run.method.name):
+        if method != own.name:
             del settings["method"]
-            for section, values in self.run.method.presets.get("", {}).items():
+            for section, values in own.presets.get("", {}).items():
                 for key in values:
                     del settings[section][key]
         return settings
@@ -73,13 +76,15 @@ class PreviousRun:
             )
         if not self.run.method.trains:
             return
-        then, now = (flatten(c.model_dump(include={"method", "model"})) for c in (self.run.config, config))
+        then, now = (flatten(c.model_dump(include={"model"})) for c in (self.run.config, config))
         for key, value in then.items():
             if now[key] != value and key != "model.train_blocks":
-                raise ConfigError(
-                    f"{self.path} has {key}={value} and cannot be continued with {now[key]}; "
-                    "keep that setting, or fit without --from"
-                )
+                raise self._does_not_fit(key, value, now[key])
+
+    def _does_not_fit(self, key: str, then: Any, now: Any) -> ConfigError:
+        return ConfigError(
+            f"{self.path} has {key}={then} and cannot be continued with {now}; keep that setting, or fit without --from"
+        )
 
     def load_into(self, network: DiscoveryNetwork, problem: Problem, n_classes: int) -> None:
         """Load the weights of the run; the outputs of a classifier are put into the order of the new categories."""
