@@ -18,7 +18,7 @@ Status = Literal["running", "finished", "discarded"]
 
 
 class RunInfo(JSONModel):
-    """What other code relies on about a run.
+    """State of a run, its images and its categories.
 
     ``root`` is the image folder that was given, ``folder`` the folder that image names are relative to (None for
     images that are not files). ``categories`` and ``sha256`` are known once the run is finished. ``launch`` names the

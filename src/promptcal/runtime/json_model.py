@@ -11,7 +11,7 @@ from promptcal.runtime import files
 
 
 class JSONModel(BaseModel):
-    """A frozen model with a file of its own. Numbers that are not finite are written as null."""
+    """A frozen model that is stored in one file. Numbers that are not finite are written as null."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

@@ -1,11 +1,11 @@
-"""The progress bar that every slow step shows."""
+"""The progress bar of all slow steps."""
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
 def progress_bar(console: Console) -> Progress:
-    """The bar every slow step of the package shows."""
+    """A bar whose tasks need a field ``note``, the text at its end."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=16),
