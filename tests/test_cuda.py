@@ -18,7 +18,7 @@ from promptcal.methods.promptcal.graph.affinity_graph import (
     sampled_affinity_graph,
     select_backend,
 )
-from promptcal.methods.promptcal.graph.threshold import quantile_above_mean
+from promptcal.methods.promptcal.graph.kernels import quantile_above_mean
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.runtime.device import compile_in_place, device_context

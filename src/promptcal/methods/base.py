@@ -10,10 +10,10 @@ from torch import Tensor
 
 from promptcal.config import Config
 from promptcal.data import View
-from promptcal.methods.assignment import Assignment, KMeansAssignment
-from promptcal.models import DiscoveryNetwork, ProjectionNetwork, PromptedViT, load_weights
+from promptcal.methods.assignment import Assignment, ClassifierAssignment, KMeansAssignment
+from promptcal.models import ClassifierNetwork, DiscoveryNetwork, ProjectionNetwork, PromptedViT, load_weights
 from promptcal.runtime.seeds import derive_seed
-from promptcal.training.stage import Stage
+from promptcal.training.stage import PlainStage, Stage
 
 C = TypeVar("C", bound=Config)
 
@@ -83,12 +83,7 @@ class Method(ABC, Generic[C]):
         return ProjectionNetwork(vit, **self.head_sizes())
 
     def head_sizes(self) -> dict[str, int]:
-        model = self.config.model
-        return {
-            "hidden": model.head_hidden,
-            "bottleneck": model.head_bottleneck,
-            "prototypes": model.head_prototypes,
-        }
+        return {size: getattr(self.config.model, f"head_{size}") for size in ("hidden", "bottleneck", "prototypes")}
 
     # -- training ---------------------------------------------------------------------------------------------
 
@@ -131,6 +126,22 @@ class OneStageMethod(Method[C]):
 
     def epochs(self) -> dict[str, int]:
         return {self.name: self.config.optim.epochs}
+
+
+class ClassifierMethod(OneStageMethod[C]):
+    """A one-stage method with a classifier: ``stage_class`` trains a ``network_class(vit, config)``."""
+
+    network_class: ClassVar[type[Any]]
+    stage_class: ClassVar[type[PlainStage]]
+
+    def build_network(self, vit: PromptedViT, n_known: int) -> ClassifierNetwork:
+        return self.network_class(vit, self.config)
+
+    def stage(self, name: str, network: ClassifierNetwork, context: StageContext) -> Stage:
+        return self.stage_class(name, network, self.config)
+
+    def assignment(self, network: ClassifierNetwork) -> Assignment:
+        return ClassifierAssignment(network)
 
 
 @dataclass(frozen=True)

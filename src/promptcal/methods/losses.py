@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from promptcal.config.schema import LossConfig
+
 
 def contrastive_loss(
     similarity: Tensor, positives: Tensor, anchors: Tensor, temperature: float, *, reduction: str = "mean"
@@ -62,10 +64,11 @@ class SemiSupervisedTerms(NamedTuple):
     self_supervised: Tensor
     supervised: Tensor
 
+    def logs(self, token: str) -> dict[str, Tensor]:
+        return {f"{token}/self": self.self_supervised, f"{token}/supervised": self.supervised}
 
-def semi_supervised_terms(
-    similarity: Tensor, labels: Tensor, *, self_temperature: float, supervised_temperature: float
-) -> SemiSupervisedTerms:
+
+def semi_supervised_terms(similarity: Tensor, labels: Tensor, settings: LossConfig) -> SemiSupervisedTerms:
     """Both terms of SemiCL for 2B features, where image ``i`` has its second view at ``i + B``; -1 = unlabelled.
 
     ``similarity`` compares queries (rows) with keys (columns) in the same order: the batch with itself in the warm-up,
@@ -74,13 +77,13 @@ def semi_supervised_terms(
     n = len(labels)
     own = torch.eye(n, dtype=torch.bool, device=labels.device)
     other_view = own.roll(n // 2, dims=1)
-    self_supervised = contrastive_loss(similarity, other_view, ~own, self_temperature)
+    self_supervised = contrastive_loss(similarity, other_view, ~own, settings.self_temperature)
 
     labelled = labels >= 0
     both_labelled = labelled.unsqueeze(1) & labelled.unsqueeze(0)
     same_class = both_labelled & (labels.unsqueeze(1) == labels.unsqueeze(0))
     per_query = contrastive_loss(
-        similarity, same_class & ~own, both_labelled & ~own, supervised_temperature, reduction="none"
+        similarity, same_class & ~own, both_labelled & ~own, settings.supervised_temperature, reduction="none"
     )
     supervised = per_query.sum() / labelled.sum().clamp(min=1)
     return SemiSupervisedTerms(self_supervised, supervised)

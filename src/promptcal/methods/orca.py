@@ -21,12 +21,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from promptcal.config import Config, Section
-from promptcal.methods.assignment import Assignment, ClassifierAssignment
-from promptcal.methods.base import OneStageMethod, StageContext
+from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.parametric import labelled_cross_entropy, mean_entropy
 from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
-from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
+from promptcal.training.stage import Batch, PlainStage, StepResult
 
 
 class ORCASettings(Section):
@@ -88,44 +87,31 @@ class ORCANetwork(ClassifierNetwork):
 
 
 class ORCAStage(PlainStage):
-    name = "orca"
+    """``sums`` holds the sum of 1 - max p over unlabelled images and their number, of the current epoch."""
 
-    def __init__(self, network: ORCANetwork, config: ORCAConfig) -> None:
-        self.network = network
-        self.settings = config.orca
-        self.uncertainty = _Uncertainty(next(network.parameters()).device)
+    def __init__(self, name: str, network: ORCANetwork, config: ORCAConfig) -> None:
+        super().__init__(name, network, config)
+        self.epoch = 0
+        self.sums = torch.zeros(2, device=next(network.parameters()).device)
+        self.sums_before = torch.zeros_like(self.sums)
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
-        settings, n = self.settings, len(batch.labels) // 2
+        settings, n = self.config.orca, len(batch.labels) // 2
         features, cosines = self.network(batch.views)
         labels, images = batch.labels[:n], batch.indices[:n]
         p, p_other_view = torch.softmax(settings.scale * cosines, dim=1).chunk(2)
 
-        uncertainty = self.uncertainty.update(p.detach()[labels < 0], int(epochs_done)).clamp(max=settings.max_margin)
+        uncertainty = self._uncertainty(p.detach()[labels < 0], int(epochs_done)).clamp(max=settings.max_margin)
         supervised = margin_cross_entropy(cosines[:n], labels, settings.margin_weight * uncertainty, settings.scale)
         partners = positive_partners(features[:n], labels, images, batch.generator)
         pairwise = pairwise_loss(p, p_other_view[partners])
         entropy = mean_entropy(p)
         loss = supervised + settings.pair_weight * pairwise - settings.entropy_weight * entropy
         logs = {"supervised": supervised, "pairwise": pairwise, "mean_entropy": entropy, "uncertainty": uncertainty}
-        return StepResult(loss, {name: value.detach() for name, value in logs.items()})
+        return StepResult(loss, logs)
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.uncertainty.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.uncertainty.load_state_dict(state)
-
-
-class _Uncertainty:
-    """u: the mean over the unlabelled images drawn in the epoch before, or in the first epoch so far."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.epoch = 0
-        self.sums = torch.zeros(2, device=device)  # of 1 - max p, and how many
-        self.sums_before = torch.zeros(2, device=device)
-
-    def update(self, p: Tensor, epoch: int) -> Tensor:
+    def _uncertainty(self, p: Tensor, epoch: int) -> Tensor:
+        """u: the mean over the unlabelled images of the previous epoch, or of the first epoch so far."""
         if epoch != self.epoch:
             self.epoch, self.sums_before, self.sums = epoch, self.sums, torch.zeros_like(self.sums)
         self.sums = self.sums + torch.stack([(1 - p.amax(dim=1)).sum(), self.sums.new_tensor(len(p))])
@@ -141,21 +127,14 @@ class _Uncertainty:
 
 
 @register_method
-class ORCA(OneStageMethod[ORCAConfig]):
+class ORCA(ClassifierMethod[ORCAConfig]):
     name = "orca"
     title = "ORCA"
     config_class = ORCAConfig
+    network_class = ORCANetwork
+    stage_class = ORCAStage
     presets: ClassVar[dict[str, Any]] = {
         "": {"model": {"prompts": 0}, "optim": {"weight_decay": 5e-4}},
         # in so few steps the pairs draw a new class onto a known output before the labels can hold it
         "quick": {"orca": {"pair_weight": 0.25}},
     }
-
-    def build_network(self, vit: PromptedViT, n_known: int) -> ORCANetwork:
-        return ORCANetwork(vit, self.config)
-
-    def stage(self, name: str, network: ORCANetwork, context: StageContext) -> Stage:
-        return ORCAStage(network, self.config)
-
-    def assignment(self, network: ORCANetwork) -> Assignment:
-        return ClassifierAssignment(network)

@@ -24,12 +24,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from promptcal.config import Config, Section
-from promptcal.methods.assignment import Assignment, ClassifierAssignment
-from promptcal.methods.base import OneStageMethod, StageContext
+from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.parametric import labelled_cross_entropy
 from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, PromptedViT
-from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
+from promptcal.training.stage import Batch, PlainStage, StepResult
 
 
 class RankStatsSettings(Section):
@@ -85,14 +84,8 @@ class RankStatsNetwork(ClassifierNetwork):
 
 
 class RankStatsStage(PlainStage):
-    name = "rankstats"
-
-    def __init__(self, network: RankStatsNetwork, config: RankStatsConfig) -> None:
-        self.network = network
-        self.settings = config.rankstats
-
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
-        settings, n = self.settings, len(batch.labels) // 2
+        settings, n = self.config.rankstats, len(batch.labels) // 2
         features, logits = self.network(batch.views)
         p, p_other_view = torch.softmax(logits, dim=1).chunk(2)
         unlabelled = batch.labels[:n] < 0
@@ -107,21 +100,14 @@ class RankStatsStage(PlainStage):
             "consistency": consistency,
             "same_ranking": same.float().sum() / max(1, same.numel()),
         }
-        return StepResult(loss, {name: value.detach() for name, value in logs.items()})
+        return StepResult(loss, logs)
 
 
 @register_method
-class RankStats(OneStageMethod[RankStatsConfig]):
+class RankStats(ClassifierMethod[RankStatsConfig]):
     name = "rankstats"
     title = "RankStats+"
     config_class = RankStatsConfig
+    network_class = RankStatsNetwork
+    stage_class = RankStatsStage
     presets: ClassVar[dict[str, Any]] = {"": {"model": {"prompts": 0}, "optim": {"weight_decay": 1e-4}}}
-
-    def build_network(self, vit: PromptedViT, n_known: int) -> RankStatsNetwork:
-        return RankStatsNetwork(vit, self.config)
-
-    def stage(self, name: str, network: RankStatsNetwork, context: StageContext) -> Stage:
-        return RankStatsStage(network, self.config)
-
-    def assignment(self, network: RankStatsNetwork) -> Assignment:
-        return ClassifierAssignment(network)

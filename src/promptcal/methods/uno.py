@@ -21,11 +21,10 @@ from torch.nn import functional as F
 
 from promptcal.config import Config, Section
 from promptcal.config.schema import LEAST_TEMPERATURE
-from promptcal.methods.assignment import Assignment, ClassifierAssignment
-from promptcal.methods.base import OneStageMethod, StageContext
+from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
-from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
+from promptcal.training.stage import Batch, PlainStage, StepResult
 
 _LOSS_MEMORY = 0.99  # of the moving average by which a head is chosen
 
@@ -106,46 +105,29 @@ class UNONetwork(ClassifierNetwork):
 
 
 class UNOStage(PlainStage):
-    name = "uno"
-
-    def __init__(self, network: UNONetwork, config: UNOConfig) -> None:
-        self.network = network
-        self.settings = config.uno
-        self._losses: Tensor | None = None
-
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         heads, overclustering = self.network(batch.views)
         by_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in heads])
         by_fine_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in overclustering])
-        self._losses = by_head.detach()
-        logs = {"clustering": by_head.detach().mean(), "overclustering": by_fine_head.detach().mean()}
+        self.network.head_losses.lerp_(by_head.detach(), 1 - _LOSS_MEMORY)
+        logs = {"clustering": by_head.mean(), "overclustering": by_fine_head.mean()}
         return StepResult((by_head.mean() + by_fine_head.mean()) / 2, logs)
 
     def _cross_entropy(self, cosines: Tensor, labels: Tensor) -> Tensor:
-        settings = self.settings
+        settings = self.config.uno
         targets = swapped_targets(cosines, labels, settings.epsilon, settings.iterations)
         return -(targets * torch.log_softmax(cosines / settings.temperature, dim=1)).sum(dim=1).mean()
 
-    @torch.no_grad()
-    def after_update(self) -> None:
-        assert self._losses is not None
-        self.network.head_losses.lerp_(self._losses, 1 - _LOSS_MEMORY)
-
 
 @register_method
-class UNO(OneStageMethod[UNOConfig]):
+class UNO(ClassifierMethod[UNOConfig]):
     name = "uno"
     title = "UNO+"
     config_class = UNOConfig
+    stage_class = UNOStage
     presets: ClassVar[dict[str, Any]] = {
         "": {"model": {"prompts": 0}, "optim": {"min_lr": 1e-3, "weight_decay": 1.5e-4}}
     }
 
     def build_network(self, vit: PromptedViT, n_known: int) -> UNONetwork:
         return UNONetwork(vit, self.config, n_known)
-
-    def stage(self, name: str, network: UNONetwork, context: StageContext) -> Stage:
-        return UNOStage(network, self.config)
-
-    def assignment(self, network: UNONetwork) -> Assignment:
-        return ClassifierAssignment(network)

@@ -173,7 +173,8 @@ class Loop:
         norm = get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
         self.optimiser.step()
         self.stage.after_update()
-        position.add({"loss": result.loss.detach(), "gradient_norm": norm, **result.logs})
+        logs = {"loss": result.loss, "gradient_norm": norm, **result.logs}
+        position.add({name: value.detach() for name, value in logs.items()})
         position.step += 1
         self.stop.has_progressed = True
 

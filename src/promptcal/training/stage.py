@@ -18,7 +18,7 @@ class Batch(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The loss to minimise and what to log, as tensors so that nothing waits for the device."""
+    """The loss to minimise and what to log (the loop detaches it), as tensors so that nothing waits for the device."""
 
     loss: Tensor
     logs: dict[str, Tensor]
@@ -48,7 +48,7 @@ class Stage(Protocol):
 
 
 class PlainStage:
-    """A stage without any state besides its network; a subclass has a `step`."""
+    """A stage without any state besides its network; a subclass defines `step`."""
 
     description = ""
 
@@ -56,6 +56,9 @@ class PlainStage:
         self.name = name
         self.network = network
         self.config = config
+
+    def step(self, batch: Batch, epochs_done: float) -> StepResult:
+        raise NotImplementedError
 
     def after_update(self) -> None:
         pass

@@ -50,6 +50,13 @@ class AffinityStage:
         self.config = config
         self.truth = truth
         self.n_known = n_known
+        self.graph_settings = GraphSettings(
+            config.neighbours,
+            config.affinity.quantile,
+            config.affinity.diffusion_steps,
+            self.recipe.threshold_diagonal,
+            config.affinity.consensus,
+        )
         self.teacher = Teacher(network, config.affinity.teacher_momentum)
         device = next(network.parameters()).device
         self.memories = {
@@ -66,19 +73,9 @@ class AffinityStage:
         if settings.mining != "graph" or not self.memories:
             return ""
         nodes = 2 * self.config.data.batch_size + settings.memory
-        backend = select_backend(nodes, self._graph_settings(), next(self.network.parameters()).device)
+        backend = select_backend(nodes, self.graph_settings, next(self.network.parameters()).device)
         rows = f"{SAMPLED_ROWS:,} sampled rows" if backend == "sampled" else "all rows (exact)"
         return f"Affinity graph of {nodes:,} nodes, its threshold from {rows}"
-
-    def _graph_settings(self) -> GraphSettings:
-        settings = self.config.affinity
-        return GraphSettings(
-            self.config.neighbours,
-            settings.quantile,
-            settings.diffusion_steps,
-            self.recipe.threshold_diagonal,
-            settings.consensus,
-        )
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss
@@ -94,8 +91,7 @@ class AffinityStage:
             )
             total = total + (loss if token == "cls" else weights.gamma * loss)
             if applies_to(token, self.config.affinity.semicl):
-                logs[f"{token}/self"] = terms.self_supervised.detach()
-                logs[f"{token}/supervised"] = terms.supervised.detach()
+                logs |= terms.logs(token)
             logs |= {f"{token}/{name}": value for name, value in affinity.logs.items()}
         if self.config.affinity.classifier:
             parametric = self._parametric_term(student["cls"].h, teacher["cls"].h, batch, int(epochs_done))
@@ -118,25 +114,18 @@ class AffinityStage:
     def _semi_supervised_terms(
         self, token: str, student: TokenOutput, teacher: TokenOutput, batch: Batch
     ) -> SemiSupervisedTerms:
-        """SemiCL: student features as queries, teacher features as keys."""
+        """SemiCL: student features are queries, teacher features are keys."""
         if not applies_to(token, self.config.affinity.semicl):
             return SemiSupervisedTerms(student.h.sum() * 0.0, student.h.sum() * 0.0)
-        return semi_supervised_terms(
-            projected_cosine(student.z, teacher.z),
-            batch.labels,
-            self_temperature=self.config.loss.self_temperature,
-            supervised_temperature=self.config.loss.supervised_temperature,
-        )
+        return semi_supervised_terms(projected_cosine(student.z, teacher.z), batch.labels, self.config.loss)
 
     def _parametric_term(self, student: Tensor, teacher: Tensor, batch: Batch, epoch: int) -> Term:
         """A classifier beside the graph, as in SimGCD, taught by the teacher's."""
         cosines = self.network.get_submodule("classifier")(student)
-        terms = parametric_terms(
-            cosines, self.teacher.part("classifier", teacher), batch.labels, self.config.simgcd, epoch
-        )
+        targets = self.teacher.part("classifier", teacher)
+        terms = parametric_terms(cosines, targets, batch.labels, self.config.simgcd, epoch)
         alpha = self.config.loss.alpha
-        loss = alpha * terms.supervised + (1 - alpha) * terms.unsupervised
-        return Term(loss, {name: value.detach() for name, value in terms.logs.items()})
+        return Term(alpha * terms.supervised + (1 - alpha) * terms.unsupervised, terms.logs)
 
     def _affinity_term(self, token: str, queries: Tensor, teacher: Tensor, batch: Batch) -> Term:
         """CAL: pull a query to its own teacher embedding and to what the affinity graph finds for it."""
@@ -152,15 +141,15 @@ class AffinityStage:
             keys, key_labels, key_indices = memory.embeddings, memory.labels, memory.indices
             positives, drawable = found[:, n:], None
         else:
-            swapped = [rows.roll(n // 2, dims=0) for rows in (batch.labels, batch.indices)]
             keys = torch.cat([other_view, memory.embeddings])
-            key_labels = torch.cat([swapped[0], memory.labels])
-            key_indices = torch.cat([swapped[1], memory.indices])
+            key_labels = torch.cat([batch.labels.roll(n // 2, dims=0), memory.labels])
+            key_indices = torch.cat([batch.indices.roll(n // 2, dims=0), memory.indices])
             # both views of the query's own image: one is its own positive, added below, the other is itself (j = i)
             own_image = own_node | own_node.roll(n // 2, dims=1)
             drawable = ~torch.cat([own_image, own_image.new_zeros(n, len(memory))], dim=1)
             positives = found & drawable
-        logs |= self._statistics(positives, batch.indices, key_indices)
+        truth = () if self.truth is None else (self.truth[batch.indices], self.truth[key_indices], self.n_known)
+        logs |= mining_statistics(positives, *truth)  # before the labels correct what was mined
 
         negatives = sample_negatives(
             positives,
@@ -174,8 +163,7 @@ class AffinityStage:
         if drawable is not None:
             positives, negatives = positives & drawable, negatives & drawable
 
-        same_view = token == "cls" and recipe.own_view_positive
-        own = teacher if same_view else other_view
+        own = teacher if token == "cls" and recipe.own_view_positive else other_view
         always = own_node.new_ones(n, 1)
         similarity = torch.cat([(queries * own).sum(dim=1, keepdim=True), queries @ keys.T], dim=1)
         loss = contrastive_loss(
@@ -184,7 +172,7 @@ class AffinityStage:
             torch.cat([always, positives | negatives], dim=1),
             self.config.loss.affinity_temperature,
         )
-        return Term(loss, {"affinity": loss.detach(), **logs})
+        return Term(loss, {"affinity": loss, **logs})
 
     def _mine(self, queries: Tensor, memory: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Pseudo positives of each query among the nodes [queries; memory], and what there is to log of them."""
@@ -193,14 +181,8 @@ class AffinityStage:
             return neighbour_positives(queries, memory, self.config.neighbours), {}
         if settings.mining == "ranking":
             return ranking_positives(queries, memory, settings.ranking_top), {}
-        graph = affinity_graph(queries, memory, self._graph_settings())
+        graph = affinity_graph(queries, memory, self.graph_settings)
         return graph.positives, {"threshold": graph.threshold}
-
-    def _statistics(self, positives: Tensor, query_indices: Tensor, key_indices: Tensor) -> dict[str, Tensor]:
-        """Before the labels correct what was mined."""
-        if self.truth is None:
-            return mining_statistics(positives)
-        return mining_statistics(positives, self.truth[query_indices], self.truth[key_indices], self.n_known)
 
     def state_dict(self) -> dict[str, Any]:
         return {

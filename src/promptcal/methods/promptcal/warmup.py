@@ -63,18 +63,12 @@ class WarmupStage(PlainStage):
         for token, output in self.network(batch.views).items():
             if not applies_to(token, self.semicl):
                 continue
-            terms = semi_supervised_terms(
-                projected_cosine(output.z, output.z),
-                batch.labels,
-                self_temperature=weights.self_temperature,
-                supervised_temperature=weights.supervised_temperature,
-            )
+            terms = semi_supervised_terms(projected_cosine(output.z, output.z), batch.labels, weights)
             loss = (1 - weights.alpha) * terms.self_supervised + weights.alpha * terms.supervised
             total = total + (loss if token == "cls" else weights.gamma * loss)
-            logs[f"{token}/self"] = terms.self_supervised.detach()
-            logs[f"{token}/supervised"] = terms.supervised.detach()
+            logs |= terms.logs(token)
         if self.distillation is not None and (weight := self.distillation.weight(int(epochs_done))) > 0:
             distance = self.distillation.loss(self.network, batch.generator.initial_seed())
             total = total + weight * distance
-            logs["distillation"] = distance.detach()
+            logs["distillation"] = distance
         return StepResult(total, logs)

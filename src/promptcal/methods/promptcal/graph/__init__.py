@@ -2,9 +2,13 @@
 
 from promptcal.methods.promptcal.graph.affinity_graph import AffinityGraph, GraphSettings, affinity_graph
 from promptcal.methods.promptcal.graph.memory import EmbeddingMemory
-from promptcal.methods.promptcal.graph.mining import neighbour_positives, ranking_positives
-from promptcal.methods.promptcal.graph.prior import apply_label_prior, sample_negatives
-from promptcal.methods.promptcal.graph.statistics import mining_statistics
+from promptcal.methods.promptcal.graph.pairs import (
+    apply_label_prior,
+    mining_statistics,
+    neighbour_positives,
+    ranking_positives,
+    sample_negatives,
+)
 
 __all__ = [
     "AffinityGraph",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from promptcal.methods.promptcal.graph.consensus import consensus_graph, nearest_neighbours, neighbour_graph
 from promptcal.methods.promptcal.graph.diffusion import diffuse, diffused_rows, sparse_diffusion, split_fp16_diffusion
-from promptcal.methods.promptcal.graph.threshold import affinity_threshold, quantile_above_mean
+from promptcal.methods.promptcal.graph.kernels import quantile_above_mean
 
 MAX_EXACT_NODES = 8192  # up to this number of nodes, a dense matrix of all pairs is computed
 SAMPLED_ROWS = 4096  # with more nodes, this number of rows determines the threshold
@@ -98,6 +98,15 @@ def split_fp16_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSett
     diffused = split_fp16_diffusion(nearest_neighbours(nodes, settings.k))
     diffused.diagonal().add_(1.0)
     return _apply_threshold(diffused, n_queries, settings)
+
+
+def affinity_threshold(diffused: Tensor, quantile: float, include_diagonal: bool = True) -> Tensor:
+    """`quantile_above_mean` of all entries of a square matrix, or of all entries off its diagonal."""
+    if not 0.0 <= quantile <= 1.0:
+        raise ValueError(f"quantile must lie in [0, 1], not {quantile}")
+    if not include_diagonal:
+        diffused = diffused.clone().fill_diagonal_(0.0)  # zeros are ignored
+    return quantile_above_mean(diffused, quantile)
 
 
 def _apply_threshold(diffused: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
