@@ -11,9 +11,9 @@ from promptcal.config.schema import load_config
 from promptcal.data import BalancedSampler, ImageStore, View, embedded_set
 from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.methods.promptcal.affinity import AffinityStage
-from promptcal.methods.promptcal.graph import affinity_graph
 from promptcal.methods.promptcal.graph.affinity_graph import (
     GraphSettings,
+    affinity_graph,
     dense_affinity_graph,
     sampled_affinity_graph,
     select_backend,

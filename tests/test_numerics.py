@@ -15,13 +15,8 @@ from promptcal.errors import ConfigError
 from promptcal.methods import METHODS, load_config
 from promptcal.methods.base import StageContext
 from promptcal.methods.losses import contrastive_loss, semi_supervised_terms
-from promptcal.methods.promptcal.graph import (
-    GraphSettings,
-    affinity_graph,
-    neighbour_positives,
-    ranking_positives,
-    sample_negatives,
-)
+from promptcal.methods.promptcal.graph.affinity_graph import GraphSettings, affinity_graph
+from promptcal.methods.promptcal.graph.pairs import neighbour_positives, ranking_positives, sample_negatives
 from promptcal.models import projected_cosine
 from promptcal.models.head import Projection
 from promptcal.training.stage import Batch

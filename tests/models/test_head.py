@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from promptcal.models import DINOHead, Projection, projected_cosine
+from promptcal.models.head import DINOHead, Projection, projected_cosine
 
 DIM, HIDDEN, BOTTLENECK, PROTOTYPES, BATCH = 12, 16, 8, 97, 6
 

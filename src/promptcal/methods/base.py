@@ -55,8 +55,6 @@ class Method(ABC, Generic[C]):
     def __init__(self, config: C) -> None:
         self.config = config
 
-    # -- network ----------------------------------------------------------------------------------------------
-
     def build_vit(self, *, pretrained: bool) -> PromptedViT:
         """The backbone with prompts; ``pretrained=False`` leaves its weights random, to be loaded later."""
         model = self.config.model
@@ -85,8 +83,6 @@ class Method(ABC, Generic[C]):
     def head_sizes(self) -> dict[str, int]:
         return {size: getattr(self.config.model, f"head_{size}") for size in ("hidden", "bottleneck", "prototypes")}
 
-    # -- training ---------------------------------------------------------------------------------------------
-
     @abstractmethod
     def epochs(self) -> dict[str, int]:
         """Epochs by stage, in order; a stage of 0 epochs is left out."""
@@ -113,8 +109,6 @@ class Method(ABC, Generic[C]):
     def first_stage_settings(self) -> dict[str, Any] | None:
         """The settings that two runs must share to share their first stage; None if it cannot be shared."""
         return None
-
-    # -- clusters ---------------------------------------------------------------------------------------------
 
     def assignment(self, network: Any) -> Assignment:
         """How embeddings become clusters; by default semi-supervised k-means."""

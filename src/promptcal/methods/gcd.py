@@ -15,12 +15,10 @@ from typing import Any, ClassVar
 from promptcal.config import Config
 from promptcal.methods.base import OneStageMethod, StageContext
 from promptcal.methods.promptcal.warmup import WarmupStage
-from promptcal.methods.registry import register_method
 from promptcal.models import ProjectionNetwork
 from promptcal.training.stage import Stage
 
 
-@register_method
 class GCD(OneStageMethod[Config]):
     name = "gcd"
     title = "GCD"

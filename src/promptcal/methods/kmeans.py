@@ -11,7 +11,6 @@ from pydantic import model_validator
 from promptcal.config import Config
 from promptcal.methods.assignment import Assignment, KMeansAssignment
 from promptcal.methods.base import Method, StageContext
-from promptcal.methods.registry import register_method
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.training.stage import Stage
 
@@ -24,7 +23,6 @@ class KMeansConfig(Config):
         return self
 
 
-@register_method
 class KMeans(Method[KMeansConfig]):
     name = "kmeans"
     title = "k-means, frozen backbone"

@@ -23,7 +23,6 @@ from torch.nn import functional as F
 from promptcal.config import Config, Section
 from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.parametric import labelled_cross_entropy, mean_entropy
-from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
 from promptcal.training.stage import Batch, PlainStage, StepResult
 
@@ -126,7 +125,6 @@ class ORCAStage(PlainStage):
         self.sums, self.sums_before = (state[key].to(self.sums.device) for key in ("sums", "sums_before"))
 
 
-@register_method
 class ORCA(ClassifierMethod[ORCAConfig]):
     name = "orca"
     title = "ORCA"

@@ -26,7 +26,6 @@ from torch.nn import functional as F
 from promptcal.config import Config, Section
 from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.parametric import labelled_cross_entropy
-from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, PromptedViT
 from promptcal.training.stage import Batch, PlainStage, StepResult
 
@@ -103,7 +102,6 @@ class RankStatsStage(PlainStage):
         return StepResult(loss, logs)
 
 
-@register_method
 class RankStats(ClassifierMethod[RankStatsConfig]):
     name = "rankstats"
     title = "RankStats+"

@@ -27,6 +27,6 @@ M = TypeVar("M", bound="type[Method]")
 
 
 def register_method(method: M) -> M:
-    """Class decorator: make a method available under its ``name``."""
+    """Class decorator: make a method that no package declares available under its ``name``."""
     METHODS.register(method.name, method)
     return method

@@ -23,7 +23,6 @@ from promptcal.config import Config
 from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.losses import semi_supervised_terms
 from promptcal.methods.parametric import ParametricSettings, parametric_terms
-from promptcal.methods.registry import register_method
 from promptcal.models import CosineNetwork, PromptedViT
 from promptcal.training.stage import Batch, PlainStage, StepResult
 
@@ -62,7 +61,6 @@ class SimGCDStage(PlainStage):
         return StepResult(loss, {**parametric.logs, **contrastive.logs("cls")})
 
 
-@register_method
 class SimGCD(ClassifierMethod[SimGCDConfig]):
     name = "simgcd"
     title = "SimGCD"

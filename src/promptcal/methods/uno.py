@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from promptcal.config import Config, Section
 from promptcal.config.schema import LEAST_TEMPERATURE
 from promptcal.methods.base import ClassifierMethod
-from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
 from promptcal.training.stage import Batch, PlainStage, StepResult
 
@@ -119,7 +118,6 @@ class UNOStage(PlainStage):
         return -(targets * torch.log_softmax(cosines / settings.temperature, dim=1)).sum(dim=1).mean()
 
 
-@register_method
 class UNO(ClassifierMethod[UNOConfig]):
     name = "uno"
     title = "UNO+"

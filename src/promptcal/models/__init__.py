@@ -2,9 +2,9 @@
 
 from promptcal.models.backbones import EMBEDDED_BACKBONE, create_backbone, preprocessing
 from promptcal.models.classifier import ClassifierNetwork, CosineClassifier, CosineNetwork, ParametricNetwork
-from promptcal.models.head import DINOHead, Projection, projected_cosine
+from promptcal.models.head import DINOHead, projected_cosine
 from promptcal.models.network import DiscoveryNetwork, ProjectionNetwork, TokenOutput
-from promptcal.models.prompted_vit import PromptedViT, TokenEmbeddings
+from promptcal.models.prompted_vit import PromptedViT
 from promptcal.models.teacher import Teacher
 from promptcal.models.weights import load_weights
 
@@ -16,11 +16,9 @@ __all__ = [
     "DINOHead",
     "DiscoveryNetwork",
     "ParametricNetwork",
-    "Projection",
     "ProjectionNetwork",
     "PromptedViT",
     "Teacher",
-    "TokenEmbeddings",
     "TokenOutput",
     "create_backbone",
     "load_weights",

@@ -28,12 +28,8 @@ class ClassifierNetwork(DiscoveryNetwork, ABC):
                 "the new categories of this method have a network of their own that cannot become known ones; "
                 "fit without --from, or continue a run of another method"
             )
-        self.load_reordered(state, outputs())
-
-    def load_reordered(self, state: dict[str, Tensor], rows: Sequence[int]) -> None:
-        """Load another network's ``state``: category i gets its row ``rows[i]``, or stays unchanged if that is -1."""
         own = self.state_dict()
-        sources = torch.tensor(rows, device=next(self.parameters()).device)
+        sources = torch.tensor(outputs(), device=next(self.parameters()).device)
         for name in self.category_parameters:
             own[name][sources >= 0] = state[name].to(own[name])[sources[sources >= 0]]
         self.load_state_dict({**state, **{name: own[name] for name in self.category_parameters}})

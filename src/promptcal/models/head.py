@@ -24,11 +24,7 @@ class DINOHead(nn.Module):
     def __init__(self, dim: int, hidden: int = 2048, bottleneck: int = 256, prototypes: int = 65536) -> None:
         super().__init__()
         self.mlp = nn.Sequential(
-            nn.Linear(dim, hidden),
-            nn.GELU(),
-            nn.Linear(hidden, hidden),
-            nn.GELU(),
-            nn.Linear(hidden, bottleneck),
+            nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
         )
         self.last_layer = nn.Linear(bottleneck, prototypes, bias=False)
         for layer in self.mlp:

@@ -18,15 +18,13 @@ def offline_if_unreachable() -> Iterator[str | None]:
 
     Without it the client retries for most of a minute before it fails.
     """
-    reason = None if constants.HF_HUB_OFFLINE else _connection_error()
-    if reason is None:
-        yield None
-        return
-    constants.HF_HUB_OFFLINE = True
+    was_offline = constants.HF_HUB_OFFLINE
+    reason = None if was_offline else _connection_error()
+    constants.HF_HUB_OFFLINE = was_offline or reason is not None
     try:
         yield reason
     finally:
-        constants.HF_HUB_OFFLINE = False
+        constants.HF_HUB_OFFLINE = was_offline
 
 
 def _connection_error() -> str | None:

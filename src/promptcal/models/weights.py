@@ -70,14 +70,9 @@ def _unwrap(loaded: dict[str, Any], path: Path) -> dict[str, Tensor]:
     state = {k: v for k, v in loaded.items() if isinstance(k, str) and isinstance(v, Tensor)}
     if not state:
         raise WeightsError(f"{path} holds no weights, nor under {', '.join(_WRAPPERS)}; is it a ViT checkpoint?")
-    stripping = True
-    while stripping:
-        stripping = False
-        for prefix in _PREFIXES:
-            if any(k.startswith(prefix) for k in state):
-                # keys without the backbone's prefix are heads, which are dropped below, or prompts
-                state = {k.removeprefix(prefix): v for k, v in state.items()}
-                stripping = True
+    while prefix := next((p for p in _PREFIXES if any(k.startswith(p) for k in state)), None):
+        # keys without the backbone's prefix are heads, which are dropped below, or prompts
+        state = {k.removeprefix(prefix): v for k, v in state.items()}
     # DINOv2's training checkpoints group blocks into chunks: blocks.CHUNK.INDEX.rest
     return {re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", k): v for k, v in state.items()}
 
@@ -121,8 +116,9 @@ def _load_backbone(backbone: Any, state: dict[str, Tensor], path: Path) -> None:
         with contextlib.redirect_stdout(io.StringIO()):  # timm prints messages about unused biases of DINOv3
             state = convert(state, backbone)
     except (RuntimeError, KeyError, IndexError, TypeError, AttributeError, AssertionError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
         raise WeightsError(
-            f"{path} does not fit {type(backbone).__name__} ({_first_line(error)}); it has another architecture"
+            f"{path} does not fit {type(backbone).__name__} ({reason}); it has another architecture"
         ) from error
     # a classifier is loaded if it fits, else ignored; it is never required
     state = {
@@ -131,8 +127,13 @@ def _load_backbone(backbone: Any, state: dict[str, Tensor], path: Path) -> None:
     _require_shapes(state, expected, backbone, path)
     missing = [k for k in expected if k not in state and not _UNUSED_PARTS.match(k)]
     unexpected = [k for k in state if k not in expected]
-    if missing or unexpected:
-        raise WeightsError(_mismatch(path, type(backbone).__name__, missing, unexpected))
+    problems = [f"{len(missing)} of its weights are missing (such as {missing[0]})"] if missing else []
+    problems += [f"{len(unexpected)} are unknown to it (such as {unexpected[0]})"] if unexpected else []
+    if problems:
+        raise WeightsError(
+            f"{path} does not fit {type(backbone).__name__}: {' and '.join(problems)}; "
+            "choose the backbone the file was made for"
+        )
     backbone.load_state_dict(state, strict=False)
 
 
@@ -155,23 +156,9 @@ def _check_prompts(model: Any, prompts: Tensor, path: Path) -> None:
         )
 
 
-def _mismatch(path: Path, model: str, missing: list[str], unexpected: list[str]) -> str:
-    parts = [
-        f"{len(keys)} {what} (such as {keys[0]})"
-        for keys, what in ((missing, "of its weights are missing"), (unexpected, "are unknown to it"))
-        if keys
-    ]
-    return f"{path} does not fit {model}: {' and '.join(parts)}; choose the backbone the file was made for"
-
-
 def _why_unreadable(error: Exception) -> str:
     """The reason, without PyTorch's advice to load the file unsafely."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     named = re.search(r"GLOBAL ([\w.]+)", str(error))
     return f"it would call {named[1]}" if named else "it is damaged or not a weight file"
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__

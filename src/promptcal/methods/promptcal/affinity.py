@@ -1,40 +1,32 @@
 """Stage 2, contrastive affinity learning: a teacher, a memory and an affinity graph for each token (Eq. 6 to 9)."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from promptcal.methods.losses import SemiSupervisedTerms, contrastive_loss, semi_supervised_terms
 from promptcal.methods.parametric import parametric_terms
-from promptcal.methods.promptcal.graph import (
-    EmbeddingMemory,
-    affinity_graph,
+from promptcal.methods.promptcal.graph.affinity_graph import SAMPLED_ROWS, GraphSettings, affinity_graph, select_backend
+from promptcal.methods.promptcal.graph.memory import EmbeddingMemory
+from promptcal.methods.promptcal.graph.pairs import (
     apply_label_prior,
     mining_statistics,
     neighbour_positives,
     ranking_positives,
     sample_negatives,
 )
-from promptcal.methods.promptcal.graph.affinity_graph import SAMPLED_ROWS, GraphSettings, select_backend
 from promptcal.methods.promptcal.settings import PromptCALConfig, Recipe, applies_to
 from promptcal.models import ProjectionNetwork, Teacher, TokenOutput, projected_cosine
-from promptcal.training.stage import Batch, StepResult
+from promptcal.training.stage import Batch, PlainStage, StepResult
 
 
-class Term(NamedTuple):
-    loss: Tensor
-    logs: dict[str, Tensor]
-
-
-class AffinityStage:
+class AffinityStage(PlainStage):
     """Contrastive affinity learning.
 
     ``truth`` (class number by image, known classes first, -1 = unknown) is only used for the statistics of the graph.
     A term that is switched off for a token is 0. ``recipe`` replaces the config's, for tests of single details.
     """
-
-    name = "affinity"
 
     def __init__(
         self,
@@ -45,9 +37,8 @@ class AffinityStage:
         *,
         recipe: Recipe | None = None,
     ) -> None:
+        super().__init__("affinity", network, config)
         self.recipe = config.recipe if recipe is None else recipe
-        self.network = network
-        self.config = config
         self.truth = truth
         self.n_known = n_known
         self.graph_settings = GraphSettings(
@@ -65,10 +56,10 @@ class AffinityStage:
             if applies_to(token, config.affinity.cal)
         }
         self._to_push: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        self.description = self._describe_graph()
 
-    @property
-    def description(self) -> str:
-        """Whether the affinity graph is exact."""
+    def _describe_graph(self) -> str:
+        """Whether the affinity graph is exact; empty without one."""
         settings = self.config.affinity
         if settings.mining != "graph" or not self.memories:
             return ""
@@ -79,7 +70,8 @@ class AffinityStage:
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss
-        beta = self._beta(epochs_done)
+        ramp = self.recipe.beta_ramp_epochs
+        beta = weights.beta * (min(1.0, epochs_done / ramp) if ramp else 1.0)
         student, teacher = self.network(batch.views), self.teacher(batch.views)
         total = torch.zeros((), device=batch.views.device)
         logs: dict[str, Tensor] = {}
@@ -107,10 +99,6 @@ class AffinityStage:
         self._to_push = {}
         self.teacher.update()
 
-    def _beta(self, epochs_done: float) -> float:
-        ramp = self.recipe.beta_ramp_epochs
-        return self.config.loss.beta * (min(1.0, epochs_done / ramp) if ramp else 1.0)
-
     def _semi_supervised_terms(
         self, token: str, student: TokenOutput, teacher: TokenOutput, batch: Batch
     ) -> SemiSupervisedTerms:
@@ -119,19 +107,19 @@ class AffinityStage:
             return SemiSupervisedTerms(student.h.sum() * 0.0, student.h.sum() * 0.0)
         return semi_supervised_terms(projected_cosine(student.z, teacher.z), batch.labels, self.config.loss)
 
-    def _parametric_term(self, student: Tensor, teacher: Tensor, batch: Batch, epoch: int) -> Term:
+    def _parametric_term(self, student: Tensor, teacher: Tensor, batch: Batch, epoch: int) -> StepResult:
         """A classifier beside the graph, as in SimGCD, taught by the teacher's."""
         cosines = self.network.get_submodule("classifier")(student)
         targets = self.teacher.part("classifier", teacher)
         terms = parametric_terms(cosines, targets, batch.labels, self.config.simgcd, epoch)
         alpha = self.config.loss.alpha
-        return Term(alpha * terms.supervised + (1 - alpha) * terms.unsupervised, terms.logs)
+        return StepResult(alpha * terms.supervised + (1 - alpha) * terms.unsupervised, terms.logs)
 
-    def _affinity_term(self, token: str, queries: Tensor, teacher: Tensor, batch: Batch) -> Term:
+    def _affinity_term(self, token: str, queries: Tensor, teacher: Tensor, batch: Batch) -> StepResult:
         """CAL: pull a query to its own teacher embedding and to what the affinity graph finds for it."""
         memory = self.memories.get(token)
         if memory is None or len(memory) == 0:
-            return Term(queries.sum() * 0.0, {})
+            return StepResult(queries.sum() * 0.0, {})
         settings, recipe = self.config.affinity, self.recipe
         n = len(queries)
         other_view = teacher.roll(n // 2, dims=0)  # the graph's node for a query is the teacher's other view
@@ -172,7 +160,7 @@ class AffinityStage:
             torch.cat([always, positives | negatives], dim=1),
             self.config.loss.affinity_temperature,
         )
-        return Term(loss, {"affinity": loss, **logs})
+        return StepResult(loss, {"affinity": loss, **logs})
 
     def _mine(self, queries: Tensor, memory: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Pseudo positives of each query among the nodes [queries; memory], and what there is to log of them."""

@@ -13,30 +13,20 @@ from promptcal.methods.base import Method, StageContext
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.settings import VARIANTS, PromptCALConfig
 from promptcal.methods.promptcal.warmup import Distillation, WarmupStage
-from promptcal.methods.registry import register_method
 from promptcal.models import ParametricNetwork, ProjectionNetwork, PromptedViT
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.stage import Stage
 
 WARMUP, AFFINITY = "warmup", "affinity"
-# settings that stage 1 does not use; None: the whole section
-_ONLY_STAGE_2: dict[str, set[str] | None] = {
-    "method": None,
-    "variant": None,
-    "affinity": None,
-    "simgcd": None,
-    "clustering": None,
-    "estimation": None,
-    "device": None,
-    "compile": None,
-    "tensorboard": None,
+_SECTIONS = ("method", "variant", "affinity", "simgcd", "clustering", "estimation", "device", "compile", "tensorboard")
+_NOT_IN_STAGE_1: dict[str, Any] = {  # settings that stage 1 does not use; True: the whole section
+    **dict.fromkeys(_SECTIONS, True),
     "loss": {"beta", "affinity_temperature"},
     "optim": {"epochs"},
     "data": {"store", "cache"},
 }
 
 
-@register_method
 class PromptCAL(Method[PromptCALConfig]):
     name = "promptcal"
     title = "PromptCAL"
@@ -71,13 +61,9 @@ class PromptCAL(Method[PromptCALConfig]):
             # the trunk has its pretrained weights here even in a resumed run, whose weights are loaded later
             frozen = PromptedViT(copy.deepcopy(network.vit.backbone), prompts=0, train_blocks=0)
             frozen.set_compute_dtype(network.vit.compute_dtype)
-            distillation = Distillation(
-                frozen,
-                context.load_images(settings.distillation),
-                self.config.data.batch_size,
-                settings.distillation_weight,
-                settings.distillation_epochs,
-            )
+            images = context.load_images(settings.distillation)
+            weight, epochs = settings.distillation_weight, settings.distillation_epochs
+            distillation = Distillation(frozen, images, self.config.data.batch_size, weight, epochs)
         return WarmupStage(WARMUP, network, self.config.loss, distillation, semicl=settings.semicl)
 
     def _affinity_stage(self, network: ProjectionNetwork, context: StageContext) -> AffinityStage:
@@ -96,16 +82,9 @@ class PromptCAL(Method[PromptCALConfig]):
     def first_stage_settings(self) -> dict[str, Any] | None:
         if not (self.config.warmup.epochs and self.config.affinity.epochs):
             return None
-        settings: dict[str, Any] = {"prompt_pooling": self.prompt_pooling}
-        for key, value in self.config.model_dump().items():
-            left_out = _ONLY_STAGE_2.get(key, set())
-            if left_out is not None:
-                kept = isinstance(value, dict) and {k: v for k, v in value.items() if k not in left_out}
-                settings[key] = kept if isinstance(value, dict) else value
-        return settings
+        return {"prompt_pooling": self.prompt_pooling, **self.config.model_dump(exclude=_NOT_IN_STAGE_1)}
 
 
-@register_method
 class PromptCALWarmup(PromptCAL):
     """Stage 1 alone."""
 

@@ -6,8 +6,15 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from promptcal.methods.promptcal.graph.consensus import consensus_graph, nearest_neighbours, neighbour_graph
-from promptcal.methods.promptcal.graph.diffusion import diffuse, diffused_rows, sparse_diffusion, split_fp16_diffusion
+from promptcal.methods.promptcal.graph.diffusion import (
+    consensus_graph,
+    diffuse,
+    diffused_rows,
+    nearest_neighbours,
+    neighbour_graph,
+    sparse_diffusion,
+    split_fp16_diffusion,
+)
 from promptcal.methods.promptcal.graph.kernels import quantile_above_mean
 
 MAX_EXACT_NODES = 8192  # up to this number of nodes, a dense matrix of all pairs is computed
