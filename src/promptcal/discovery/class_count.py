@@ -107,11 +107,9 @@ class Trials:
 
 def search_brent(score: Callable[[int], float], low: int, high: int) -> None:
     """Brent's bounded search for the integer with the highest score; ``score`` sees every integer it tries."""
-    if low == high:
-        return
-    minimize_scalar(
-        lambda x: -score(round(float(x))), bounds=(low, high), method="bounded", options={"xatol": 0.5, "maxiter": 40}
-    )
+    if low < high:
+        options = {"xatol": 0.5, "maxiter": 40}
+        minimize_scalar(lambda x: -score(round(float(x))), bounds=(low, high), method="bounded", options=options)
 
 
 def default_max_classes(n_known: int, n_images: int) -> int:
@@ -143,27 +141,18 @@ def count_classes(
     trials = Trials(features, labels, n_init=n_init, max_iter=max_iter, tol=tol, seed=seed, on_trial=on_trial)
     for n_classes in sorted({round(k) for k in np.geomspace(low, high, _GRID)}):
         trials(n_classes)
-    search_brent(lambda n: trials(n).accuracy, *trials.span([max(trials, key=_by_accuracy)]))
+    most_accurate = max(trials, key=lambda trial: (trial.accuracy, trial.silhouette))
+    search_brent(lambda n: trials(n).accuracy, *trials.span([most_accurate]))
     least = min(trial.accuracy for trial in trials.rivals())
-    search_brent(lambda n: _silhouette_of_rivals(trials(n), least), *trials.span(trials.rivals()))
+    # a trial that is no rival scores lower than any rival
+    search_brent(lambda n: trials(n).silhouette - 2 * (trials(n).accuracy < least), *trials.span(trials.rivals()))
     best = max(trials.rivals(), key=lambda trial: trial.silhouette)
     count = ClassCount(best.n_classes, tuple(trials), (low, high))
     if count.at_bound:
-        _warn_at_bound(count)
-    return count
-
-
-def _by_accuracy(trial: Trial) -> tuple[float, float]:
-    return trial.accuracy, trial.silhouette
-
-
-def _silhouette_of_rivals(trial: Trial, least_accuracy: float) -> float:
-    return trial.silhouette - (2.0 if trial.accuracy < least_accuracy else 0.0)  # lower than any rival
-
-
-def _warn_at_bound(count: ClassCount) -> None:
-    if count.n_classes == count.bounds[0]:
-        advice = "no more than are known, so either nothing is new or the embeddings do not tell; look at the curves"
-    else:
         advice = "the most that were allowed, so there may be more; allow more"
-    warnings.warn(f"the estimate of {count.n_classes} classes is {advice}", PromptCALWarning, stacklevel=3)
+        if count.n_classes == low:
+            advice = (
+                "no more than are known, so either nothing is new or the embeddings do not tell; look at the curves"
+            )
+        warnings.warn(f"the estimate of {count.n_classes} classes is {advice}", PromptCALWarning, stacklevel=2)
+    return count

@@ -59,12 +59,8 @@ class PromptedViT(nn.Module):
         self.prompts = nn.Parameter(torch.empty(depth, prompts, self.dim)) if prompts else None
         if self.prompts is not None:
             nn.init.trunc_normal_(self.prompts, std=0.02)
-        self.train_only(train_blocks)
-
-    def train_only(self, train_blocks: int) -> None:
-        """Freeze everything but the prompts and the last ``train_blocks`` blocks."""
-        self.backbone.requires_grad_(False)
-        for block in self.backbone.blocks[len(self.backbone.blocks) - train_blocks :]:
+        backbone.requires_grad_(False)
+        for block in backbone.blocks[depth - train_blocks :]:
             block.requires_grad_(True)
 
     def set_compute_dtype(self, dtype: torch.dtype) -> None:

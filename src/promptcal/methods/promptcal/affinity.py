@@ -70,8 +70,7 @@ class AffinityStage(PlainStage):
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss
-        ramp = self.recipe.beta_ramp_epochs
-        beta = weights.beta * (min(1.0, epochs_done / ramp) if ramp else 1.0)
+        beta = self._beta(epochs_done)
         student, teacher = self.network(batch.views), self.teacher(batch.views)
         total = torch.zeros((), device=batch.views.device)
         logs: dict[str, Tensor] = {}
@@ -98,6 +97,10 @@ class AffinityStage(PlainStage):
             self.memories[token].push(*rows)
         self._to_push = {}
         self.teacher.update()
+
+    def _beta(self, epochs_done: float) -> float:
+        ramp = self.recipe.beta_ramp_epochs
+        return self.config.loss.beta * (min(1.0, epochs_done / ramp) if ramp else 1.0)
 
     def _semi_supervised_terms(
         self, token: str, student: TokenOutput, teacher: TokenOutput, batch: Batch
@@ -136,8 +139,7 @@ class AffinityStage(PlainStage):
             own_image = own_node | own_node.roll(n // 2, dims=1)
             drawable = ~torch.cat([own_image, own_image.new_zeros(n, len(memory))], dim=1)
             positives = found & drawable
-        truth = () if self.truth is None else (self.truth[batch.indices], self.truth[key_indices], self.n_known)
-        logs |= mining_statistics(positives, *truth)  # before the labels correct what was mined
+        logs |= self._statistics(positives, batch.indices, key_indices)  # before the labels correct what was mined
 
         negatives = sample_negatives(
             positives,
@@ -171,6 +173,10 @@ class AffinityStage(PlainStage):
             return ranking_positives(queries, memory, settings.ranking_top), {}
         graph = affinity_graph(queries, memory, self.graph_settings)
         return graph.positives, {"threshold": graph.threshold}
+
+    def _statistics(self, positives: Tensor, query_indices: Tensor, key_indices: Tensor) -> dict[str, Tensor]:
+        truth = () if self.truth is None else (self.truth[query_indices], self.truth[key_indices], self.n_known)
+        return mining_statistics(positives, *truth)
 
     def state_dict(self) -> dict[str, Any]:
         return {
