@@ -149,10 +149,8 @@ def count_classes(
     best = max(trials.rivals(), key=lambda trial: trial.silhouette)
     count = ClassCount(best.n_classes, tuple(trials), (low, high))
     if count.at_bound:
-        advice = "the most that were allowed, so there may be more; allow more"
-        if count.n_classes == low:
-            advice = (
-                "no more than are known, so either nothing is new or the embeddings do not tell; look at the curves"
-            )
+        advice = "no more than are known, so either nothing is new or the embeddings do not tell; look at the curves"
+        if count.n_classes > low:
+            advice = "the most that were allowed, so there may be more; allow more"
         warnings.warn(f"the estimate of {count.n_classes} classes is {advice}", PromptCALWarning, stacklevel=2)
     return count

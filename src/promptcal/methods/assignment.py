@@ -33,10 +33,7 @@ class Assignment(ABC):
 
     @abstractmethod
     def clusters(self, features: Tensor, labels: np.ndarray | None, kmeans: KMeansFit) -> np.ndarray:
-        """The clusters alone, to be scored: of validation images, or of test images, of which none has a label.
-
-        With labels, a known class has its own number.
-        """
+        """The clusters of validation images (with labels, known classes have their own numbers) or test images."""
 
     def outputs(self, features: Tensor, columns: Tensor) -> Tensor | None:
         """A classifier's outputs (images x clusters), column ``columns[i]`` for cluster i; None without one."""

@@ -1,7 +1,7 @@
 """The interface of a method: everything that the pipeline asks of one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -23,9 +23,8 @@ class StageContext:
     """What a stage may use besides the config and the network.
 
     ``truth`` holds class numbers (known classes first, -1 = unknown), for statistics only. ``is_resumed``: the stage
-    continues from a checkpoint. ``is_continued``: the weights come from a previous run (`--from`). ``centroids`` gives
-    those that k-means finds with the network's present weights, known classes first. ``load_images`` gives views of
-    the images in another folder.
+    continues from a checkpoint. ``is_continued``: the weights come from a previous run (`--from`). ``centroids`` runs
+    k-means with the network's current weights. ``load_images`` returns views of the images in another folder.
     """
 
     n_known: int
@@ -100,10 +99,7 @@ class Method(ABC, Generic[C]):
         return views
 
     def validation_score(self, stage: str, known: float, silhouette: float) -> float:
-        """What the epochs of a stage are compared by.
-
-        ``known`` is the accuracy on held-out labels, ``silhouette`` that of the images predicted as new.
-        """
+        """The score of an epoch, from the accuracy on held-out labels and the silhouette of images predicted as new."""
         return (known + silhouette) / 2
 
     def first_stage_settings(self) -> dict[str, Any] | None:
@@ -160,7 +156,6 @@ def build_network(method: Method[Any], seeded: SeededViT, n_known: int) -> Disco
         return method.build_network(seeded.vit, n_known)
 
 
-def trained_stages(method: Method[Any], *, only_last: bool) -> Sequence[str]:
+def trained_stages(method: Method[Any], *, only_last: bool) -> list[str]:
     """The stages that train for at least one epoch, in order."""
-    epochs = list(method.epochs().items())
-    return [name for name, n in (epochs[-1:] if only_last else epochs) if n]
+    return [name for name, epochs in list(method.epochs().items())[-1 if only_last else 0 :] if epochs]

@@ -38,8 +38,7 @@ def load_weights(model: Any, path: str | Path) -> None:
     prompts = _pop_prompts(state, path)
     if prompts is not None:
         _check_prompts(model, prompts, path)
-    backbone: Any = getattr(model, "backbone", model)
-    _load_backbone(backbone, state, path)
+    _load_backbone(getattr(model, "backbone", model), state, path)
     if prompts is not None:
         with torch.no_grad():
             model.prompts.copy_(prompts)
@@ -55,7 +54,7 @@ def _read(path: Path) -> dict[str, Any]:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files raise many kinds of errors
         raise WeightsError(
-            f"{path} is not a readable weight file ({_why_unreadable(error)}); give a .safetensors file or a "
+            f"{path} is not a readable weight file ({_explain(error)}); give a .safetensors file or a "
             "PyTorch .pth that holds only tensors"
         ) from error
     if not isinstance(loaded, dict):
@@ -156,7 +155,7 @@ def _check_prompts(model: Any, prompts: Tensor, path: Path) -> None:
         )
 
 
-def _why_unreadable(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     """The reason, without PyTorch's advice to load the file unsafely."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror

@@ -72,7 +72,7 @@ class Prepared:
     @property
     def stages(self) -> list[str]:
         """The stages to train; a continued run trains only the last one."""
-        return list(trained_stages(self.method, only_last=self.is_continued))
+        return trained_stages(self.method, only_last=self.is_continued)
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,10 @@ Backend = Literal["sparse", "split_fp16", "dense", "sampled"]
 
 
 class GraphSettings(NamedTuple):
-    """Settings of the affinity graph.
+    """Settings of the affinity graph: neighbours of each node, quantile of the threshold, and diffusion steps.
 
-    Args:
-        k: nearest neighbours of each node.
-        quantile: of the affinities above the mean; the threshold of the pseudo positives.
-        steps: diffusion steps; 0 uses the graph itself.
-        include_diagonal: whether the diagonal counts for the threshold.
-        consensus: the consensus graph, or else the plain neighbour graph.
+    ``include_diagonal``: whether the diagonal counts for the threshold. ``consensus``: the consensus graph, or else the
+    plain neighbour graph.
     """
 
     k: int
@@ -60,16 +56,8 @@ def affinity_graph(queries: Tensor, memory: Tensor, settings: GraphSettings) -> 
     Entry (i, j) is a pseudo positive if :math:`Q_{ij}` exceeds the threshold: the ``quantile`` of the entries of Q that
     are above the mean of its non-zero entries.
 
-    `dense_affinity_graph` is this definition. `select_backend` chooses the fastest computation of it for the device and
-    the number of nodes.
-
-    Args:
-        queries: embeddings, n x dim; they need not be normalised.
-        memory: more embeddings, m x dim.
-        settings: neighbours, quantile, diffusion steps.
-
-    Returns:
-        `AffinityGraph`: ``positives`` (boolean, n x (n + m)), ``threshold`` (a scalar tensor), and ``exact``.
+    `dense_affinity_graph` is this definition; `select_backend` chooses the fastest computation of it. ``queries`` (n x
+    dim) and ``memory`` (m x dim) are embeddings, not necessarily normalised; the positives are n x (n + m).
 
     >>> classes = torch.arange(60) % 3
     >>> noise = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))

@@ -131,48 +131,32 @@ def diffused_rows(neighbours: Tensor, rows: Tensor, steps: int, consensus: bool)
 
     For a unit row vector e: e Q_t = ((e G) Q_(t-1)) G^T + e, and e Q_0 = e G. The code stores the rows as columns.
     """
-    operator = _GraphOperator(neighbours, consensus)
-    start = torch.zeros(len(neighbours), len(rows), device=rows.device).scatter_(0, rows.unsqueeze(0), 1.0)
-    left = [start]
+    members = add_self(neighbours)
+    sorted_members, order = members.flatten().sort(stable=True)
+    holders = order // members.shape[1]  # the nodes whose neighbourhood contains node 0, node 1, ...
+    starts = torch.searchsorted(sorted_members, torch.arange(len(neighbours), device=neighbours.device))
+    degrees = in_degrees(members).unsqueeze(1)
+    k = max(1, neighbours.shape[1])
+
+    def sum_members(x: Tensor) -> Tensor:  # A x
+        return F.embedding_bag(members, x, mode="sum")
+
+    def sum_holders(x: Tensor) -> Tensor:  # A^T x
+        return F.embedding_bag(holders, x, starts, mode="sum")
+
+    def multiply_counts(x: Tensor) -> Tensor:  # C x
+        return sum_holders(sum_members(x)) - degrees * x
+
+    def multiply(x: Tensor) -> Tensor:  # G x
+        return multiply_counts(x) / (k * degrees) if consensus else (sum_members(x) - x) / k
+
+    def multiply_transposed(x: Tensor) -> Tensor:  # G^T x
+        return multiply_counts(x / (k * degrees)) if consensus else (sum_holders(x) - x) / k
+
+    left = [torch.zeros(len(neighbours), len(rows), device=rows.device).scatter_(0, rows.unsqueeze(0), 1.0)]
     for _ in range(steps + 1):
-        left.append(operator.multiply_transposed(left[-1]))
+        left.append(multiply_transposed(left[-1]))
     diffused = left.pop()
     for identity_rows in reversed(left[:-1]):
-        diffused = operator.multiply(diffused) + identity_rows
+        diffused = multiply(diffused) + identity_rows
     return diffused.T.contiguous()
-
-
-class _GraphOperator:
-    """Computes G x and G^T x for columns x (nodes x any number) without building G."""
-
-    def __init__(self, neighbours: Tensor, consensus: bool) -> None:
-        self.members = add_self(neighbours)
-        self.consensus = consensus
-        self.k = max(1, neighbours.shape[1])
-        sorted_members, order = self.members.flatten().sort(stable=True)
-        self.holders = order // self.members.shape[1]  # the nodes whose neighbourhood contains node 0, node 1, ...
-        nodes = torch.arange(len(neighbours), device=neighbours.device)
-        self.starts = torch.searchsorted(sorted_members, nodes)
-        self.in_degrees = in_degrees(self.members).unsqueeze(1)
-
-    def multiply(self, x: Tensor) -> Tensor:
-        if not self.consensus:
-            return (self._sum_members(x) - x) / self.k
-        return self._multiply_counts(x) / (self.k * self.in_degrees)
-
-    def multiply_transposed(self, x: Tensor) -> Tensor:
-        if not self.consensus:
-            return (self._sum_holders(x) - x) / self.k
-        return self._multiply_counts(x / (self.k * self.in_degrees))
-
-    def _multiply_counts(self, x: Tensor) -> Tensor:
-        """C x = A^T (A x) - in-degree x."""
-        return self._sum_holders(self._sum_members(x)) - self.in_degrees * x
-
-    def _sum_members(self, x: Tensor) -> Tensor:
-        """A x: the sum over each node's neighbourhood."""
-        return F.embedding_bag(self.members, x, mode="sum")
-
-    def _sum_holders(self, x: Tensor) -> Tensor:
-        """A^T x: the sum over the nodes whose neighbourhood contains each node."""
-        return F.embedding_bag(self.holders, x, self.starts, mode="sum")

@@ -66,18 +66,13 @@ def apply_label_prior(
 
 
 def mining_statistics(
-    positives: Tensor,
-    query_truth: Tensor | None = None,
-    key_truth: Tensor | None = None,
-    n_known: int = 0,
+    positives: Tensor, query_truth: Tensor | None = None, key_truth: Tensor | None = None, n_known: int = 0
 ) -> dict[str, Tensor]:
     """Positives per query and share of queries without any; with the truth also precision and recall.
 
-    Each value is a pair (sum, count), so that the pairs of many steps can be added before the division.
-
-    ``positives`` is boolean (queries x keys). In ``query_truth`` and ``key_truth``, classes below ``n_known`` are
-    known, the others are new, and -1 is unknown. With the truth, each statistic is also given for the queries of known
-    and of new classes (``positives_known``, ``positives_new``, ...).
+    Each value is a pair (sum, count), so that the pairs of many steps can be added before the division. ``positives``
+    is boolean (queries x keys). True classes below ``n_known`` are known, the others are new, and -1 is unknown. With
+    the truth, each statistic is also given for queries of known and of new classes (``positives_known``, ...).
     """
     found = positives.sum(dim=1)
     every_query = torch.ones_like(found, dtype=torch.bool)
