@@ -7,7 +7,7 @@ from promptcal.config import Config, Section
 from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.parametric import labelled_cross_entropy, mean_entropy
 from promptcal.models import CosineNetwork
-from promptcal.training.stage import PlainStage, StepResult
+from promptcal.training.stage import Stage, StepResult
 
 
 class FixMatchSettings(Section):
@@ -19,7 +19,7 @@ class FixMatchConfig(Config):
     fixmatch: FixMatchSettings = FixMatchSettings()
 
 
-class FixMatchStage(PlainStage):
+class FixMatchStage(Stage):
     def step(self, batch, epochs_done):
         logits, settings = self.network(batch.views), self.config.fixmatch
         probabilities = logits.softmax(dim=1)

@@ -13,7 +13,7 @@ from promptcal.data import View
 from promptcal.methods.assignment import Assignment, ClassifierAssignment, KMeansAssignment
 from promptcal.models import ClassifierNetwork, DiscoveryNetwork, ProjectionNetwork, PromptedViT, load_weights
 from promptcal.runtime.seeds import derive_seed
-from promptcal.training.stage import PlainStage, Stage
+from promptcal.training.stage import Stage
 
 C = TypeVar("C", bound=Config)
 
@@ -122,7 +122,7 @@ class ClassifierMethod(OneStageMethod[C]):
     """A one-stage method with a classifier: ``stage_class`` trains a ``network_class(vit, config)``."""
 
     network_class: ClassVar[type[Any]]
-    stage_class: ClassVar[type[PlainStage]]
+    stage_class: ClassVar[type[Stage]]
 
     def build_network(self, vit: PromptedViT, n_known: int) -> ClassifierNetwork:
         return self.network_class(vit, self.config)

@@ -24,7 +24,7 @@ from promptcal.config import Config, Section
 from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.parametric import labelled_cross_entropy, mean_entropy
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
-from promptcal.training.stage import Batch, PlainStage, StepResult
+from promptcal.training.stage import Batch, Stage, StepResult
 
 
 class ORCASettings(Section):
@@ -85,7 +85,7 @@ class ORCANetwork(ClassifierNetwork):
         return self.scale * self.classifier(features)
 
 
-class ORCAStage(PlainStage):
+class ORCAStage(Stage):
     """``sums`` holds the sum of 1 - max p over unlabelled images and their number, of the current epoch."""
 
     def __init__(self, name: str, network: ORCANetwork, config: ORCAConfig) -> None:

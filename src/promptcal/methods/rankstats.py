@@ -27,7 +27,7 @@ from promptcal.config import Config, Section
 from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.parametric import labelled_cross_entropy
 from promptcal.models import ClassifierNetwork, PromptedViT
-from promptcal.training.stage import Batch, PlainStage, StepResult
+from promptcal.training.stage import Batch, Stage, StepResult
 
 
 class RankStatsSettings(Section):
@@ -82,7 +82,7 @@ class RankStatsNetwork(ClassifierNetwork):
         return self.classifier(features * math.sqrt(self.vit.dim)).float()
 
 
-class RankStatsStage(PlainStage):
+class RankStatsStage(Stage):
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         settings, n = self.config.rankstats, len(batch.labels) // 2
         features, logits = self.network(batch.views)

@@ -24,7 +24,7 @@ from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.losses import semi_supervised_terms
 from promptcal.methods.parametric import ParametricSettings, parametric_terms
 from promptcal.models import CosineNetwork, PromptedViT
-from promptcal.training.stage import Batch, PlainStage, StepResult
+from promptcal.training.stage import Batch, Stage, StepResult
 
 
 class SimGCDConfig(Config):
@@ -49,7 +49,7 @@ class SimGCDNetwork(CosineNetwork):
         return self.classifier(embedding), F.normalize(self.projection(embedding).float(), dim=1)
 
 
-class SimGCDStage(PlainStage):
+class SimGCDStage(Stage):
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss
         cosines, z = self.network(batch.views)

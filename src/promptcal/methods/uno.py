@@ -23,7 +23,7 @@ from promptcal.config import Config, Section
 from promptcal.config.schema import LEAST_TEMPERATURE
 from promptcal.methods.base import ClassifierMethod
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
-from promptcal.training.stage import Batch, PlainStage, StepResult
+from promptcal.training.stage import Batch, Stage, StepResult
 
 _LOSS_MEMORY = 0.99  # of the moving average by which a head is chosen
 
@@ -103,7 +103,7 @@ class UNONetwork(ClassifierNetwork):
         return torch.cat([self.known(features), best], dim=1) / self.temperature
 
 
-class UNOStage(PlainStage):
+class UNOStage(Stage):
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         heads, overclustering = self.network(batch.views)
         by_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in heads])

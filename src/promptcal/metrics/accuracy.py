@@ -54,10 +54,6 @@ def _is_correct(y_true: np.ndarray, y_pred: np.ndarray) -> np.ndarray:
     return np.fromiter((class_of.get(cluster) == own for own, cluster in pairs), bool, len(y_true))
 
 
-def _mean(correct: np.ndarray) -> float:
-    return float(correct.mean()) if len(correct) else float("nan")
-
-
 def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -> DiscoveryAccuracy:
     r"""Accuracy of predicted clusters against true classes, over all, known and new points.
 
@@ -66,12 +62,8 @@ def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -
     .. math:: \text{ACC} = \max_{p} \frac{1}{N} \sum_{i=1}^N 1[y_i = p(\hat{y}_i)],
 
     where p runs over the one-to-one maps from clusters to classes (found with the Hungarian algorithm). ``known`` and
-    ``new`` average over the points of known and of new classes under the same p.
-
-    Args:
-        y_true: true classes, N values of any type that can be sorted.
-        y_pred: clusters, N values; their numbers have no meaning.
-        known_classes: the classes with labels in training.
+    ``new`` average over the points of known and of new classes under the same p. Classes and clusters may be values of
+    any type that can be sorted; the names of clusters have no meaning.
 
     >>> accuracy = discovery_accuracy(["cat", "cat", "dog", "dog", "emu"], [7, 7, 3, 7, 1], known_classes=["cat"])
     >>> accuracy.all, accuracy.known, round(accuracy.new, 3)
@@ -85,5 +77,5 @@ def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -
     separate = np.zeros(len(y_true), dtype=bool)
     for part in (known, ~known):
         separate[part] = _is_correct(y_true[part], y_pred[part])
-    groups = (slice(None), known, ~known)
-    return DiscoveryAccuracy(*(_mean(correct[group]) for correct in (joint, separate) for group in groups))
+    parts = [correct[group] for correct in (joint, separate) for group in (slice(None), known, ~known)]
+    return DiscoveryAccuracy(*(float(part.mean()) if len(part) else float("nan") for part in parts))

@@ -53,8 +53,8 @@ def projected_cosine(queries: Projection, keys: Projection) -> Tensor:
     key_gram = query_gram if same_head else keys.prototypes.T @ keys.prototypes
     cross_gram = query_gram if same_head else queries.prototypes.T @ keys.prototypes
     cross = queries.bottleneck @ cross_gram @ keys.bottleneck.T
-    query_norm = _quadratic(queries.bottleneck, query_gram)
-    key_norm = _quadratic(keys.bottleneck, key_gram)
+    query_norm = ((queries.bottleneck @ query_gram) * queries.bottleneck).sum(dim=1)
+    key_norm = ((keys.bottleneck @ key_gram) * keys.bottleneck).sum(dim=1)
     # clamp before the square root, whose gradient at 0 is infinite
     return cross / torch.sqrt((query_norm.unsqueeze(1) * key_norm.unsqueeze(0)).clamp(min=1e-24))
 
@@ -62,7 +62,3 @@ def projected_cosine(queries: Projection, keys: Projection) -> Tensor:
 def _at_least_float32(rows: Tensor) -> Tensor:
     """Half precision as float32, because it would round the lower bound of the norms to 0."""
     return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-
-
-def _quadratic(rows: Tensor, gram: Tensor) -> Tensor:
-    return ((rows @ gram) * rows).sum(dim=1)

@@ -1,11 +1,10 @@
-"""What the loop asks of a stage, and what it hands it."""
+"""A stage of training: the interface between the training loop and a method."""
 
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from promptcal.models import DiscoveryNetwork
 
 
 class Batch(NamedTuple):
@@ -24,31 +23,11 @@ class StepResult(NamedTuple):
     logs: dict[str, Tensor]
 
 
-class Stage(Protocol):
-    """What the training loop asks of a stage. ``description`` is printed before training; it may be empty."""
+class Stage(ABC):
+    """What the training loop runs: the loss of a batch. A stage with state besides its network saves and loads it.
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
-
-    @property
-    def network(self) -> DiscoveryNetwork:
-        """What the optimiser moves."""
-
-    def step(self, batch: Batch, epochs_done: float) -> StepResult: ...
-
-    def after_update(self) -> None:
-        """Called when the optimiser has moved the student."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class PlainStage:
-    """A stage without any state besides its network; a subclass defines `step`."""
+    ``description`` is printed before training; it may be empty. ``network`` is what the optimiser updates.
+    """
 
     description = ""
 
@@ -57,14 +36,14 @@ class PlainStage:
         self.network = network
         self.config = config
 
-    def step(self, batch: Batch, epochs_done: float) -> StepResult:
-        raise NotImplementedError
+    @abstractmethod
+    def step(self, batch: Batch, epochs_done: float) -> StepResult: ...
 
-    def after_update(self) -> None:
-        pass
+    def after_update(self) -> None:  # noqa: B027
+        """Called after each step of the optimiser."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Load what `state_dict` returned."""

@@ -7,21 +7,15 @@ from torch import Tensor
 
 from promptcal.methods.losses import SemiSupervisedTerms, contrastive_loss, semi_supervised_terms
 from promptcal.methods.parametric import parametric_terms
+from promptcal.methods.promptcal.graph import pairs
 from promptcal.methods.promptcal.graph.affinity_graph import SAMPLED_ROWS, GraphSettings, affinity_graph, select_backend
 from promptcal.methods.promptcal.graph.memory import EmbeddingMemory
-from promptcal.methods.promptcal.graph.pairs import (
-    apply_label_prior,
-    mining_statistics,
-    neighbour_positives,
-    ranking_positives,
-    sample_negatives,
-)
 from promptcal.methods.promptcal.settings import PromptCALConfig, Recipe, applies_to
 from promptcal.models import ProjectionNetwork, Teacher, TokenOutput, projected_cosine
-from promptcal.training.stage import Batch, PlainStage, StepResult
+from promptcal.training.stage import Batch, Stage, StepResult
 
 
-class AffinityStage(PlainStage):
+class AffinityStage(Stage):
     """Contrastive affinity learning.
 
     ``truth`` (class number by image, known classes first, -1 = unknown) is only used for the statistics of the graph.
@@ -141,7 +135,7 @@ class AffinityStage(PlainStage):
             positives = found & drawable
         logs |= self._statistics(positives, batch.indices, key_indices)  # before the labels correct what was mined
 
-        negatives = sample_negatives(
+        negatives = pairs.sample_negatives(
             positives,
             settings.negatives,
             subtract_positives=recipe.subtract_positives,
@@ -149,7 +143,7 @@ class AffinityStage(PlainStage):
             generator=batch.generator,
         )
         if settings.label_prior:
-            positives, negatives = apply_label_prior(positives, negatives, batch.labels, key_labels)
+            positives, negatives = pairs.apply_label_prior(positives, negatives, batch.labels, key_labels)
         if drawable is not None:
             positives, negatives = positives & drawable, negatives & drawable
 
@@ -168,15 +162,15 @@ class AffinityStage(PlainStage):
         """Pseudo positives of each query among the nodes [queries; memory], and what there is to log of them."""
         settings = self.config.affinity
         if settings.mining == "knn":
-            return neighbour_positives(queries, memory, self.config.neighbours), {}
+            return pairs.neighbour_positives(queries, memory, self.config.neighbours), {}
         if settings.mining == "ranking":
-            return ranking_positives(queries, memory, settings.ranking_top), {}
+            return pairs.ranking_positives(queries, memory, settings.ranking_top), {}
         graph = affinity_graph(queries, memory, self.graph_settings)
         return graph.positives, {"threshold": graph.threshold}
 
     def _statistics(self, positives: Tensor, query_indices: Tensor, key_indices: Tensor) -> dict[str, Tensor]:
         truth = () if self.truth is None else (self.truth[query_indices], self.truth[key_indices], self.n_known)
-        return mining_statistics(positives, *truth)
+        return pairs.mining_statistics(positives, *truth)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -9,7 +9,7 @@ from promptcal.data import View
 from promptcal.methods.losses import semi_supervised_terms
 from promptcal.methods.promptcal.settings import TokenChoice, applies_to
 from promptcal.models import ProjectionNetwork, PromptedViT, projected_cosine
-from promptcal.training.stage import Batch, PlainStage, StepResult
+from promptcal.training.stage import Batch, Stage, StepResult
 
 
 class Distillation:
@@ -38,7 +38,7 @@ class Distillation:
         return F.mse_loss(network.group.all_gather(student), network.group.all_gather(target))
 
 
-class WarmupStage(PlainStage):
+class WarmupStage(Stage):
     """``semicl`` names the tokens with the semi-supervised loss."""
 
     def __init__(
