@@ -16,7 +16,7 @@ from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.settings import PAPER, RELEASE
 from promptcal.methods.promptcal.warmup import Distillation, WarmupStage
-from promptcal.models import DINOHead, ParametricNetwork, ProjectionNetwork, PromptedViT
+from promptcal.models import DINOHead, ProjectionNetwork, PromptedViT
 from promptcal.training.loop import cosine_lr
 from promptcal.training.stage import Batch
 
@@ -245,7 +245,7 @@ def test_graph_statistics_are_of_the_truth_of_queries_and_keys():
 
 def with_classifier(network):
     torch.manual_seed(1)
-    parametric = ParametricNetwork(network.vit, CLASSES, hidden=12, bottleneck=6, prototypes=20)
+    parametric = ProjectionNetwork(network.vit, CLASSES, hidden=12, bottleneck=6, prototypes=20)
     parametric.heads = network.heads
     return parametric
 

@@ -1,8 +1,8 @@
 """Networks: a prompted ViT, projection heads, classifiers, and a teacher (a moving average of the student)."""
 
 from promptcal.models.backbones import EMBEDDED_BACKBONE, create_backbone, preprocessing
-from promptcal.models.classifier import ClassifierNetwork, CosineClassifier, CosineNetwork, ParametricNetwork
-from promptcal.models.head import DINOHead, projected_cosine
+from promptcal.models.classifier import ClassifierNetwork, CosineNetwork
+from promptcal.models.head import CosineClassifier, DINOHead, projected_cosine
 from promptcal.models.network import DiscoveryNetwork, ProjectionNetwork, TokenOutput
 from promptcal.models.prompted_vit import PromptedViT
 from promptcal.models.teacher import Teacher
@@ -15,7 +15,6 @@ __all__ = [
     "CosineNetwork",
     "DINOHead",
     "DiscoveryNetwork",
-    "ParametricNetwork",
     "ProjectionNetwork",
     "PromptedViT",
     "Teacher",

@@ -94,17 +94,15 @@ def _connection_error() -> str | None:
     """The reason why no connection is possible; None if one is, or if a proxy is configured."""
     if {"http", "https", "all"} & set(getproxies()):
         return None
-    hub = urlsplit(constants.ENDPOINT)
+    hub, reason = urlsplit(constants.ENDPOINT), ""
     address = (hub.hostname or "", hub.port or (80 if hub.scheme == "http" else 443))
-    reason = ""
     for attempt in range(_ATTEMPTS):
         time.sleep(_PAUSE if attempt else 0)
         try:
             socket.create_connection(address, timeout=_TIMEOUT).close()
+            return None
         except OSError as error:
             reason = error.strerror or str(error)
-        else:
-            return None
     return f"{address[0]} cannot be reached: {reason}"
 
 

@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from promptcal.errors import ConfigError
-from promptcal.models.network import DiscoveryNetwork, ProjectionNetwork
+from promptcal.models.head import CosineClassifier
+from promptcal.models.network import DiscoveryNetwork
 from promptcal.models.prompted_vit import PromptedViT
 
 
@@ -39,23 +39,6 @@ class ClassifierNetwork(DiscoveryNetwork, ABC):
         """Logits (images x categories) of L2-normalised class tokens; their softmax is the confidence."""
 
 
-class CosineClassifier(nn.Module):
-    """Cosine similarity of the input to one prototype per category."""
-
-    def __init__(self, dim: int, categories: int) -> None:
-        super().__init__()
-        self.prototypes = nn.Parameter(torch.empty(categories, dim))
-        nn.init.trunc_normal_(self.prototypes, std=0.02)
-
-    def forward(self, features: Tensor) -> Tensor:
-        return F.normalize(features.float(), dim=1) @ F.normalize(self.prototypes.float(), dim=1).T
-
-    @torch.no_grad()
-    def initialize_from(self, centroids: Tensor) -> None:
-        """Set the prototypes to the centroids of existing clusters."""
-        self.prototypes.copy_(centroids)
-
-
 class CosineNetwork(ClassifierNetwork):
     """A ViT with a cosine classifier on the class token; the logits are cosines / ``temperature``."""
 
@@ -72,11 +55,3 @@ class CosineNetwork(ClassifierNetwork):
 
     def classify(self, features: Tensor) -> Tensor:
         return self.classifier(features) / self.temperature
-
-
-class ParametricNetwork(ProjectionNetwork):
-    """`ProjectionNetwork` with an auxiliary classifier for training; clusters still come from k-means."""
-
-    def __init__(self, vit: PromptedViT, categories: int, **heads: Any) -> None:
-        super().__init__(vit, **heads)
-        self.classifier = CosineClassifier(vit.dim, categories)

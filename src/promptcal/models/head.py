@@ -1,6 +1,6 @@
-"""DINO's projection head, and the cosine similarity of its outputs without computing the outputs.
+"""Heads: a cosine classifier, DINO's projection head, and the cosine of its outputs without computing the outputs.
 
-The head's output is a 65,536-wide unit vector, but the losses need only cosines of such vectors. With unit rows W and
+DINO's output is a 65,536-wide unit vector, but the losses need only cosines of such vectors. With unit rows W and
 256-wide bottlenecks x, y the cosine is ``x^T M y / sqrt(x^T M x * y^T M y)``, ``M = W^T W`` only 256 x 256.
 """
 
@@ -40,6 +40,23 @@ class DINOHead(nn.Module):
     def widen(projection: Projection) -> Tensor:
         """The output itself (n x prototypes), L2-normalised; for tests of the factored form."""
         return F.normalize(projection.bottleneck @ projection.prototypes.T, dim=1)
+
+
+class CosineClassifier(nn.Module):
+    """Cosine similarity of the input to one prototype per category."""
+
+    def __init__(self, dim: int, categories: int) -> None:
+        super().__init__()
+        self.prototypes = nn.Parameter(torch.empty(categories, dim))
+        nn.init.trunc_normal_(self.prototypes, std=0.02)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.normalize(features.float(), dim=1) @ F.normalize(self.prototypes.float(), dim=1).T
+
+    @torch.no_grad()
+    def initialize_from(self, centroids: Tensor) -> None:
+        """Set the prototypes to the centroids of existing clusters."""
+        self.prototypes.copy_(centroids)
 
 
 def projected_cosine(queries: Projection, keys: Projection) -> Tensor:

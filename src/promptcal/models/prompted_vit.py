@@ -80,9 +80,9 @@ class PromptedViT(nn.Module):
     def forward(self, images: Tensor) -> TokenEmbeddings:
         first = self.backbone.num_prefix_tokens
         output = self.forward_tokens(images, read=first + self.n_supervised)
-        supervised = output[:, first:]
         if self.n_supervised == 0:
             return TokenEmbeddings(output[:, 0], None)
+        supervised = output[:, first:]
         if self.prompt_pooling == "mean-of-normalised":
             supervised = F.normalize(supervised, dim=-1)
         return TokenEmbeddings(output[:, 0], supervised.mean(dim=1))
@@ -110,8 +110,7 @@ class PromptedViT(nn.Module):
             return tokens
         prefix = self.backbone.num_prefix_tokens
         patches = tokens[:, prefix if block == 0 else prefix + self.n_prompts :]
-        prompts = self.prompts[block].to(tokens.dtype)
-        prompts = prompts.expand(tokens.shape[0], -1, -1)  # len() would be constant in an export
+        prompts = self.prompts[block].to(tokens.dtype).expand(tokens.shape[0], -1, -1)  # len() is constant in an export
         return torch.cat([tokens[:, :prefix], prompts, patches], dim=1)
 
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:

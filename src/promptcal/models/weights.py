@@ -1,7 +1,6 @@
-"""Loads weights from a local file and converts their key names.
+"""Loads weights from local files: timm, DINO, iBOT, DINOv2, DINOv3, MAE, CLIP, published PromptCAL and own files.
 
-Supported: timm, DINO, iBOT, DINOv2, DINOv3, MAE and CLIP backbones, the published PromptCAL checkpoints, and
-promptcal's files. Files are read as safetensors or with ``weights_only``, so they cannot execute code.
+Files are read as safetensors or with ``weights_only``, so they cannot execute code.
 """
 
 import argparse
@@ -116,9 +115,8 @@ def _load_backbone(backbone: Any, state: dict[str, Tensor], path: Path) -> None:
             state = convert(state, backbone)
     except (RuntimeError, KeyError, IndexError, TypeError, AttributeError, AssertionError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise WeightsError(
-            f"{path} does not fit {type(backbone).__name__} ({reason}); it has another architecture"
-        ) from error
+        model = type(backbone).__name__
+        raise WeightsError(f"{path} does not fit {model} ({reason}); it has another architecture") from error
     # a classifier is loaded if it fits, else ignored; it is never required
     state = {
         k: v for k, v in state.items() if not _UNUSED_PARTS.match(k) or (k in expected and v.shape == expected[k].shape)
@@ -129,20 +127,20 @@ def _load_backbone(backbone: Any, state: dict[str, Tensor], path: Path) -> None:
     problems = [f"{len(missing)} of its weights are missing (such as {missing[0]})"] if missing else []
     problems += [f"{len(unexpected)} are unknown to it (such as {unexpected[0]})"] if unexpected else []
     if problems:
-        raise WeightsError(
-            f"{path} does not fit {type(backbone).__name__}: {' and '.join(problems)}; "
-            "choose the backbone the file was made for"
-        )
+        raise _mismatch(path, backbone, " and ".join(problems))
     backbone.load_state_dict(state, strict=False)
 
 
 def _require_shapes(state: dict[str, Tensor], expected: dict[str, Tensor], backbone: Any, path: Path) -> None:
     for key, value in state.items():
         if key in expected and value.shape != expected[key].shape:
-            raise WeightsError(
-                f"{path} does not fit {type(backbone).__name__}: {key} is {list(value.shape)} in the file and "
-                f"{list(expected[key].shape)} in the model; choose the backbone the file was made for"
-            )
+            shapes = f"{list(value.shape)} in the file and {list(expected[key].shape)} in the model"
+            raise _mismatch(path, backbone, f"{key} is {shapes}")
+
+
+def _mismatch(path: Path, backbone: Any, problem: str) -> WeightsError:
+    choose = "choose the backbone the file was made for"
+    return WeightsError(f"{path} does not fit {type(backbone).__name__}: {problem}; {choose}")
 
 
 def _check_prompts(model: Any, prompts: Tensor, path: Path) -> None:

@@ -106,7 +106,7 @@ class AffinityStage(Stage):
 
     def _parametric_term(self, student: Tensor, teacher: Tensor, batch: Batch, epoch: int) -> StepResult:
         """A classifier beside the graph, as in SimGCD, taught by the teacher's."""
-        cosines = self.network.get_submodule("classifier")(student)
+        cosines = self.network.classifier(student)
         targets = self.teacher.part("classifier", teacher)
         terms = parametric_terms(cosines, targets, batch.labels, self.config.simgcd, epoch)
         alpha = self.config.loss.alpha

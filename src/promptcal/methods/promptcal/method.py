@@ -13,7 +13,7 @@ from promptcal.methods.base import Method, StageContext
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.settings import VARIANTS, PromptCALConfig
 from promptcal.methods.promptcal.warmup import Distillation, WarmupStage
-from promptcal.models import ParametricNetwork, ProjectionNetwork, PromptedViT
+from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.stage import Stage
 
@@ -42,9 +42,8 @@ class PromptCAL(Method[PromptCALConfig]):
         return self.config.recipe.prompt_pooling
 
     def build_network(self, vit: PromptedViT, n_known: int) -> ProjectionNetwork:
-        if not self.config.affinity.classifier:
-            return ProjectionNetwork(vit, **self.head_sizes())
-        return ParametricNetwork(vit, self.config.n_classes, **self.head_sizes())
+        categories = self.config.n_classes if self.config.affinity.classifier else 0
+        return ProjectionNetwork(vit, categories, **self.head_sizes())
 
     def epochs(self) -> dict[str, int]:
         return {WARMUP: self.config.warmup.epochs, AFFINITY: self.config.affinity.epochs}
@@ -71,8 +70,8 @@ class PromptCAL(Method[PromptCALConfig]):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derive_seed(self.config.seed, "affinity", "head"))
                 network.reset_prompt_head()
-        if self.config.affinity.classifier and not context.is_resumed:
-            network.get_submodule("classifier").initialize_from(context.centroids())  # type: ignore[operator]
+        if network.classifier is not None and not context.is_resumed:
+            network.classifier.initialize_from(context.centroids())
         return AffinityStage(network, self.config, context.truth, context.n_known)
 
     def validation_score(self, stage: str, known: float, silhouette: float) -> float:

@@ -39,7 +39,7 @@ class Distillation:
 
 
 class WarmupStage(Stage):
-    """``semicl`` names the tokens with the semi-supervised loss."""
+    """The stage's config is the section `loss`. ``semicl`` names the tokens with the semi-supervised loss."""
 
     def __init__(
         self,
@@ -50,14 +50,12 @@ class WarmupStage(Stage):
         *,
         semicl: TokenChoice = "both",
     ) -> None:
-        self.name = name
-        self.network = network
-        self.loss = loss
+        super().__init__(name, network, loss)
         self.distillation = distillation
         self.semicl = semicl
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
-        weights = self.loss
+        weights = self.config
         total = torch.zeros((), device=batch.views.device)
         logs: dict[str, Tensor] = {}
         for token, output in self.network(batch.views).items():
