@@ -1,10 +1,9 @@
 """Estimates the number of classes, known and new: the number of clusters at which k-means best finds labelled classes.
 
-The procedure of Vaze et al. (CVPR 2022): run plain k-means on all images without labels, then compute the accuracy of
-the labelled images under the best matching of clusters to classes, and search for its maximum over K. Two additions:
-the accuracy is neither smooth nor unimodal, so a coarse grid of K comes first and Brent's search refines the best one.
-And few labels cannot separate neighbouring K, so among those within one standard error of the best accuracy, the
-silhouette decides.
+The procedure of Vaze et al. (CVPR 2022): run plain k-means on all images, compute the accuracy of the labelled images
+under the best matching of clusters to classes, and search for its maximum over K. Two additions: a coarse grid of K
+comes first, because the accuracy is not unimodal, and Brent's search refines the best one. Few labels cannot separate
+neighbouring K, so among those within one standard error of the best accuracy, the silhouette decides.
 """
 
 import math
@@ -129,13 +128,13 @@ def count_classes(
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> ClassCount:
     """Estimate the number of classes of embeddings with some labels (-1 = unlabelled), at most ``max_classes``."""
-    known = len(np.unique(labels[labels >= 0]))
-    if known < 2:
+    low = len(np.unique(labels[labels >= 0]))
+    if low < 2:
         raise LabelError("estimating the number of classes needs labelled images of at least 2 classes; label more")
-    low, high = known, default_max_classes(known, len(features)) if max_classes is None else max_classes
+    high = default_max_classes(low, len(features)) if max_classes is None else max_classes
     if not low < high <= len(features):
         raise ConfigError(
-            f"the most classes must be more than the {known} known ones and at most as many as the {len(features)} "
+            f"the most classes must be more than the {low} known ones and at most as many as the {len(features)} "
             f"images, not {high}"
         )
     trials = Trials(features, labels, n_init=n_init, max_iter=max_iter, tol=tol, seed=seed, on_trial=on_trial)

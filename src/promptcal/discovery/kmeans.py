@@ -32,10 +32,7 @@ class Clustering(NamedTuple):
 def kmeans_plus_plus(
     points: Tensor, known_centres: Tensor, n_new: int, starts: int, generator: torch.Generator
 ) -> Tensor:
-    """Initial centroids [starts, known + n_new, dim]: the known ones, then points sampled in proportion to D^2.
-
-    D is the distance to the nearest centroid so far, including the known ones.
-    """
+    """Initial centroids [starts, known + n_new, dim]: the known ones, then points sampled by squared distance (D^2)."""
     n = len(points)
     centres = points.new_empty(starts, len(known_centres) + n_new, points.shape[1])
     centres[:, : len(known_centres)] = known_centres

@@ -82,9 +82,9 @@ class Method(ABC, Generic[C]):
     def head_sizes(self) -> dict[str, int]:
         return {size: getattr(self.config.model, f"head_{size}") for size in ("hidden", "bottleneck", "prototypes")}
 
-    @abstractmethod
     def epochs(self) -> dict[str, int]:
-        """Epochs by stage, in order; a stage of 0 epochs is left out."""
+        """Epochs by stage, in order; a stage of 0 epochs is left out. By default one stage with the method's name."""
+        return {self.name: self.config.optim.epochs}
 
     @abstractmethod
     def stage(self, name: str, network: Any, context: StageContext) -> Stage:
@@ -111,15 +111,8 @@ class Method(ABC, Generic[C]):
         return KMeansAssignment(self.config.loss.affinity_temperature)
 
 
-class OneStageMethod(Method[C]):
-    """A method with a single stage, which has the method's name and `optim.epochs` epochs."""
-
-    def epochs(self) -> dict[str, int]:
-        return {self.name: self.config.optim.epochs}
-
-
-class ClassifierMethod(OneStageMethod[C]):
-    """A one-stage method with a classifier: ``stage_class`` trains a ``network_class(vit, config)``."""
+class ClassifierMethod(Method[C]):
+    """A method of one stage with a classifier: ``stage_class`` trains a ``network_class(vit, config)``."""
 
     network_class: ClassVar[type[Any]]
     stage_class: ClassVar[type[Stage]]

@@ -13,13 +13,13 @@ warm-up loss on the class token alone. Images are assigned by semi-supervised k-
 from typing import Any, ClassVar
 
 from promptcal.config import Config
-from promptcal.methods.base import OneStageMethod, StageContext
+from promptcal.methods.base import Method, StageContext
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork
 from promptcal.training.stage import Stage
 
 
-class GCD(OneStageMethod[Config]):
+class GCD(Method[Config]):
     name = "gcd"
     title = "GCD"
     presets: ClassVar[dict[str, Any]] = {"": {"model": {"prompts": 0}}}

@@ -93,12 +93,8 @@ class RankStatsStage(Stage):
         pairwise = pairwise_cross_entropy(p[unlabelled], p_other_view[unlabelled], same)
         consistency = F.mse_loss(p, p_other_view)
         loss = supervised + pairwise + ramp_up(settings.consistency, epochs_done, settings.ramp_epochs) * consistency
-        logs = {
-            "supervised": supervised,
-            "pairwise": pairwise,
-            "consistency": consistency,
-            "same_ranking": same.float().sum() / max(1, same.numel()),
-        }
+        same_share = same.float().sum() / max(1, same.numel())
+        logs = {"supervised": supervised, "pairwise": pairwise, "consistency": consistency, "same_ranking": same_share}
         return StepResult(loss, logs)
 
 

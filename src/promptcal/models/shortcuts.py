@@ -1,7 +1,7 @@
 """Faster computations of two parts of timm's ViT with the same result.
 
 Patches are embedded by a matrix product instead of a strided convolution, which is slow on GPUs. The last block
-computes only the tokens that are used, 3 of 202. A module that is not timm's plain one, or has a hook, is called itself.
+computes only the tokens that are used, 3 of 202. A module with a hook, or not of plain timm, is called itself.
 """
 
 from typing import Any

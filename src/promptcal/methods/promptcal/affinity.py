@@ -69,7 +69,7 @@ class AffinityStage(Stage):
         total = torch.zeros((), device=batch.views.device)
         logs: dict[str, Tensor] = {}
         for token in self.network.tokens:
-            terms = self._semi_supervised_terms(token, student[token], teacher[token], batch)
+            terms = self._semicl(token, student[token], teacher[token], batch)
             affinity = self._affinity_term(token, student[token].h, teacher[token].h, batch)
             loss = weights.alpha * terms.supervised + (1 - weights.alpha) * (
                 (1 - beta) * terms.self_supervised + beta * affinity.loss
@@ -96,9 +96,7 @@ class AffinityStage(Stage):
         ramp = self.recipe.beta_ramp_epochs
         return self.config.loss.beta * (min(1.0, epochs_done / ramp) if ramp else 1.0)
 
-    def _semi_supervised_terms(
-        self, token: str, student: TokenOutput, teacher: TokenOutput, batch: Batch
-    ) -> SemiSupervisedTerms:
+    def _semicl(self, token: str, student: TokenOutput, teacher: TokenOutput, batch: Batch) -> SemiSupervisedTerms:
         """SemiCL: student features are queries, teacher features are keys."""
         if not applies_to(token, self.config.affinity.semicl):
             return SemiSupervisedTerms(student.h.sum() * 0.0, student.h.sum() * 0.0)
