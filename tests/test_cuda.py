@@ -7,9 +7,9 @@ from rich.console import Console
 from torch.nn import functional as F
 
 from promptcal.api import fit
-from promptcal.config.schema import load_config
 from promptcal.data import BalancedSampler, ImageStore, View, embedded_set
 from promptcal.discovery import SemiSupervisedKMeans
+from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.graph.affinity_graph import (
     GraphSettings,
@@ -121,7 +121,7 @@ def test_nothing_in_a_step_waits_for_the_device(name, precision):
     data = embedded_set("train")
     view = View(ImageStore.of(list(data.images)).to(CUDA), *vit.preprocessing)
     labels = torch.from_numpy(np.where(data.labels < 5, data.labels, -1)).to(CUDA)
-    stage = WarmupStage(network, config.loss)
+    stage = WarmupStage("warmup", network, config.loss)
     if name == "affinity":
         stage = AffinityStage(network, config, torch.from_numpy(data.labels).to(CUDA))
     optimiser = torch.optim.SGD(network.trained_parameters().values(), lr=0.01, momentum=0.9, fused=True)
@@ -152,7 +152,7 @@ def test_nothing_in_a_step_waits_for_the_device(name, precision):
 
 
 @pytest.mark.parametrize("name", ["warmup", "affinity"])
-def test_steps_and_looks_by_recorded_kernels_are_those_of_the_plain_network(name):
+def test_steps_and_embeddings_with_cuda_graphs_equal_those_of_the_plain_network(name):
     config = load_config(values={"n_classes": 10}, overrides=["affinity.memory=256", "affinity.k=5"])
     data = embedded_set("train")
     labels = torch.from_numpy(np.where(data.labels < 5, data.labels, -1)).to(CUDA)
@@ -165,9 +165,9 @@ def test_steps_and_looks_by_recorded_kernels_are_those_of_the_plain_network(name
         if recorded:
             compile_in_place(vit, CUDA)
         view = View(store, *vit.preprocessing)
-        stage = WarmupStage(network, config.loss) if name == "warmup" else AffinityStage(network, config)
+        stage = WarmupStage("warmup", network, config.loss) if name == "warmup" else AffinityStage(network, config)
         optimiser = torch.optim.SGD(network.trained_parameters().values(), lr=0.01, momentum=0.9, fused=True)
-        losses, looks = [], []
+        losses, embeddings = [], []
         for seed in range(12):
             chosen = torch.randint(len(labels), (32,), generator=torch.Generator().manual_seed(seed)).repeat(2)
             views = view.random(chosen, torch.Generator().manual_seed(seed))
@@ -179,8 +179,8 @@ def test_steps_and_looks_by_recorded_kernels_are_those_of_the_plain_network(name
             stage.after_update()
             losses.append(result.loss.detach())
             if seed % 4 == 3:
-                looks.append(embed(network, view, torch.arange(100), batch_size=64))
-        return torch.stack(losses), torch.stack(looks)
+                embeddings.append(embed(network, view, torch.arange(100), batch_size=64))
+        return torch.stack(losses), torch.stack(embeddings)
 
     (expected_losses, expected), (losses, found) = trained(False), trained(True)
     assert (losses[0] - losses[-1]).abs() > 0.01  # it has learned something
@@ -199,7 +199,7 @@ def test_the_watch_over_loss_and_gradient_waits_for_nothing(tmp_path):
     labels = torch.from_numpy(np.where(data.labels < 5, data.labels, -1))
     batches = TrainingData(view, labels.to(CUDA), BalancedSampler(labels >= 0, 32))
     loop = Loop(
-        WarmupStage(network, config.loss),
+        WarmupStage("warmup", network, config.loss),
         batches,
         epochs=1,
         optim=config.optim,

@@ -2,95 +2,27 @@
 
 Generalized category discovery with PromptCAL (CVPR 2023) and other methods. `fit` learns the categories, `predict`
 assigns new images, `evaluate` scores a run, `export` writes it for other programs; `PromptCAL` is a scikit-learn
-estimator. Everything is imported when it is first used.
+estimator. Everything is imported when it is first used; `__init__.pyi` declares it for editors and type checkers.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from promptcal._version import __version__
-from promptcal.errors import (
-    ConfigError,
-    DataError,
-    Interrupted,
-    LabelError,
-    PromptCALError,
-    RunError,
-    WeightsError,
-)
-
-if TYPE_CHECKING:
-    from promptcal.api import (
-        benchmark,
-        check,
-        datasets,
-        demo,
-        estimate_classes,
-        evaluate,
-        export,
-        fit,
-        make_figure,
-        make_report,
-        predict,
-        table,
-    )
-    from promptcal.estimator import PromptCAL
-    from promptcal.run import Assignments, Run
-
-_LAZY = {
-    **dict.fromkeys(
-        (
-            "benchmark",
-            "check",
-            "datasets",
-            "demo",
-            "estimate_classes",
-            "evaluate",
-            "export",
-            "fit",
-            "make_figure",
-            "make_report",
-            "predict",
-            "table",
-        ),
-        "promptcal.api",
-    ),
-    "PromptCAL": "promptcal.estimator",
-    "Assignments": "promptcal.run",
-    "Run": "promptcal.run",
+_NAMES = {  # by module
+    "_version": "__version__",
+    "api": "benchmark check datasets demo estimate_classes evaluate export fit make_figure make_report predict table",
+    "errors": "ConfigError DataError Interrupted LabelError PromptCALError RunError WeightsError",
+    "estimator": "PromptCAL",
+    "run": "Assignments Run",
 }
-
-__all__ = [
-    "Assignments",
-    "ConfigError",
-    "DataError",
-    "Interrupted",
-    "LabelError",
-    "PromptCAL",
-    "PromptCALError",
-    "Run",
-    "RunError",
-    "WeightsError",
-    "__version__",
-    "benchmark",
-    "check",
-    "datasets",
-    "demo",
-    "estimate_classes",
-    "evaluate",
-    "export",
-    "fit",
-    "make_figure",
-    "make_report",
-    "predict",
-    "table",
-]
+_MODULE_OF = {name: f"promptcal.{module}" for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:

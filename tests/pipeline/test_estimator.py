@@ -1,4 +1,4 @@
-"""The estimator keeps scikit-learn's conventions and agrees with the api."""
+"""The estimator follows the conventions of scikit-learn and agrees with the functions."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_labels_keep_the_known_classes(fitted, small_set):
     assert fitted.cluster_centers_.shape == (4, 192)
 
 
-def test_transform_gives_unit_embeddings_nearest_their_predicted_centre(fitted):
+def test_transform_gives_unit_embeddings_nearest_to_their_predicted_centroid(fitted):
     images = embedded_set("test").images[:9]
     embeddings = fitted.transform(images)
     assert np.allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-5)
@@ -38,7 +38,7 @@ def test_arrays_and_tensors_are_the_same_images(fitted):
     assert np.array_equal(fitted.transform(images), fitted.transform(torch.from_numpy(images)))
 
 
-def test_saved_and_loaded_it_is_the_same(fitted, tmp_path):
+def test_a_saved_and_loaded_estimator_is_the_same(fitted, tmp_path):
     images = embedded_set("test").images[:9]
     fitted.save(tmp_path / "model")
     loaded = PromptCAL.load(tmp_path / "model")
@@ -57,16 +57,16 @@ def test_fit_predict_is_fit_and_labels(fitted, small_set, quick_settings):
     assert np.array_equal(model.fit_predict(images, labels), fitted.labels_)
 
 
-def test_clones_like_any_estimator(fitted):
+def test_a_clone_has_the_parameters_but_is_not_fitted(fitted):
     copy = clone(fitted)
     assert copy.get_params() == fitted.get_params()
     with pytest.raises(NotFittedError):
         copy.predict(np.zeros((1, 32, 32, 3), np.uint8))
 
 
-def test_another_method_and_back_from_its_run(small_set, quick_settings, tmp_path):
+def test_an_estimator_of_another_method_can_be_saved_and_loaded(small_set, common_settings, tmp_path):
     images, _, labels = small_set
-    model = PromptCAL(n_classes=4, method="kmeans", overrides=quick_settings, random_state=0, verbose=False)
+    model = PromptCAL(n_classes=4, method="kmeans", overrides=common_settings, random_state=0, verbose=False)
     model.fit(images, labels).save(tmp_path / "model")
     assert model.run_.config.method == "kmeans"
     assert np.array_equal(model.labels_[labels >= 0], labels[labels >= 0])

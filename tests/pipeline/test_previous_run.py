@@ -1,4 +1,4 @@
-"""Going on from a run with new labels: numbers, names and weights persist, and what moved is told."""
+"""Continue a run with new labels: numbers, names and weights persist, and what moved is recorded."""
 
 import csv
 import functools
@@ -16,27 +16,28 @@ from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 
-from promptcal.api import _resolve, evaluate, fit, predict
-from promptcal.config.schema import load_config
+from promptcal.api import evaluate, fit, predict
 from promptcal.data import embedded_set
 from promptcal.data.splits import hold_out
 from promptcal.errors import ConfigError, Interrupted, LabelError, RunError
+from promptcal.methods import load_config
 from promptcal.methods.rankstats import RankStatsNetwork
 from promptcal.models import PromptedViT
-from promptcal.pipeline.previous_run import Changes, PreviousRun, numbering
+from promptcal.pipeline.previous_run import numbering
 from promptcal.report.attention_panels import Examples, attention_maps
 from promptcal.report.page_data import cluster_records
 from promptcal.report.report_inputs import ReportInputs
-from promptcal.run.inference import Assignments, Run
+from promptcal.run import Assignments, Run
+from promptcal.run.changes import Changes
 from promptcal.training.loop import Loop
 
-UNTRAINED = ("warmup.epochs=0", "affinity.epochs=0", "tensorboard=false")
+UNTRAINED = ("optim.epochs=0", "tensorboard=false")
 SHORT = ("warmup.epochs=1", "affinity.epochs=1", "tensorboard=false")
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory, small_set, whole_size_settings):
-    """A finished run over files, two classes known and two found, and how to go on from it."""
+    """A finished run of image files with two known and two new categories, and labels to continue it with."""
     root = tmp_path_factory.mktemp("loop")
     images, _, labels = small_set
     (root / "images").mkdir()
@@ -56,7 +57,7 @@ def first(tmp_path_factory, small_set, whole_size_settings):
     )
 
 
-def go_on(first, output, labels=None, images=None, **options):
+def continue_run(first, output, labels=None, images=None, **options):
     labels = first.to_name if labels is None else labels
     return fit(
         images=first.images if images is None else images, labels=labels, start_from=first.run.path, output=output,
@@ -67,7 +68,7 @@ def go_on(first, output, labels=None, images=None, **options):
 @pytest.fixture(scope="module")
 def second(first, tmp_path_factory):
     """The same images with a few of category 3 labelled goose."""
-    return go_on(first, tmp_path_factory.mktemp("second") / "run")
+    return continue_run(first, tmp_path_factory.mktemp("second") / "run")
 
 
 def rows(path):
@@ -82,7 +83,7 @@ def test_numbers_and_names_stay_and_the_named_category_is_known(first, second):
     for row in table.values():
         assert row["name"] == second.names[int(row["cluster"])]
         assert row["kind"] == ("new" if row["name"] == "new-1" else "known")
-    for path, label in {**first.labels, **first.to_name}.items():  # labels of the run before stay labels
+    for path, label in {**first.labels, **first.to_name}.items():  # labels of the previous run stay labels
         assert (table[path]["name"], table[path]["labelled"]) == (label, "yes")
     assert sum(row["labelled"] == "yes" for row in table.values()) == len(first.labels) + 4
 
@@ -93,51 +94,42 @@ def test_only_the_last_stage_is_trained(second):
     assert sorted(p.name for p in (second.path / "checkpoints").iterdir()) == ["affinity-best.safetensors", "last.pt"]
 
 
-def test_it_starts_from_the_earlier_weights(first, second, tmp_path):
-    again = go_on(first, tmp_path / "run", overrides=["affinity.epochs=0"])
+def test_it_starts_from_the_previous_weights(first, second, tmp_path):
+    again = continue_run(first, tmp_path / "run", overrides=["affinity.epochs=0"])
     before, same, trained = (load_file(run.path / "model.safetensors") for run in (first.run, again, second))
     assert all(np.array_equal(before[k], same[k]) for k in before)
     assert not all(np.array_equal(before[k], trained[k]) for k in before)
     assert np.array_equal(np.load(first.run.path / "embeddings.npy"), np.load(again.path / "embeddings.npy"))
 
 
-@pytest.mark.parametrize("variant", ["paper", "recommended"])
-def test_another_variant_leaves_the_earlier_heads_and_settings(first, variant):
-    earlier = PreviousRun(first.run.path).settings(None)
-    found = _resolve(earlier, None, [f"variant={variant}"], {}, {})
-    assert found.switches.prompt_head == earlier.switches.prompt_head == "from-warmup"
-    assert found.optim == earlier.optim  # not the published ones, so somebody asked for them
-    assert found.affinity.k == earlier.affinity.k
-
-
-def test_what_moved_is_what_differs_between_the_two_tables(first, second):
+def test_the_recorded_changes_are_the_differences_between_the_two_tables(first, second):
     old, new = rows(first.run.path / "assignments.csv"), rows(second.path / "assignments.csv")
     differ = {p: (old[p]["name"], new[p]["name"]) for p in old if old[p]["cluster"] != new[p]["cluster"]}
-    told = rows(second.path / "changes.csv")
-    assert {p: (r["from_name"], r["to_name"]) for p, r in told.items()} == differ
-    for path, row in told.items():
+    recorded = rows(second.path / "changes.csv")
+    assert {p: (r["from_name"], r["to_name"]) for p, r in recorded.items()} == differ
+    for path, row in recorded.items():
         assert (row["from_cluster"], row["to_cluster"]) == (old[path]["cluster"], new[path]["cluster"])
         assert (row["confidence"], row["labelled"]) == (new[path]["confidence"], new[path]["labelled"])
     summary = json.loads((second.path / "changes.json").read_text())
     assert summary == json.loads((second.path / "results.json").read_text())["changes"]
-    assert (summary["images"], summary["moved"], summary["added"], summary["gone"]) == (48, len(differ), 0, 0)
-    assert summary["renamed"] == [{"cluster": 3, "from": "new-2", "to": "goose"}]
+    assert (summary["images"], summary["moved"], summary["added"], summary["missing"]) == (48, len(differ), 0, 0)
+    assert summary["renamed"] == [{"cluster": 3, "old_name": "new-2", "new_name": "goose"}]
     assert sum(flow["images"] for flow in summary["flows"]) == len(differ)
-    assert summary["from"] == str(first.run.path)
+    assert summary["previous_run"] == str(first.run.path)
 
 
-def test_an_empty_label_takes_an_earlier_one_back_and_a_missing_one_does_not(first, tmp_path):
+def test_an_empty_label_removes_a_previous_label_and_a_missing_one_does_not(first, tmp_path):
     wrong, kept = list(first.labels)[:2]
     table = tmp_path / "labels.csv"
     table.write_text(f"path,label\n{wrong},\n" + "".join(f"{p},{n}\n" for p, n in first.to_name.items()))
-    run = go_on(first, tmp_path / "run", labels=table, overrides=["affinity.epochs=0"])
+    run = continue_run(first, tmp_path / "run", labels=table, overrides=["affinity.epochs=0"])
     found = rows(run.path / "assignments.csv")
     assert (found[wrong]["labelled"], found[kept]["labelled"]) == ("no", "yes")
     assert sum(row["labelled"] == "yes" for row in found.values()) == len(first.labels) - 1 + len(first.to_name)
 
 
-def test_categories_merged_by_the_labels_are_one(first, promptcal, tmp_path):
-    """As the report writes it: all images of both but those marked wrong have the name of the one."""
+def test_labels_can_merge_categories(first, promptcal, tmp_path):
+    """As the report writes it: all images of both categories, except those marked wrong, get the same name."""
     found = first.run.assignments()
     both = [p for p, c in zip(found.paths, found.clusters, strict=True) if c >= 2]
     lines = ["path,label", *(f"{p},new-1" for p in both[1:]), f"{both[0]},"]
@@ -147,57 +139,58 @@ def test_categories_merged_by_the_labels_are_one(first, promptcal, tmp_path):
         "--output", tmp_path / "run", "--set", "affinity.epochs=0", "--no-report",
     )  # fmt: skip
     assert code == 0
-    assert "The labels merge new-2 into others, so 3 categories are sought" in err
+    assert "The labels merge new-2 into other categories, so the number of categories is now 3" in err
     run = Run(tmp_path / "run")
     assert (run.names, run.known) == (["ape", "bee", "new-1"], [True] * 3)
     changes = json.loads((run.path / "changes.json").read_text())
     members = int((found.clusters == 3).sum())
-    assert changes["vanished"] == [{"cluster": 3, "name": "new-2", "images": members, "into": "new-1"}]
-    assert changes["renamed"] == changes["appeared"] == []
-    same = go_on(first, tmp_path / "same", labels=tmp_path / "labels.csv", n_classes=4, overrides=["affinity.epochs=0"])
+    assert changes["removed_categories"] == [{"cluster": 3, "name": "new-2", "images": members, "into": "new-1"}]
+    assert changes["renamed"] == changes["added_categories"] == []
+    same = continue_run(
+        first, tmp_path / "same", labels=tmp_path / "labels.csv", n_classes=4, overrides=["affinity.epochs=0"]
+    )
     assert len(same.names) == 4
-    assert same.names[3] not in ("new-1", "new-2")  # what is found instead is another category
+    assert same.names[3] not in ("new-1", "new-2")  # what is found instead is a different category
     changes = json.loads((same.path / "changes.json").read_text())
-    assert [told["name"] for told in changes["vanished"]] == ["new-2"]
-    assert changes["appeared"] == [{"cluster": 3, "name": "new-3"}]
+    assert [removed["name"] for removed in changes["removed_categories"]] == ["new-2"]
+    assert changes["added_categories"] == [{"cluster": 3, "name": "new-3"}]
     assert changes["renamed"] == []
 
 
-def test_what_became_of_the_categories_is_told_by_the_images_that_stayed():
+def test_categories_persist_where_images_or_the_name_stayed():
     generator = np.random.default_rng(1)
     for _ in range(40):
-        earlier = ["ape", *(f"new-{i}" for i in range(1, 5))]
+        previous = ["ape", *(f"new-{i}" for i in range(1, 5))]
         names = ["ape", *generator.permutation(["new-1", "new-2", "owl", "new-9"]).tolist()][: generator.integers(3, 6)]
         before, clusters = generator.integers(-1, 5, size=9), generator.integers(len(names), size=9)
         now = Assignments(
             [str(i) for i in range(9)], clusters, np.ones(9), names, [True] * len(names), np.zeros(9, dtype=bool),
             np.full(9, -1), np.zeros(9),
         )  # fmt: skip
-        told = Changes("run", earlier, before, now, 9).summary()
-        lasting = []
+        summary = Changes("run", previous, before, now, 9).summary()
+        persisting = []
         for c in range(min(5, len(names))):
             stayed = [i for i in range(9) if before[i] == c and clusters[i] == c]
-            lasting += [c] if stayed or earlier[c] == names[c] else []
-        assert [(r["cluster"], r["from"], r["to"]) for r in told["renamed"]] == [
-            (c, earlier[c], names[c]) for c in lasting if earlier[c] != names[c]
+            persisting += [c] if stayed or previous[c] == names[c] else []
+        assert [(r.cluster, r.old_name, r.new_name) for r in summary.renamed] == [
+            (c, previous[c], names[c]) for c in persisting if previous[c] != names[c]
         ]
-        assert [a["cluster"] for a in told["appeared"]] == [c for c in range(len(names)) if c not in lasting]
-        assert [v["cluster"] for v in told["vanished"]] == [c for c in range(5) if c not in lasting]
-        for vanished in told["vanished"]:
-            went = [names[clusters[i]] for i in range(9) if before[i] == vanished["cluster"]]
-            most = [name for name in names if 2 * went.count(name) > len(went)]
-            assert (vanished["images"], vanished["into"]) == (len(went), most[0] if most else None)
+        assert [a.cluster for a in summary.added_categories] == [c for c in range(len(names)) if c not in persisting]
+        assert [v.cluster for v in summary.removed_categories] == [c for c in range(5) if c not in persisting]
+        for removed in summary.removed_categories:
+            moved_to = [names[clusters[i]] for i in range(9) if before[i] == removed.cluster]
+            most = [name for name in names if 2 * moved_to.count(name) > len(moved_to)]
+            assert (removed.images, removed.into) == (len(moved_to), most[0] if most else None)
 
 
-def test_it_is_a_run_like_any_other(first, second):
-    """predict and evaluate go by the kept numbers although known ones are no longer the first."""
+def test_predict_and_evaluate_use_the_kept_numbers(first, second):
     found, again = second.assignments(), predict(run=second.path, images=first.images, progress=False)
     free = ~found.labelled
     assert np.array_equal(again.clusters[free], found.clusters[free])
     assert evaluate(run=second, truth=dict(zip(found.paths, found.categories, strict=True))).all == 1.0
 
 
-def test_the_report_knows_which_categories_are_known(first, second):
+def test_the_report_knows_which_categories_are_known(second):
     analysis = ReportInputs.load(second, Console(quiet=True)).analysis
     assert [c["known"] for c in cluster_records(analysis)] == [True, True, False, True]
     assert analysis.display_names() == ["ape", "bee", "new 1", "goose"]
@@ -207,23 +200,25 @@ def test_the_report_knows_which_categories_are_known(first, second):
     assert np.array_equal(matrix.counts, np.diag(np.diag(matrix.counts)))
 
 
-def test_attention_is_that_of_the_run_before_and_of_the_stage_trained_now(first, second, tmp_path):
+def test_attention_maps_are_of_the_previous_run_and_of_the_new_stage(first, second, tmp_path):
+    def maps_of(path):
+        run = Run(path, "cpu")
+        return attention_maps(run, run.directory.results(), examples)
+
     examples = Examples.read(second.directory.examples_file)
-    maps = attention_maps(Run(second.path, "cpu"), second.directory.results(), examples)
-    assert (maps.steps, maps.missing) == (["pretrained", "previous run", "after stage 2"], "")
-    before = attention_maps(Run(first.run.path, "cpu"), first.run.directory.results(), examples)
-    assert before.steps == ["pretrained", "after stage 1", "after stage 2"]
+    before, maps = maps_of(first.run.path), maps_of(second.path)
+    assert (len(before.steps), len(maps.steps), maps.missing) == (3, 3, "")
+    assert (maps.steps[:2], maps.steps[2]) == (["pretrained", "previous run"], before.steps[2])
     assert np.allclose(maps.maps[:, :2], before.maps[:, ::2], atol=1e-6)
     assert np.abs(maps.maps[:, 2] - maps.maps[:, 1]).max() > 1e-6
     alone = shutil.copytree(second.path, tmp_path / "run")
     info = json.loads((alone / "run.json").read_text())
     (alone / "run.json").write_text(json.dumps(info | {"started_from": str(tmp_path / "gone")}))
-    maps = attention_maps(Run(alone, "cpu"), second.directory.results(), examples)
-    assert maps.steps == ["pretrained", "after stage 2"]
-    assert "The maps of the previous run are missing" in maps.missing
+    assert maps_of(alone).steps == [maps.steps[0], maps.steps[2]]
+    assert "The maps of the previous run are missing" in maps_of(alone).missing
 
 
-def test_images_may_come_and_go_and_a_third_run_goes_on(first, second, tmp_path):
+def test_images_may_be_added_and_missing_in_a_third_run(first, second, tmp_path):
     images = tmp_path / "images"
     images.mkdir()
     for name in first.names[6:]:
@@ -232,44 +227,44 @@ def test_images_may_come_and_go_and_a_third_run_goes_on(first, second, tmp_path)
         Image.fromarray(image).save(images / f"fresh-{i}.png")
     third = fit(images=images, start_from=second.path, output=tmp_path / "run", progress=False)
     assert third.names == second.names
-    assert third.info["former_names"] == ["new-2"]
+    assert third.info.former_names == ["new-2"]
     summary = json.loads((third.path / "changes.json").read_text())
-    assert (summary["images"], summary["added"], summary["gone"]) == (42, 5, 6)
+    assert (summary["images"], summary["added"], summary["missing"]) == (42, 5, 6)
     assert not any("fresh" in path for path in rows(third.path / "changes.csv"))
     labelled = {p for p, row in rows(third.path / "assignments.csv").items() if row["labelled"] == "yes"}
     assert labelled == {p for p in {**first.labels, **first.to_name} if p in first.names[6:]}
 
 
-def test_labels_once_learned_are_not_held_out_later(first, second):
-    learned = set(first.labels) - set(first.run.held_out())
-    assert len(first.run.held_out()) == 4  # 0.4 of 6 of each of 2 classes, rounded
-    assert second.held_out()
-    assert not set(second.held_out()) & learned
+def test_labels_used_in_training_are_not_held_out_later(first, second):
+    learned = set(first.labels) - set(first.run.directory.held_out())
+    assert len(first.run.directory.held_out()) == 4  # 0.4 of 6 of each of 2 classes, rounded
+    assert second.directory.held_out()
+    assert not set(second.directory.held_out()) & learned
     labels = np.array([0, 0, 0, 1, 1, -1])
     allowed = np.array([True, False, False, False, False, True])
     assert hold_out(labels, 0.5, 0, allowed).tolist() == [True, False, False, False, False, False]
 
 
-def test_stopped_and_resumed_it_ends_the_same(first, second, monkeypatch, tmp_path):
-    steps, plain = itertools.count(1), Loop.step
-
-    def step(self, batch, epochs_done):
-        plain(self, batch, epochs_done)
-        if next(steps) == 2:
-            signal.raise_signal(signal.SIGINT)
-
+def test_an_interrupted_and_resumed_run_ends_the_same(first, second, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
-        patch.setattr(Loop, "step", step)
+        step, steps = Loop.step, itertools.count(1)
+
+        def interrupted_step(self, *given):
+            step(self, *given)
+            if next(steps) == 2:
+                signal.raise_signal(signal.SIGINT)
+
+        patch.setattr(Loop, "step", interrupted_step)
         with pytest.raises(Interrupted):
-            go_on(first, tmp_path / "run")
-    with pytest.raises(RunError, match="goes on from .* add --from"):
+            continue_run(first, tmp_path / "run")
+    with pytest.raises(RunError, match="continues .* add --from"):
         fit(images=first.images, labels=first.to_name, n_classes=4, output=tmp_path / "run", resume=True)
-    resumed = go_on(first, tmp_path / "run", resume=True)
+    resumed = continue_run(first, tmp_path / "run", resume=True)
     for file in ("assignments.csv", "embeddings.npy", "changes.csv", "model.safetensors", "calibration.json"):
         assert (resumed.path / file).read_bytes() == (second.path / file).read_bytes()
 
 
-def test_after_clustering_without_labels_the_names_stay_and_all_is_trained(first, whole_size_settings, tmp_path):
+def test_a_run_without_labels_keeps_its_names_and_all_stages_are_trained(first, whole_size_settings, tmp_path):
     with pytest.warns(UserWarning, match="plain k-means"):
         plain = fit(
             images=first.images, n_classes=4, output=tmp_path / "plain", progress=False,
@@ -279,7 +274,7 @@ def test_after_clustering_without_labels_the_names_stay_and_all_is_trained(first
     chosen = [n for n, c in zip(found.paths, found.clusters, strict=True) if c == 1][:4]
     run = fit(
         images=first.images, labels=dict.fromkeys(chosen, "goose"), method="promptcal", start_from=plain.path,
-        output=tmp_path / "run", progress=False,
+        output=tmp_path / "run", progress=False, overrides=[*whole_size_settings, *SHORT],
     )  # fmt: skip
     assert run.names == ["new-1", "goose", "new-3", "new-4"]
     assert run.known == [False, True, False, False]
@@ -296,61 +291,61 @@ def numbers_and_names(*arguments):
 
 
 def test_numbering_by_hand():
-    earlier = ["ape", "bee", "new-1", "new-2"]
+    previous = ["ape", "bee", "new-1", "new-2"]
     before = np.array([0, 0, 1, 1, 2, 2, 2, 3, 3, 3])
     labels = np.array([0, -1, 1, -1, -1, -1, -1, -1, -1, -1])
     # the same again, found in the other order
     clusters = np.array([0, 0, 1, 1, 3, 3, 3, 2, 2, 2])
-    assert numbers_and_names(earlier, before, ["ape", "bee"], labels, clusters, 4) == ([0, 1, 3, 2], earlier)
+    assert numbers_and_names(previous, before, ["ape", "bee"], labels, clusters, 4) == ([0, 1, 3, 2], previous)
     # new-2 is named cow, which comes between ape's and bee's numbers only in the alphabet
     named = np.array([0, -1, 2, -1, -1, -1, -1, 1, -1, -1])
     clusters = np.array([0, 0, 2, 2, 3, 3, 3, 1, 1, 1])
-    found = numbers_and_names(earlier, before, ["ape", "asp", "bee"], named, clusters, 4)
+    found = numbers_and_names(previous, before, ["ape", "asp", "bee"], named, clusters, 4)
     assert found == ([0, 3, 1, 2], ["ape", "bee", "new-1", "asp"])
 
 
-def test_numbering_where_a_known_class_was_split_or_renamed_or_a_category_fell_apart():
-    earlier = ["ape", "bee", "new-1"]
+def test_numbering_of_split_and_renamed_categories():
+    previous = ["ape", "bee", "new-1"]
     before = np.array([0, 0, 0, 1, 1, 2, 2, 2])
     # part of ape's images are labelled asp: no category was named by that, so it takes the number that is left
     labels = np.array([0, 1, 1, 2, -1, -1, -1, -1])
     clusters = np.array([0, 1, 1, 2, 2, 3, 3, 3])
-    assert numbers_and_names(earlier, before, ["ape", "asp", "bee"], labels, clusters, 4) == (
+    assert numbers_and_names(previous, before, ["ape", "asp", "bee"], labels, clusters, 4) == (
         [0, 3, 1, 2], ["ape", "bee", "new-1", "asp"],
     )  # fmt: skip
     # all of ape's labels now say asp: the same category under another name
     renamed = np.array([0, 0, 0, 1, -1, -1, -1, -1])
     clusters = np.array([0, 0, 0, 1, 1, 2, 2, 2])
-    assert numbers_and_names(earlier, before, ["asp", "bee"], renamed, clusters, 3) == (
+    assert numbers_and_names(previous, before, ["asp", "bee"], renamed, clusters, 3) == (
         [0, 1, 2], ["asp", "bee", "new-1"],
     )  # fmt: skip
-    # new-1 fell apart: the larger part keeps number and name, the other gets ones of its own
+    # new-1 was split: the larger part keeps number and name, the other gets new ones
     labels = np.array([0, -1, -1, 1, -1, -1, -1, -1])
     clusters = np.array([0, 0, 0, 1, 1, 2, 3, 3])
-    assert numbers_and_names(earlier, before, ["ape", "bee"], labels, clusters, 4) == (
+    assert numbers_and_names(previous, before, ["ape", "bee"], labels, clusters, 4) == (
         [0, 1, 3, 2], ["ape", "bee", "new-1", "new-2"],
     )  # fmt: skip
 
 
 def test_numbering_keeps_what_it_can_when_there_are_fewer_categories():
-    earlier = ["ape", "new-1", "new-2", "new-3"]
+    previous = ["ape", "new-1", "new-2", "new-3"]
     before = np.array([0, 1, 1, 2, 3, 3, 3, -1])
     labels = np.array([0, -1, -1, -1, -1, -1, -1, -1])
     clusters = np.array([0, 2, 2, 1, 1, 1, 1, 1])
-    assert numbers_and_names(earlier, before, ["ape"], labels, clusters, 3) == (
+    assert numbers_and_names(previous, before, ["ape"], labels, clusters, 3) == (
         [0, 2, 1], ["ape", "new-1", "new-3"],
     )  # fmt: skip
 
 
-def test_a_name_that_was_given_up_is_not_given_again():
-    """new-2 became goose in a run before: what is found now is new-3."""
-    earlier, before = ["goose", "new-1"], np.array([0, 0, 1, -1])
+def test_a_former_name_is_not_used_again():
+    """new-2 became goose in a previous run, so the next new category is new-3."""
+    previous, before = ["goose", "new-1"], np.array([0, 0, 1, -1])
     labels, clusters = np.array([0, -1, -1, -1]), np.array([0, 0, 1, 2])
-    names = numbering(earlier, before, ["goose"], labels, clusters, 3, ["new-2"])[1]
+    names = numbering(previous, before, ["goose"], labels, clusters, 3, ["new-2"])[1]
     assert names == ["goose", "new-1", "new-3"]
 
 
-def test_numbering_matches_as_many_images_as_any_numbers_could():
+def test_numbering_matches_as_many_images_as_possible():
     generator = np.random.default_rng(0)
     for _ in range(30):
         before, clusters = generator.integers(5, size=60), generator.integers(5, size=60)
@@ -366,33 +361,34 @@ def test_numbering_matches_as_many_images_as_any_numbers_could():
     [
         ({"backbone": "vit_small_patch16_224"}, ConfigError, "model.backbone=vit_tiny_patch4_32.promptcal"),
         ({"overrides": ["model.prompts=3"]}, ConfigError, "model.prompts=5"),
-        ({"method": "gcd"}, ConfigError, "method=promptcal"),
+        ({"overrides": ["variant=paper"]}, ConfigError, "variant=official cannot be changed to variant=paper"),
         ({"preset": "quick"}, ConfigError, "takes its settings from"),
         ({"labels": {f"{i:03d}.png": f"class {i}" for i in range(1, 8)}}, LabelError, "--n-classes is 4"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_a_sentence(first, tmp_path, options, error, named):
+def test_what_does_not_fit_is_rejected_in_a_sentence(first, tmp_path, options, error, named):
     with pytest.raises(error, match=named.replace(".", r"\.")):
-        go_on(first, tmp_path / "run", **options)
+        continue_run(first, tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
 
 
-def test_the_earlier_run_is_not_written_over(first):
+def test_the_previous_run_is_not_overwritten(first):
     before = (first.run.path / "assignments.csv").read_bytes()
     with pytest.raises(RunError, match="choose another --output"):
-        go_on(first, first.run.path, overwrite=True)
+        continue_run(first, first.run.path, overwrite=True)
     assert (first.run.path / "assignments.csv").read_bytes() == before
 
 
 @pytest.fixture(scope="module")
-def classifier_run(first, whole_size_settings, tmp_path_factory):
-    """A run of a method with a classifier, untrained, and the images of each of its categories."""
+def classifier_run(first, common_settings, tmp_path_factory):
+    """An untrained run of a method with a classifier, and the images of each of its categories."""
 
     @functools.cache
     def run(method):
         made = fit(
             images=first.images, labels=first.labels, n_classes=4, method=method, progress=False,
-            output=tmp_path_factory.mktemp(method) / "run", overrides=[*whole_size_settings, *UNTRAINED],
+            output=tmp_path_factory.mktemp(method) / "run",
+            overrides=[*common_settings, "model.image_size=32", *UNTRAINED],
         )  # fmt: skip
         found = made.assignments()
         members = [[p for p, c in zip(found.paths, found.clusters, strict=True) if c == k] for k in range(4)]
@@ -402,9 +398,9 @@ def classifier_run(first, whole_size_settings, tmp_path_factory):
 
 
 @pytest.mark.parametrize("method", ["simgcd", "orca", "rankstats"])
-def test_a_classifiers_outputs_go_on_as_the_categories_they_were(first, classifier_run, tmp_path, method):
+def test_the_outputs_of_a_classifier_keep_their_categories(first, classifier_run, tmp_path, method):
     run, members = classifier_run(method)
-    # of a new name that comes first in the alphabet: its output is the last before and the first now
+    # the new name is the first in the alphabet: its output moves from the last place to the first
     where = max((2, 3), key=lambda c: len(members[c]))
     labels = dict.fromkeys(members[where][:4], "aardvark")
     plain = {"images": first.images, "labels": labels, "start_from": run.path, "progress": False}
@@ -420,12 +416,12 @@ def test_a_classifiers_outputs_go_on_as_the_categories_they_were(first, classifi
     assert np.array_equal(after.clusters, np.where([p in labels for p in after.paths], where, before.clusters))
     if method != "simgcd":
         return
-    learned = fit(output=tmp_path / "learned", overrides=["simgcd.epochs=1"], **plain)
+    learned = fit(output=tmp_path / "learned", overrides=["optim.epochs=1"], **plain)
     assert learned.names == still.names
     assert not torch.allclose(learned.scores(features)[0], run.scores(features)[0], atol=1e-5)
 
 
-def test_a_classifier_takes_rows_over_one_by_one():
+def test_a_classifier_loads_rows_in_another_order():
     torch.manual_seed(0)
     vit = PromptedViT("vit_tiny_patch4_32.promptcal", prompts=0, pretrained=False)
     config = load_config(preset="quick", values={"n_classes": 5, "method": "rankstats"})
@@ -455,9 +451,9 @@ def test_fewer_and_more_categories_of_a_classifier(first, classifier_run, tmp_pa
     assert torch.allclose(more.scores(features)[0][:, :4], run.scores(features)[0], atol=1e-5)
 
 
-def test_unos_new_categories_cannot_become_known(first, classifier_run, tmp_path):
+def test_new_categories_of_uno_cannot_become_known(first, classifier_run, tmp_path):
     run, _ = classifier_run("uno")
-    with pytest.raises(ConfigError, match="method uno, whose new categories .* fit anew without --from"):
+    with pytest.raises(ConfigError, match="the new categories of this method .* fit without --from"):
         fit(images=first.images, labels=first.to_name, start_from=run.path, output=tmp_path / "on", progress=False)
     assert not (tmp_path / "on").exists()
 
@@ -467,7 +463,7 @@ def test_the_command_says_how_many_moved(promptcal, first, second, tmp_path):
     (tmp_path / "labels.csv").write_text("\n".join(lines))
     code, out, err = promptcal(
         "fit", first.images, "--labels", tmp_path / "labels.csv", "--from", first.run.path, "--output",
-        tmp_path / "run", "--quiet",
+        tmp_path / "run", "--quiet", "--no-report",
     )  # fmt: skip
     assert code == 0, err
     moved = json.loads((second.path / "changes.json").read_text())["moved"]

@@ -1,6 +1,6 @@
 """SimGCD (Wen et al., *Parametric Classification for Generalized Category Discovery: A Baseline Study*, ICCV 2023).
 
-A cosine classifier over all categories, its own sharpened predictions of the other view as targets:
+A cosine classifier over all categories. The targets are its own sharpened predictions for the other view:
 
     p_i^(k) = softmax_k( h_i . c_k / tau_s ),   h_i = f(x_i)/|f(x_i)|,   tau_s = 0.1
     q_i: the same without gradient at tau_t,    tau_t from 0.07 to 0.04 over the first 30 epochs
@@ -9,8 +9,8 @@ A cosine classifier over all categories, its own sharpened predictions of the ot
     L = (1 - lambda)(L^u_rep + L^u_cls) + lambda (L^s_rep + L^s_cls),   lambda = 0.35
 
 with l the cross-entropy, q' and p' of the other view (both directions are taken), and L_rep the contrastive terms of
-GCD on a projection of f(x). There is no averaged teacher: the targets are the student's own. An image goes where p is
-largest.
+GCD on a projection of f(x). There is no averaged teacher: the targets are the student's own. An image is
+assigned to the category with the largest p.
 """
 
 from typing import Any, ClassVar
@@ -69,6 +69,6 @@ class SimGCD(ClassifierMethod[SimGCDConfig]):
     stage_class = SimGCDStage
     presets: ClassVar[dict[str, Any]] = {
         "": {"model": {"prompts": 0}},
-        # in so few steps the even use of all categories outweighs the labels at the preset's learning rate
+        # with few steps, the entropy term outweighs the labels at the preset's learning rate
         "quick": {"optim": {"lr": 0.01}},
     }

@@ -8,8 +8,8 @@ One cross-entropy for labels and pseudo-labels, over the known classes' prototyp
     L = 1/2 [ 1/|heads| sum_g 1/(2B) sum_i l(y_i, p_i)  +  the same with over-clustering heads ]
 
 There are 4 heads and 4 over-clustering heads with 3 times as many new clusters, each a perceptron and prototypes. In
-the original an unlabelled image is certainly new and is assigned among g alone; here, as in the adaptation, among all.
-An image goes where p of the head with the lowest loss in training is largest.
+the original an unlabelled image is always new and assigned to g only; here, as in the adaptation, to all categories.
+An image is assigned to the category with the largest p of the head with the lowest training loss.
 """
 
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ from promptcal.methods.base import ClassifierMethod
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
 from promptcal.training.stage import Batch, Stage, StepResult
 
-_LOSS_MEMORY = 0.99  # of the moving average by which a head is chosen
+_LOSS_MOMENTUM = 0.99  # of the moving average that selects a head
 
 
 class UNOSettings(Section):
@@ -46,8 +46,8 @@ class UNOConfig(Config):
 def sinkhorn(similarity: Tensor, epsilon: float, iterations: int) -> Tensor:
     """Assignments (images x clusters): rows sum to 1, columns nearly to images / clusters.
 
-    Rows and columns of ``exp(similarity / epsilon)`` are scaled in turn, ending with the rows; done on logarithms, so
-    that no exponential overflows.
+    Columns and rows of ``exp(similarity / epsilon)`` are scaled in turn, rows last; computed with logarithms, so that
+    no exponential overflows.
     """
     log_plan = similarity.float() / epsilon
     for _ in range(iterations):
@@ -82,7 +82,7 @@ class UNONetwork(ClassifierNetwork):
 
         self.heads = nn.ModuleList(head(n_new) for _ in range(settings.heads))
         self.overclustering = nn.ModuleList(head(n_new * settings.overclustering) for _ in range(settings.heads))
-        # no gradient reaches it: it travels with the weights to tell which head to ask
+        # not trained, but saved with the weights: it selects the head
         self.head_losses = nn.Parameter(torch.zeros(settings.heads), requires_grad=False)
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
@@ -108,7 +108,7 @@ class UNOStage(Stage):
         heads, overclustering = self.network(batch.views)
         by_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in heads])
         by_fine_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in overclustering])
-        self.network.head_losses.lerp_(by_head.detach(), 1 - _LOSS_MEMORY)
+        self.network.head_losses.lerp_(by_head.detach(), 1 - _LOSS_MOMENTUM)
         logs = {"clustering": by_head.mean(), "overclustering": by_fine_head.mean()}
         return StepResult((by_head.mean() + by_fine_head.mean()) / 2, logs)
 

@@ -27,7 +27,7 @@ def run_fit(request: FitRequest) -> Run:
     if begun != "finished":
         console = Console(stderr=True, quiet=not (request.progress and group.is_first))
         inputs = read_inputs(request, directory, console)
-        draft = inputs.settings.config(n_classes=max(1, len(inputs.problem.classes)))
+        draft = inputs.settings.draft(len(inputs.problem.classes))
         session = Session(directory, draft, console, stop_after=request.stop_after)
         with session.active():
             is_resumed = group.on_first(
@@ -35,7 +35,7 @@ def run_fit(request: FitRequest) -> Run:
             )
             if request.resume and not is_resumed:
                 warn(f"the run in {directory.path} was stopped before it began, so it starts from the beginning")
-            prepared = prepare(replace(inputs, resume=is_resumed), session, skip_unreadable=request.skip_unreadable)
+            prepared = prepare(replace(inputs, resume=is_resumed), session)
             trained = train(prepared, session)
             finalize(trained, session)
     return group.on_first(lambda: Run(request.output, request.device))

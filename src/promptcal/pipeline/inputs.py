@@ -29,6 +29,10 @@ class Settings:
     def estimates_classes(self) -> bool:
         return self.values.get("n_classes") == AUTO
 
+    def draft(self, n_known: int) -> Config:
+        """The config before the number of classes is known; everything else is final."""
+        return self.config(max(1, n_known))
+
     def config(self, n_classes: int | None = None) -> Config:
         """The config, with an estimated number of classes if it is to be estimated."""
         values = self.values
@@ -46,6 +50,11 @@ class FitInputs:
     previous: PreviousRun | None
     shared: SharedStage | None
     resume: bool
+    skip_unreadable: bool
+
+    def resumed_n_classes(self, directory: RunDirectory) -> int | None:
+        """A resumed run keeps the number of classes that it has estimated."""
+        return distributed.group().on_first(lambda: directory.config().n_classes) if self.resume else None
 
 
 def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) -> FitInputs:
@@ -63,7 +72,7 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
     truth = None if request.truth is None else read_labels(request.truth, images)
     problem = Problem.of(images, names, truth, request.inductive)
     settings = group.on_first(lambda: _settings(request, previous, problem, console))
-    draft = settings.config(n_classes=max(1, len(problem.classes)))
+    draft = settings.draft(len(problem.classes))
     if previous is not None:
         previous.check(draft, directory.path)
     if not settings.estimates_classes:
@@ -71,7 +80,7 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
     if draft.selection.by == "oracle" and not problem.has_truth:
         raise ConfigError("selection.by=oracle needs the truth; give --truth or choose validation or last")
     shared = group.on_first(lambda: _shared_stage(request, draft, directory))
-    return FitInputs(problem, settings, previous, shared, resume)
+    return FitInputs(problem, settings, previous, shared, resume, request.skip_unreadable)
 
 
 def _check_output_is_outside(images: ImageSet, output: Path) -> None:

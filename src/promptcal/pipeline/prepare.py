@@ -1,36 +1,30 @@
 """Step 1 of a fit: from inputs to decoded images, the final config and a network that is ready to train."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from promptcal.config import Config, flatten
+from promptcal.config import Config
 from promptcal.data import ImageSet, ImageStore, StreamedImages, StreamedView, View
 from promptcal.data.loading import load_images, view_of
 from promptcal.data.splits import hold_out
 from promptcal.discovery.class_count import ClassCount
-from promptcal.errors import RunError
 from promptcal.methods import METHODS, WITHOUT_LABELS
 from promptcal.methods.base import Method, SeededViT, build_network, build_vit, trained_stages
 from promptcal.models import DiscoveryNetwork
+from promptcal.pipeline.begin import begin_run, fingerprint, run_info
 from promptcal.pipeline.class_estimate import count_from_features, frozen_vit, stored_side
 from promptcal.pipeline.clustering import embed_all
 from promptcal.pipeline.inputs import FitInputs, Settings
 from promptcal.pipeline.previous_run import PreviousRun
-from promptcal.pipeline.problem import Inductive, Problem
+from promptcal.pipeline.problem import Problem
 from promptcal.pipeline.session import Session, warn
 from promptcal.pipeline.shared_stage import SharedStage
-from promptcal.report.class_count_curves import write_class_count
-from promptcal.run.info import RunInfo
-from promptcal.run.results import Protocol, RunResults
-from promptcal.runtime import distributed, files
+from promptcal.run.results import RunResults
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
-
-Store = ImageStore | StreamedImages
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,7 @@ class Prepared:
     config: Config
     method: Method[Any]
     network: DiscoveryNetwork
-    store: Store
+    store: ImageStore | StreamedImages
     view: View | StreamedView
     resize: int
     test: TestImages | None
@@ -75,32 +69,42 @@ class Prepared:
         return trained_stages(self.method, only_last=self.is_continued)
 
 
-@dataclass(frozen=True)
-class DecodedImages:
+class DecodedImages(NamedTuple):
     """Images in a store, the positions of the readable ones, and the name and fault of each other one."""
 
-    store: Store
+    store: ImageStore | StreamedImages
     kept: list[int]
     faults: list[tuple[str, str]]
 
+    def skipped(self, n_images: int) -> list[tuple[str, str, int]]:
+        """Name, fault and position of the unreadable ones of ``n_images``."""
+        positions = sorted(set(range(n_images)) - set(self.kept))
+        return [(name, fault, position) for (name, fault), position in zip(self.faults, positions, strict=True)]
 
-def prepare(inputs: FitInputs, session: Session, *, skip_unreadable: bool) -> Prepared:
-    settings, previous = inputs.settings, inputs.previous
-    if not inputs.problem.classes:
-        settings = _without_labels(settings)
-    draft = settings.config(n_classes=max(1, len(inputs.problem.classes)))  # all but the number of classes is final
+
+def prepare(inputs: FitInputs, session: Session) -> Prepared:
+    directory, group, previous = session.directory, session.group, inputs.previous
+    settings = inputs.settings if inputs.problem.classes else _without_labels(inputs.settings)
+    draft = settings.draft(len(inputs.problem.classes))
     is_continued = previous is not None and previous.can_initialize(draft)
     seeded = _build_vit(draft, session, pretrained=not is_continued)
     resize = stored_side(draft, seeded.vit)
-    images = _decode("reading", inputs.problem.images, draft, resize, session, skip_unreadable)
-    problem = _readable_problem(inputs, images, session)
+    images = _decode("reading", inputs.problem.images, draft, resize, inputs, session)
+    if images.faults:
+        warn(f"{len(images.faults)} unreadable images were skipped; see {directory.skipped_file}")
+    problem = inputs.problem.kept(images.kept)
     if inputs.problem.classes and not problem.classes:  # no labelled image could be read
         settings = _without_labels(settings)
-        draft, is_continued = settings.config(n_classes=1), False
+        draft, is_continued = settings.draft(0), False
         seeded = _build_vit(draft, session, pretrained=True)
-    view = _view(images.store, seeded, resize, session)
-    count = _estimate(settings, inputs, problem, draft, seeded, view, session, is_continued)
-    config = settings.config(_known_count(inputs, session) if count is None else count.n_classes)
+    view = view_of(images.store, *seeded.vit.preprocessing, resize=resize, device=session.device)
+
+    count = None
+    if settings.estimates_classes and not inputs.resume:
+        pretrained = _build_vit(draft, session, pretrained=True) if is_continued else seeded
+        count = _estimate_classes(problem, draft, pretrained, view, session)
+    n_classes = count.n_classes if count is not None else inputs.resumed_n_classes(directory)
+    config = settings.config(n_classes)
     problem.check(config.n_classes)
 
     method = METHODS[config.method](config)
@@ -108,23 +112,14 @@ def prepare(inputs: FitInputs, session: Session, *, skip_unreadable: bool) -> Pr
     if previous is not None and is_continued:
         previous.load_into(network, problem, config.n_classes)
     network.to(session.device)
-    network.join_process_group(session.group)
+    network.join_process_group(group)
 
-    fingerprint = _fingerprint(images.store, problem, previous)
-    info = _info(inputs, problem, config, resize, fingerprint)
+    info = run_info(inputs, problem, config, resize, fingerprint(images.store, problem, previous))
     if inputs.shared is not None:
-        inputs.shared.check(method, fingerprint)
-    session.group.on_first(lambda: _begin_directory(inputs, images, config, info, count, session))
-    protocol: Protocol = "transductive" if problem.inductive is None else "inductive"
-    results = session.group.on_first(
-        lambda: (
-            (session.directory.results() if inputs.resume else None)
-            or RunResults(method=config.method, protocol=protocol)
-        )
-    )
-    test = None
-    if problem.inductive is not None:
-        test = _decode_test(problem.inductive, config, seeded, resize, session, skip_unreadable)
+        inputs.shared.check(method, info.fingerprint)
+    skipped = images.skipped(len(inputs.problem.images))
+    group.on_first(lambda: begin_run(directory, info, config, count, skipped, resume=inputs.resume))
+    found = group.on_first(lambda: directory.results() if inputs.resume else None)
     return Prepared(
         problem,
         config,
@@ -133,18 +128,18 @@ def prepare(inputs: FitInputs, session: Session, *, skip_unreadable: bool) -> Pr
         images.store,
         view,
         resize,
-        test,
-        _held_out(problem, config, previous, method, is_continued),
+        _test_images(problem, draft, seeded, resize, inputs, session),
+        _held_out(problem, method, previous, is_continued),
         previous,
         inputs.shared,
-        results,
+        found or RunResults(method=config.method, protocol=problem.protocol),
         inputs.resume,
         is_continued,
     )
 
 
 def _without_labels(settings: Settings) -> Settings:
-    """Settings of the method for fits without labels; settings of the chosen method's own sections are dropped."""
+    """Settings of the method for fits without labels; those of the chosen method's own sections are dropped."""
     warn("no image is labelled, so nothing can be learned: this is plain k-means on the backbone's features")
     method = METHODS[WITHOUT_LABELS]
     values = {key: value for key, value in settings.values.items() if key in method.config_class.model_fields}
@@ -161,146 +156,55 @@ def _build_vit(config: Config, session: Session, *, pretrained: bool) -> SeededV
 
 
 def _decode(
-    title: str, images: ImageSet, config: Config, resize: int, session: Session, skip_unreadable: bool
+    title: str, images: ImageSet, config: Config, resize: int, inputs: FitInputs, session: Session
 ) -> DecodedImages:
     with progress_bar(session.console) as bar:
         task = bar.add_task(title, total=len(images), note="")
         cache = config.data.cache
-        return DecodedImages(
-            *load_images(
-                images,
-                resize,
-                store=config.data.store,
-                cache=None if cache is None else Path(cache),
-                run_parent=session.directory.path.parent,
-                skip_unreadable=skip_unreadable,
-                on_progress=lambda done: bar.update(task, completed=done),
-                group=session.group,
-            )
+        found = load_images(
+            images,
+            resize,
+            store=config.data.store,
+            cache=None if cache is None else Path(cache),
+            run_parent=session.directory.path.parent,
+            skip_unreadable=inputs.skip_unreadable,
+            on_progress=lambda done: bar.update(task, completed=done),
+            group=session.group,
         )
+    return DecodedImages(*found)
 
 
-def _readable_problem(inputs: FitInputs, images: DecodedImages, session: Session) -> Problem:
-    if images.faults:
-        warn(f"{len(images.faults)} unreadable images were skipped; see {session.directory.skipped_file}")
-    return inputs.problem.kept(images.kept)
-
-
-def _view(store: Store, seeded: SeededViT, resize: int, session: Session) -> View | StreamedView:
-    return view_of(store, *seeded.vit.preprocessing, resize=resize, device=session.device)
-
-
-def _decode_test(
-    inductive: Inductive, config: Config, seeded: SeededViT, resize: int, session: Session, skip_unreadable: bool
-) -> TestImages:
-    images = _decode("reading test images", inductive.test, config, resize, session, skip_unreadable)
+def _test_images(
+    problem: Problem, config: Config, seeded: SeededViT, resize: int, inputs: FitInputs, session: Session
+) -> TestImages | None:
+    if problem.inductive is None:
+        return None
+    images = _decode("reading test images", problem.inductive.test, config, resize, inputs, session)
     if images.faults:
         warn(f"{len(images.faults)} unreadable test images were skipped")
-    return TestImages(_view(images.store, seeded, resize, session), [inductive.truth[i] for i in images.kept])
+    view = view_of(images.store, *seeded.vit.preprocessing, resize=resize, device=session.device)
+    return TestImages(view, [problem.inductive.truth[i] for i in images.kept])
 
 
-def _estimate(
-    settings: Settings,
-    inputs: FitInputs,
-    problem: Problem,
-    draft: Config,
-    seeded: SeededViT,
-    view: View | StreamedView,
-    session: Session,
-    is_continued: bool,
-) -> ClassCount | None:
-    """The number of classes in the embeddings of the pretrained backbone; None if it is known."""
-    if not settings.estimates_classes or inputs.resume:
-        return None
+def _estimate_classes(
+    problem: Problem, config: Config, seeded: SeededViT, view: View | StreamedView, session: Session
+) -> ClassCount:
+    """In the embeddings of the pretrained backbone; the images are decoded already."""
     problem.check(max(1, len(problem.classes)))
-    vit = _build_vit(draft, session, pretrained=True).vit if is_continued else seeded.vit
-    plain = frozen_vit(vit, draft.model.train_blocks).to(session.device).eval()
+    plain = frozen_vit(seeded.vit, config.model.train_blocks).to(session.device).eval()
     features = embed_all(plain, view, len(problem.images), "embedding", session)
-    count = session.group.on_first(lambda: count_from_features(features, problem.labels, draft, session.console))
+    count = session.group.on_first(lambda: count_from_features(features, problem.labels, config, session.console))
     session.console.print(f"Estimated number of classes: {count.n_classes}", highlight=False)
     return count
 
 
-def _known_count(inputs: FitInputs, session: Session) -> int | None:
-    """A resumed run keeps the number of classes that it has estimated."""
-    if not inputs.resume:
-        return None
-    return session.group.on_first(lambda: session.directory.config().n_classes)
-
-
-def _fingerprint(store: Store, problem: Problem, previous: PreviousRun | None) -> str:
-    """Of everything that a resumed run must find unchanged: pixels, names, labels."""
-    digest = hashlib.sha256(store.fingerprint_data())
-    digest.update("\0".join(problem.images.names).encode("utf-8", "surrogateescape"))
-    digest.update(problem.labels.tobytes())
-    if problem.inductive is not None:
-        digest.update(problem.inductive.validation.tobytes())
-    if previous is not None:
-        digest.update(previous.digest)
-    return digest.hexdigest()
-
-
-def _info(inputs: FitInputs, problem: Problem, config: Config, resize: int, fingerprint: str) -> RunInfo:
-    root, previous = problem.images.root, inputs.previous
-    return RunInfo(
-        status="running",
-        root=None if root is None else str(root.absolute()),
-        folder=problem.images.folder(),
-        n_images=len(problem.images),
-        n_labelled=int((problem.labels >= 0).sum()),
-        known_classes=problem.classes,
-        resize=resize,
-        n_classes=config.n_classes,
-        n_classes_estimated=config.n_classes_estimated,
-        started_from=None if previous is None else str(previous.path.absolute()),
-        launch=distributed.launch(),
-        fingerprint=fingerprint,
-    )
-
-
-def _begin_directory(
-    inputs: FitInputs, images: DecodedImages, config: Config, info: RunInfo, count: ClassCount | None, session: Session
-) -> None:
-    """Write what a new run begins with, or check that a resumed run is the same."""
-    directory = session.directory
-    if inputs.resume:
-        _check_same_run(config, info, session)
-        if info.launch is not None:
-            directory.update_info(launch=info.launch)
-        return
-    directory.clear()
-    files.write_text(directory.config_file, config.to_yaml())
-    if count is not None:
-        write_class_count(directory.path, count)
-    if images.faults:
-        skipped = sorted(set(range(len(inputs.problem.images))) - set(images.kept))
-        rows = [(name, reason, position) for (name, reason), position in zip(images.faults, skipped, strict=True)]
-        files.write_csv(directory.skipped_file, ["path", "reason", "position"], rows)
-    info.write(directory.info_file)
-
-
-def _check_same_run(config: Config, info: RunInfo, session: Session) -> None:
-    directory = session.directory
-    if directory.info().fingerprint != info.fingerprint:
-        raise RunError(f"the run in {directory.path} has other images or labels; give the same ones to resume")
-    then, now = flatten(directory.config().model_dump()), flatten(config.model_dump())
-    changed = sorted(key for key in then if then[key] != now.get(key))
-    if changed:
-        raise RunError(
-            f"the run in {directory.path} has {changed[0]}={then[changed[0]]}; give the same settings to resume, "
-            "or --overwrite to start again"
-        )
-
-
-def _held_out(
-    problem: Problem, config: Config, previous: PreviousRun | None, method: Method[Any], is_continued: bool
-) -> np.ndarray:
+def _held_out(problem: Problem, method: Method[Any], previous: PreviousRun | None, is_continued: bool) -> np.ndarray:
     """Labels held out from training to select an epoch (-1 elsewhere)."""
-    nothing = np.full(len(problem.labels), -1)
+    config = method.config
     if problem.inductive is not None:
         return np.where(problem.inductive.validation, problem.labels, -1)
     if config.selection.by != "validation" or not problem.classes:
-        return nothing
+        return np.full(len(problem.labels), -1)
     allowed = None if previous is None else previous.unseen_label_mask(problem.images.names)
     seed = derive_seed(config.seed, "validation")
     mask = hold_out(problem.labels, config.data.validation_fraction, seed, allowed)

@@ -1,6 +1,7 @@
 """The problem of a fit: images, labels, and the truth that it is scored by."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -50,6 +51,10 @@ class Problem:
     @property
     def can_be_scored(self) -> bool:
         return self.truth is not None or self.inductive is not None
+
+    @property
+    def protocol(self) -> Literal["transductive", "inductive"]:
+        return "transductive" if self.inductive is None else "inductive"
 
     def check(self, n_classes: int) -> None:
         n_unlabelled = int((self.labels < 0).sum())

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: `last.pt` to go on from exactly, `previous.pt` the one before it, and best weights by stage."""
+"""Checkpoints on disk: `last.pt` to resume from, `previous.pt` as a backup, and the best weights of each stage."""
 
 import math
 import random
@@ -23,13 +23,13 @@ _PARTS = ("stage", "position", "network", "optimiser", "stage_state", "records",
 class Checkpoints:
     """Every file is written under a temporary name and renamed, and has a checksum, so a file that is read is complete.
 
-    ``spent`` returns the seconds that the run has taken so far, including the time before it was resumed. In a
+    ``elapsed`` returns the seconds that the run has taken so far, including the time before it was resumed. In a
     ``group`` of processes only the first one reads and writes files; the others get what it reads.
     """
 
-    def __init__(self, folder: Path, spent: Callable[[], float] = lambda: 0.0, group: Group = ALONE) -> None:
+    def __init__(self, folder: Path, elapsed: Callable[[], float] = lambda: 0.0, group: Group = ALONE) -> None:
         self.folder = folder
-        self.spent = spent
+        self.elapsed = elapsed
         self.group = group
         self.last = folder / "last.pt"
         self.previous = folder / "previous.pt"  # in case the last one is damaged; used only if a person renames it
@@ -39,8 +39,8 @@ class Checkpoints:
         if not self.group.is_first:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        whole = {"format": FORMAT, **state, "seconds": self.spent(), "random": random_states()}
-        write_with(self.last, lambda temporary: save_torch(whole, temporary), keep_as=self.previous)
+        complete = {"format": FORMAT, **state, "seconds": self.elapsed(), "random": random_states()}
+        write_with(self.last, lambda temporary: save_torch(complete, temporary), keep_as=self.previous)
 
     def load_last(self) -> dict[str, Any] | None:
         """The state to resume from, or None; the states of the random generators are restored."""
@@ -79,17 +79,15 @@ class Checkpoints:
             check_format(state.get("format"), FORMAT, FORMAT, f"the checkpoint {self.last}")
         is_complete = isinstance(state, dict) and all(key in state for key in _PARTS)
         if not is_complete or not _is_duration(state.get("seconds", 0.0)):
-            raise RunError(f"the checkpoint {self.last} is not one of a fit; start the run anew with --overwrite")
+            raise RunError(f"{self.last} is not a checkpoint of a fit; start the run again with --overwrite")
         return state
 
     def _remedy(self) -> str:
         try:
             place = _place(read_torch(self.previous))
         except OSError:
-            return "there is no whole one before it, so start the run anew with --overwrite"
-        return (
-            f"the one before it is whole ({place}): to go on from there, rename {self.previous} to last.pt and resume"
-        )
+            return "there is no intact previous checkpoint, so start the run again with --overwrite"
+        return f"the previous checkpoint ({place}) is intact: to resume from it, rename {self.previous} to last.pt"
 
     def best(self, stage: str) -> Path:
         return self.folder / f"{stage}-best.safetensors"
@@ -108,7 +106,7 @@ class Checkpoints:
             return read_safetensors(self.best(stage))
         except OSError as error:
             raise RunError(
-                f"the weights {self.best(stage)} are damaged ({error.strerror}); start the run anew with --overwrite"
+                f"the weights {self.best(stage)} are damaged ({error.strerror}); start the run again with --overwrite"
             ) from error
 
 
@@ -117,7 +115,7 @@ def _is_duration(seconds: Any) -> bool:
 
 
 def _place(state: dict[str, Any]) -> str:
-    """Where a checkpoint was made, as `warmup, epoch 2, step 5`."""
+    """When a checkpoint was written, such as `warmup, epoch 2, step 5`."""
     epoch, step = state["position"]["epoch"], state["position"]["step"]
     within = f"epoch {epoch + 1}, step {step}" if step else f"epoch {epoch}"
     return f"{state['stage']}, {within}"
@@ -131,7 +129,7 @@ def load_trained(network: nn.Module, weights: dict[str, torch.Tensor]) -> None:
 
 
 def random_states() -> dict[str, Any]:
-    """The global generators', for backbones that draw (dropout); the method's own draws derive from the seed."""
+    """States of the global generators, which backbones with dropout use; methods derive their draws from the seed."""
     python = random.getstate()
     numpy: Any = np.random.get_state(legacy=True)
     return {

@@ -1,4 +1,4 @@
-"""What a run says while it trains: a progress bar, `metrics.jsonl`, and TensorBoard."""
+"""The records of a training: a progress bar, `metrics.jsonl`, and TensorBoard."""
 
 import json
 import os
@@ -28,7 +28,7 @@ _EPOCH_LABELS = {
 
 
 class AsyncScalars:
-    """Numbers on their way from the device, so that a step need not wait for them; `values` waits."""
+    """Numbers that are copied from the device without blocking; `values` waits for them."""
 
     def __init__(self, numbers: dict[str, Tensor]) -> None:
         self._names = list(numbers)
@@ -86,7 +86,7 @@ class Recorder:
             self._writer.close()
 
     def due(self) -> bool:
-        """Whether the bar may be refreshed: not at every step."""
+        """Whether it is time to refresh the progress bar."""
         if time.monotonic() - self._shown_at < self._REFRESH_SECONDS:
             return False
         self._shown_at = time.monotonic()
@@ -94,7 +94,7 @@ class Recorder:
 
     @staticmethod
     def note(values: dict[str, float]) -> str:
-        """What the bar says beside the time left."""
+        """The text beside the progress bar."""
         return _describe(values, _BAR_LABELS)
 
     def epoch(self, record: dict[str, Any], global_step: int) -> None:
@@ -105,7 +105,7 @@ class Recorder:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(clean) + "\n")
             file.flush()
-            os.fsync(file.fileno())  # before the checkpoint that remembers how far the records go
+            os.fsync(file.fileno())  # before the checkpoint that stores their size
         if self._writer is not None:
             for key, value in clean.items():
                 if isinstance(value, float):
