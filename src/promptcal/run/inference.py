@@ -25,7 +25,7 @@ from promptcal.methods.base import Method, build_network, build_vit
 from promptcal.models import DiscoveryNetwork
 from promptcal.run.assignments import Assignments, as_text, read_csv_rows
 from promptcal.run.directory import RunDirectory
-from promptcal.run.records import read_records
+from promptcal.run.epoch_records import read_records
 from promptcal.runtime import files
 from promptcal.runtime.arrays import read_array
 from promptcal.runtime.device import choose_device, choose_dtype

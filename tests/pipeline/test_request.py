@@ -1,0 +1,42 @@
+"""The options of a fit are declared once: the Python functions show and check them like the request."""
+
+import inspect
+import pydoc
+from dataclasses import MISSING, fields
+
+import pytest
+
+import promptcal
+from promptcal.estimator import PromptCAL
+from promptcal.pipeline.request import BenchmarkRequest, FitRequest
+
+
+@pytest.mark.parametrize(
+    ("function", "request_type"), [(promptcal.fit, FitRequest), (promptcal.benchmark, BenchmarkRequest)]
+)
+def test_signature_and_help_list_every_option(function, request_type):
+    parameters = inspect.signature(function).parameters
+    options = {option.name: option for option in fields(request_type)}
+    assert parameters.keys() == options.keys()
+    text = pydoc.plain(pydoc.render_doc(function))
+    for name, option in options.items():
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameters[name].default == (inspect.Parameter.empty if option.default is MISSING else option.default)
+        assert f"\n        {name}: {option.metadata['help']}\n" in text + "\n"
+
+
+def test_an_unknown_option_is_rejected_by_name(tmp_path):
+    for function, given in (
+        (promptcal.fit, {"images": tmp_path}),
+        (promptcal.benchmark, {"name": "mini"}),
+        (promptcal.demo, {}),
+    ):
+        with pytest.raises(promptcal.ConfigError, match="there is no option 'n_clusters'"):
+            function(**given, output=tmp_path / "run", n_clusters=4)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_estimator_has_only_options_of_the_request():
+    renamed = {"random_state": "seed", "verbose": "progress"}
+    own = {renamed.get(name, name) for name in inspect.signature(PromptCAL).parameters}
+    assert own <= {option.name for option in fields(FitRequest)}
