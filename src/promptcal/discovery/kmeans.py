@@ -6,7 +6,7 @@ full float32 precision, and the points are centred, so that a common offset does
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,6 @@ from promptcal.runtime.device import device_context, widest_float
 _MAX_ELEMENTS_ON_GPU = 1_500_000_000  # of the largest temporary tensor, points x starts x clusters
 _BYTES_BY_ELEMENT = 12  # three temporary tensors of that size in float32
 _MAX_DRAWN_FROM = 50_000_000  # points x starts, when initial centroids are drawn
-
-
-class Clustering(NamedTuple):
-    """The result of one start."""
-
-    centres: Tensor
-    labels: Tensor
-    inertia: float
-    n_iter: int
 
 
 def kmeans_plus_plus(
@@ -192,11 +183,9 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         else:
             generator.manual_seed(self.random_state)
         with device_context(points.device, torch.float32):
-            best = self._best_start(points, fixed, generator, on_progress)
-        self.cluster_centers_ = (best.centres + offset).cpu().numpy()
-        self.labels_ = best.labels.cpu().numpy()
-        self.inertia_ = best.inertia
-        self.n_iter_ = best.n_iter
+            self.inertia_, centres, labels, self.n_iter_ = self._best_start(points, fixed, generator, on_progress)
+        self.cluster_centers_ = (centres + offset).cpu().numpy()
+        self.labels_ = labels.cpu().numpy()
         return self
 
     def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
@@ -228,7 +217,8 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
 
     def _best_start(
         self, points: Tensor, fixed: Tensor, generator: torch.Generator, on_progress: Callable[[int], None]
-    ) -> Clustering:
+    ) -> tuple[float, Tensor, Tensor, int]:
+        """Inertia, centroids, labels and iterations of the best start."""
         n_known = len(self.classes_)
         n_new = self.n_clusters - n_known
         labelled = fixed >= 0
@@ -237,7 +227,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             sums, sizes = _cluster_sums(points[labelled], fixed[labelled].unsqueeze(0), n_known)
             known_centres = sums[0] / sizes[0].unsqueeze(1)
         starts = self.n_init if n_new else 1  # without new clusters nothing is random
-        best: Clustering | None = None
+        best: tuple[float, Tensor, Tensor, int] | None = None
         done = 0
         size = max(1, _MAX_DRAWN_FROM // len(points))
         for first in range(0, starts, size):
@@ -245,8 +235,8 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             for centres in drawn.split(self._max_batch(points)):
                 labels, centres, inertia, n_iter = lloyd(points, centres, fixed, max_iter=self.max_iter, tol=self.tol)
                 winner = int(inertia.argmin())
-                if best is None or float(inertia[winner]) < best.inertia:
-                    best = Clustering(centres[winner], labels[winner], float(inertia[winner]), int(n_iter[winner]))
+                if best is None or float(inertia[winner]) < best[0]:
+                    best = (float(inertia[winner]), centres[winner], labels[winner], int(n_iter[winner]))
                 done += len(centres)
                 on_progress(done)
         assert best is not None

@@ -73,12 +73,10 @@ class KMeansAssignment(Assignment):
 class ClassifierAssignment(Assignment):
     """The category whose output is largest."""
 
-    score_kind = "outputs"
+    score_kind, temperature, labels_in_centroids = "outputs", 1.0, False
 
     def __init__(self, network: ClassifierNetwork) -> None:
         self.network = network
-        self.temperature = 1.0
-        self.labels_in_centroids = False
 
     def partition(self, features: Tensor, labels: np.ndarray, kmeans: KMeansFit) -> Partition:
         return self._by_output(features).keeping(labels)

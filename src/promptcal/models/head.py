@@ -36,11 +36,6 @@ class DINOHead(nn.Module):
         bottleneck = F.normalize(self.mlp(embedding).float(), dim=1)
         return Projection(bottleneck, F.normalize(self.last_layer.weight.float(), dim=1))
 
-    @staticmethod
-    def widen(projection: Projection) -> Tensor:
-        """The output itself (n x prototypes), L2-normalised; for tests of the factored form."""
-        return F.normalize(projection.bottleneck @ projection.prototypes.T, dim=1)
-
 
 class CosineClassifier(nn.Module):
     """Cosine similarity of the input to one prototype per category."""
