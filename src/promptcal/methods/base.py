@@ -84,7 +84,7 @@ class Method(ABC, Generic[C]):
 
     def epochs(self) -> dict[str, int]:
         """Epochs by stage, in order; a stage of 0 epochs is left out. By default one stage with the method's name."""
-        return {self.name: self.config.optim.epochs}
+        return {self.name: self.config.optim.epochs} if self.trains else {}
 
     @abstractmethod
     def stage(self, name: str, network: Any, context: StageContext) -> Stage:

@@ -33,9 +33,6 @@ class KMeans(Method[KMeansConfig]):
     def build_network(self, vit: PromptedViT, n_known: int) -> DiscoveryNetwork:
         return DiscoveryNetwork(vit)
 
-    def epochs(self) -> dict[str, int]:
-        return {}
-
     def stage(self, name: str, network: DiscoveryNetwork, context: StageContext) -> Stage:
         raise NotImplementedError("k-means has no stages")
 

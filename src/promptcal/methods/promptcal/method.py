@@ -49,9 +49,7 @@ class PromptCAL(Method[PromptCALConfig]):
         return {WARMUP: self.config.warmup.epochs, AFFINITY: self.config.affinity.epochs}
 
     def stage(self, name: str, network: Any, context: StageContext) -> Stage:
-        if name == WARMUP:
-            return self._warmup_stage(network, context)
-        return self._affinity_stage(network, context)
+        return (self._warmup_stage if name == WARMUP else self._affinity_stage)(network, context)
 
     def _warmup_stage(self, network: ProjectionNetwork, context: StageContext) -> WarmupStage:
         settings = self.config.warmup

@@ -7,10 +7,9 @@ from torch import Tensor
 
 
 class EmbeddingMemory:
-    """The last ``size`` embeddings, with their labels (-1 = unlabelled) and image indices.
+    """The last ``size`` embeddings, with their labels (-1 = unlabelled) and image indices; only the filled rows.
 
-    The properties return only the filled rows. The pointer and the number of filled rows are host integers, so that
-    `push` does not synchronise with the device.
+    The pointer and the number of filled rows are host integers, so that `push` does not wait for the device.
     """
 
     def __init__(self, size: int, dim: int, device: torch.device | str = "cpu") -> None:
