@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from promptcal.data import embedded_set
 from promptcal.errors import WeightsError
 from promptcal.models import EMBEDDED_BACKBONE, PromptedViT, create_backbone, preprocessing
-from promptcal.models.hub import offline_if_unreachable
+from promptcal.models.backbones import offline_if_unreachable
 
 HUB_NAME = "test_vit.r160_in1k"  # timm's smallest: 0.3 M parameters
 
@@ -82,9 +82,9 @@ def hub_gone(monkeypatch):
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-        monkeypatch.setattr("promptcal.models.hub._PAUSE", 0.1)
-        monkeypatch.setattr("promptcal.models.hub.getproxies", dict)
-        monkeypatch.setattr("promptcal.models.hub.socket.create_connection", count)
+        monkeypatch.setattr("promptcal.models.backbones._PAUSE", 0.1)
+        monkeypatch.setattr("promptcal.models.backbones.getproxies", dict)
+        monkeypatch.setattr("promptcal.models.backbones.socket.create_connection", count)
         yield tried
 
 
@@ -109,7 +109,7 @@ def test_a_hub_that_answers_or_a_proxy_is_left_to_the_hubs_client(hub_gone, monk
         with offline_if_unreachable() as reason:
             assert (reason, constants.HF_HUB_OFFLINE) == (None, False)
     assert len(hub_gone) == 1
-    monkeypatch.setattr("promptcal.models.hub.getproxies", lambda: {"https": "http://proxy:3128"})
+    monkeypatch.setattr("promptcal.models.backbones.getproxies", lambda: {"https": "http://proxy:3128"})
     with offline_if_unreachable() as reason:
         assert (reason, constants.HF_HUB_OFFLINE) == (None, False)
     assert len(hub_gone) == 1
