@@ -15,9 +15,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from promptcal.data.decoding import UnreadableImage
 from promptcal.data.images import ImageSet
-from promptcal.data.store import ImageStore, check_readable, decoded, planar, stored_size
+from promptcal.data.store import ImageStore, check_readable, planar, readable_images, stored_size
 from promptcal.errors import DataError
 from promptcal.runtime.distributed import ALONE, Group
 from promptcal.runtime.files import write_json, write_with
@@ -70,34 +69,27 @@ def decode_to_file(
 
 
 def _write(
-    images: ImageSet,
-    shorter_side: int,
-    pixels_file: Path,
-    index_file: Path,
-    on_progress: Callable[[int], None],
+    images: ImageSet, shorter_side: int, pixels_file: Path, index_file: Path, on_progress: Callable[[int], None]
 ) -> None:
     """Write the pixels, then the index. A cache with an index is therefore complete."""
-    sizes, kept, faults = [], [], []
+    sizes: list[list[int]] = []
+    kept: list[int] = []
+    faults: list[tuple[str, str]] = []
     digest = hashlib.sha256()
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
             try_lock(file.fileno())  # shows other processes that the file is in use
-            for i, image in enumerate(decoded(images, stored_size(images, shorter_side), cores=os.cpu_count())):
-                if isinstance(image, UnreadableImage):
-                    faults.append([images.names[i], str(image)])
-                else:
-                    data = planar(image)
-                    file.write(data.data)
-                    digest.update(data.data)
-                    sizes.append(list(image.shape[:2]))
-                    kept.append(i)
-                on_progress(i + 1)
+            side = stored_size(images, shorter_side)
+            for image in readable_images(images, side, kept, faults, on_progress, cores=os.cpu_count()):
+                data = planar(image)
+                file.write(data.data)
+                digest.update(data.data)
+                sizes.append(list(image.shape[:2]))
 
     write_with(pixels_file, write)
-    write_json(
-        index_file, {"format": _VERSION, "sizes": sizes, "kept": kept, "faults": faults, "sha256": digest.hexdigest()}
-    )
+    index = {"format": _VERSION, "sizes": sizes, "kept": kept, "faults": faults, "sha256": digest.hexdigest()}
+    write_json(index_file, index)
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -112,10 +104,8 @@ def _load(pixels_file: Path, index_file: Path, names: list[str]) -> Decoded | No
     """The cache; None if it is absent, damaged or has another format."""
     try:
         index = json.loads(index_file.read_text(encoding="utf-8"))
-        if index["format"] != _VERSION:
-            return None
         sizes, kept, faults = index["sizes"], index["kept"], [(name, reason) for name, reason in index["faults"]]
-        if not _is_consistent(sizes, kept, faults, names):
+        if index["format"] != _VERSION or not _is_consistent(sizes, kept, faults, names):
             return None
         total = sum(3 * height * width for height, width in sizes)
         if pixels_file.stat().st_size != total:

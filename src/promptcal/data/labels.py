@@ -40,7 +40,10 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
     Without ``labels``, the labels that come with the images are used, if there are any.
     """
     if labels is None:
-        return _without_removals(_source_labels(images))
+        if images.source_labels is None:
+            return _without_removals([None] * len(images))
+        warnings.warn(f"labels are taken from {images.source_labels.origin}", PromptCALWarning, stacklevel=3)
+        labels = images.source_labels.values
     if isinstance(labels, str | os.PathLike):
         return _match(_read_table(Path(labels)), images)
     if isinstance(labels, Mapping):
@@ -80,13 +83,6 @@ def class_numbers(names: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:
 
 def _natural(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() and name.isascii() else (1, 0, name)
-
-
-def _source_labels(images: ImageSet) -> list[str | None]:
-    if images.source_labels is None:
-        return [None] * len(images)
-    warnings.warn(f"labels are taken from {images.source_labels.origin}", PromptCALWarning, stacklevel=4)
-    return [class_name(label) for label in images.source_labels.values]
 
 
 def _read_table(path: Path) -> list[tuple[str, str | None]]:
@@ -172,12 +168,8 @@ def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
             raise LabelError(f"{path} has two labels, {by_name[name]!r} and {label!r}; keep one of them")
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        remedy = (
-            f"write paths as in {images.names[0]}"
-            if images.root is None
-            else "write paths relative to the image folder"
-        )
-        raise LabelError(f"there is a label for {unknown[0]}{more}, but no such image; {remedy}")
+        example = f"as in {images.names[0]}" if images.root is None else "relative to the image folder"
+        raise LabelError(f"there is a label for {unknown[0]}{more}, but no such image; write paths {example}")
     return Labels([by_name.get(name) for name in names], [by_name.get(name, "") is None for name in names])
 
 

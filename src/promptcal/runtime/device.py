@@ -22,9 +22,8 @@ def widest_float(device: torch.device) -> torch.dtype:
 def choose_device(name: str) -> torch.device:
     """The device called ``name``; "auto" is CUDA, else MPS, else the CPU."""
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        other = "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else other)
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -59,8 +58,7 @@ def compile_in_place(vit: nn.Module, device: torch.device, *, alone: bool = True
     the many kernels of a small ViT one by one takes longer on the host than they take on the GPU. Later calls overwrite
     the returned tensors.
     """
-    recorded = device.type == "cuda" and alone
-    vit.compile(dynamic=False, mode="reduce-overhead" if recorded else "default")
+    vit.compile(dynamic=False, mode="reduce-overhead" if device.type == "cuda" and alone else "default")
 
 
 @cache

@@ -126,7 +126,7 @@ def test_a_batch_that_cannot_be_divided_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("device", "reason"), [("mps", "cpu or cuda"), ("cuda:1", "a GPU of its own"), ("cuda", "GPUs")]
+    ("device", "reason"), [("mps", "cpu or cuda"), ("cuda:1", "its own GPU"), ("cuda", "GPUs")]
 )
 def test_a_device_processes_cannot_share_is_refused(monkeypatch, device, reason):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
