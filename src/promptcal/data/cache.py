@@ -1,8 +1,4 @@
-"""Decoded images in a memory-mapped file, for sets larger than memory and for later runs on the same images.
-
-The key of a cache is a hash of the images' names, bytes and stored size. A changed image gives another key, so a cache
-is never out of date.
-"""
+"""Decoded images in a memory-mapped file, for sets larger than memory and for later runs on the same images."""
 
 import hashlib
 import json
@@ -28,7 +24,7 @@ Decoded = tuple[ImageStore, list[int], list[tuple[str, str]]]
 
 
 def cache_key(images: ImageSet, shorter_side: int) -> str:
-    """A hash of everything that the decoded pixels depend on."""
+    """A hash of everything that the decoded pixels depend on, so that a cache is never out of date."""
     digest = hashlib.sha256(f"{_VERSION}:{shorter_side}".encode())
     for i, name in enumerate(images.names):
         digest.update(f"\0{name}\0{images.content_hash(i)}".encode())
@@ -123,10 +119,6 @@ def _is_consistent(sizes: list[list[int]], kept: list[int], faults: list[tuple[s
     """Whether an index describes these images: each has a size, in order, or a fault."""
     positions = set(kept)
     left_out = [name for i, name in enumerate(names) if i not in positions]
-    has_valid_sizes = all(isinstance(side, int) and side > 0 for size in sizes for side in size)
-    return (
-        has_valid_sizes
-        and len(sizes) == len(kept) == len(names) - len(left_out)
-        and kept == sorted(kept)
-        and ([name for name, _ in faults] == left_out)
-    )
+    if not all(isinstance(side, int) and side > 0 for size in sizes for side in size) or kept != sorted(kept):
+        return False
+    return len(sizes) == len(kept) == len(names) - len(left_out) and [name for name, _ in faults] == left_out

@@ -19,6 +19,7 @@ from promptcal.data.sources import ArraySource, FileSource, ImageSource, SubsetS
 from promptcal.errors import DataError
 
 _MAX_ASPECT = 50
+_SUFFIXES = ", ".join(sorted(image_files.SUFFIXES))
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def _from_path(path: Path) -> ImageSet:
         raise DataError(f"the image folder {path} does not exist; check the path")
     files = image_files.find_images(path)
     if not files:
-        raise DataError(f"the folder {path} contains no images ({_suffixes()}); check the path")
+        raise DataError(f"the folder {path} contains no images ({_SUFFIXES}); check the path")
     names = _relative_names(files, path)
     labels = image_files.class_folder_labels(path, names)
     origin = f"the class folders beside the unlabelled one in {path}"
@@ -145,7 +146,7 @@ def _from_pattern(pattern: Path) -> ImageSet:
         raise DataError(f"the folder {root} of the pattern {pattern} does not exist; check the path")
     files = image_files.find_images(root, parts)
     if not files:
-        raise DataError(f"the pattern {pattern} matches no images ({_suffixes()}); ** matches any sub-folders")
+        raise DataError(f"the pattern {pattern} matches no images ({_SUFFIXES}); ** matches any sub-folders")
     return ImageSet(_relative_names(files, root), FileSource(files), root)
 
 
@@ -181,7 +182,3 @@ def _checked_names(names: list[str]) -> list[str]:
         if name.encode("utf-8", "ignore").decode() != name:
             raise DataError(f"the image name {name!a} is not valid Unicode; rename the file")
     return names
-
-
-def _suffixes() -> str:
-    return ", ".join(sorted(image_files.SUFFIXES))

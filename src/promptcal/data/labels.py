@@ -39,11 +39,11 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
 
     Without ``labels``, the labels that come with the images are used, if there are any.
     """
-    if labels is None:
-        if images.source_labels is None:
-            return _without_removals([None] * len(images))
+    if labels is None and images.source_labels is not None:
         warnings.warn(f"labels are taken from {images.source_labels.origin}", PromptCALWarning, stacklevel=3)
         labels = images.source_labels.values
+    if labels is None:
+        labels = [None] * len(images)
     if isinstance(labels, str | os.PathLike):
         return _match(_read_table(Path(labels)), images)
     if isinstance(labels, Mapping):
@@ -55,12 +55,8 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
     labels = list(labels)
     if len(labels) != len(images):
         raise LabelError(f"{len(labels)} labels do not fit {len(images)} images; give one per image, -1 = unlabelled")
-    return _without_removals([class_name(label) for label in labels])
-
-
-def _without_removals(names: list[str | None]) -> Labels:
-    """A sequence cannot omit an image, so an empty label in it does not remove an earlier one."""
-    return Labels(names, [False] * len(names))
+    # A sequence cannot omit an image, so an empty label in it does not remove an earlier one.
+    return Labels([class_name(label) for label in labels], [False] * len(labels))
 
 
 def class_name(label: Any) -> str | None:

@@ -1,7 +1,4 @@
-"""`ImageStore`: all images, decoded and resized once, in one uint8 buffer from which crops are cut.
-
-The buffer is on the GPU if it fits, else in pinned or plain host memory, or in a memory-mapped file (`data/cache.py`).
-"""
+"""`ImageStore`: all images, decoded and resized once, in one uint8 buffer from which crops are cut."""
 
 import multiprocessing
 import os

@@ -1,7 +1,4 @@
-"""Views of images that are not kept decoded: the workers of a DataLoader decode them again in every epoch.
-
-An image that was removed or changed since the run began stops the run, because the result would not be reproducible.
-"""
+"""Views of images that are not kept decoded: the workers of a DataLoader decode them again in every epoch."""
 
 import hashlib
 import multiprocessing
@@ -30,8 +27,8 @@ from promptcal.runtime.distributed import ALONE, Group
 class StreamedImages:
     """Images that are decoded on each access.
 
-    ``digests`` are hashes of the images' pixels at the start of the run and detect later changes. Without them, changes
-    are not detected.
+    With ``digests``, hashes of the pixels at the start of the run, a changed or removed image is an error, because the
+    result would not be reproducible.
     """
 
     images: ImageSet
