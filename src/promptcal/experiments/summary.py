@@ -11,7 +11,7 @@ from promptcal.experiments.definition import ACCURACIES, Table
 from promptcal.experiments.efficiency import EfficiencyRecord
 from promptcal.experiments.jobs import State
 from promptcal.experiments.plan import Cell
-from promptcal.experiments.records import Outcome, RunRecord
+from promptcal.experiments.records import RunRecord
 from promptcal.experiments.request import TableRequest
 
 
@@ -36,7 +36,6 @@ class CellSummary:
 
     cell: Cell
     records: dict[str, RunRecord | EfficiencyRecord]  # of the finished runs, by name
-    outcomes: dict[str, Outcome]
     states: tuple[State, ...]  # of all its runs
     selected: dict[str, Statistic]
     last: dict[str, Statistic]
@@ -90,27 +89,27 @@ def summarise(table: Table, request: TableRequest, cells: Sequence[Cell], states
 
 
 def _summarise_cell(table: Table, request: TableRequest, cell: Cell, states: dict[str, State]) -> CellSummary:
-    records, outcomes = {}, {}
+    records, outcomes = {}, []
     cell_states: list[State] = []
     for job in cell.jobs:
         state = states[job.name]
         if state.name == "finished":
             try:
                 record = job.record(request)
-                outcomes[job.name] = record.outcome(cell.score)
+                outcomes.append(record.outcome(cell.score))
                 records[job.name] = record
             except RunError as error:  # finished, but without the score of this cell
                 state = State("damaged", str(error))
         cell_states.append(state)
-    selected = _statistics(table.parts, [outcome.selected for outcome in outcomes.values()])
-    last = _statistics(table.parts, [outcome.last for outcome in outcomes.values()])
+    selected = _statistics(table.parts, [outcome.selected for outcome in outcomes])
+    last = _statistics(table.parts, [outcome.last for outcome in outcomes])
     epoch = cell.column.epoch or request.epoch
     shown = last if epoch == "last" and table.kind == "accuracy" else selected
     given = cell.row.published.get(cell.column.title, [])
     published = {part: value for part, value in zip(table.parts, given, strict=False) if value is not None}
     comparable = [p for p in (*ACCURACIES, "gflops") if request.scale == "full" and p in shown and p in published]
     difference = {p: shown[p].mean - published[p] for p in comparable}
-    return CellSummary(cell, records, outcomes, tuple(cell_states), selected, last, shown, published, difference)
+    return CellSummary(cell, records, tuple(cell_states), selected, last, shown, published, difference)
 
 
 def _statistics(parts: Sequence[str], runs: Sequence[dict[str, float]]) -> dict[str, Statistic]:

@@ -29,15 +29,6 @@ class TableReport:
     plot: Path
 
 
-@dataclass(frozen=True)
-class TableListing:
-    """A table as `promptcal table --list` shows it."""
-
-    table: Table
-    n_runs: int
-    n_finished: int
-
-
 def make_table(request: TableRequest) -> TableReport:
     """Run what the table lacks, summarise all rows and write the report."""
     return _write(make_summary(load_table(request.name), request))
@@ -60,12 +51,9 @@ def planned(request: TableRequest) -> list[tuple[Job, State]]:
     return [(job, job.state(request)) for job in _wanted_jobs(table, plan(table, request), request)]
 
 
-def list_tables(request: TableRequest) -> list[TableListing]:
-    listed = []
-    for name in table_names():
-        states = [state.name for _, state in planned(replace(request, name=name))]
-        listed.append(TableListing(load_table(name), len(states), states.count("finished")))
-    return listed
+def list_tables(request: TableRequest) -> dict[str, list[State]]:
+    """The states of the runs of each table of the package."""
+    return {name: [state for _, state in planned(replace(request, name=name))] for name in table_names()}
 
 
 def _wanted_jobs(table: Table, cells: Sequence[Cell], request: TableRequest) -> list[Job]:

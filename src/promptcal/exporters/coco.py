@@ -1,46 +1,33 @@
 """COCO JSON: one annotation for each whole image, with its category."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from promptcal._version import __version__
 from promptcal.data.decoding import open_image
 from promptcal.errors import DataError
-from promptcal.exporters.folders import Progress
 from promptcal.run import Run
 from promptcal.runtime import files
 
 
-def write_coco(run: Run, output: Path, on_progress: Progress) -> None:
+def write_coco(run: Run, output: Path, image_files: Iterable[Path]) -> None:
     """Category ids are cluster + 1, because many readers take 0 for the background."""
     assignments = run.assignments()
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
-    table = zip(assignments.paths, run.image_files(), assignments.clusters, assignments.confidence, strict=True)
+    images, annotations = [], []
+    table = zip(assignments.paths, image_files, assignments.clusters, assignments.confidence, strict=True)
     for number, (path, file, cluster, confidence) in enumerate(table, 1):
         width, height = _size(file)
         images.append({"id": number, "file_name": path, "width": width, "height": height})
-        annotations.append(
-            {
-                "id": number,
-                "image_id": number,
-                "category_id": int(cluster) + 1,
-                "bbox": [0, 0, width, height],
-                "area": width * height,
-                "iscrowd": 0,
-                "score": round(float(confidence), 4),
-            }
-        )
-        on_progress(number)
+        box = {"bbox": [0, 0, width, height], "area": width * height, "iscrowd": 0}
+        ids = {"id": number, "image_id": number, "category_id": int(cluster) + 1}
+        annotations.append({**ids, **box, "score": round(float(confidence), 4)})
     categories = [
         {"id": cluster + 1, "name": name, "supercategory": assignments.kind(cluster)}
         for cluster, name in enumerate(assignments.names)
     ]
     info = {"description": f"categories by promptcal {__version__}", "version": "1.0"}
-    files.write_json(
-        output,
-        {"info": info, "licenses": [], "images": images, "annotations": annotations, "categories": categories},
-    )
+    content = {"info": info, "licenses": [], "images": images, "annotations": annotations, "categories": categories}
+    files.write_json(output, content)
 
 
 def _size(file: Path) -> tuple[int, int]:

@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -88,41 +89,29 @@ def write_onnx(run: Run, output: Path, console: Console) -> None:
 
 
 def _export(module: InferenceModule, side: int, path: Path) -> None:
-    pixels = torch.zeros(2, 3, side, side)
     n = torch.export.Dim("n", min=1, max=_MAX_BATCH_SIZE)
     # the exporter prints, logs and warns a lot
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), _silent_loggers(), torch.no_grad():
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), ExitStack() as stack, torch.no_grad():
         warnings.simplefilter("ignore")
-        _torch_export(
-            module,
-            (pixels,),
-            os.fspath(path),
-            input_names=["pixels"],
-            output_names=list(OUTPUTS),
-            dynamic_shapes={"pixels": {0: n}},
-            dynamo=True,
-            external_data=False,
-            opset_version=_OPSET,
-            verbose=False,
-        )
-
-
-def _torch_export(*arguments: Any, **options: Any) -> None:
-    try:
-        torch.onnx.export(*arguments, **options)
-    except torch.onnx.errors.OnnxExporterError as error:
-        reason = (str(error.__cause__ or error).strip().splitlines() or ["no reason given"])[0]
-        raise RunError(f"torch cannot export this network to ONNX ({reason}); try another version of torch") from error
-
-
-@contextlib.contextmanager
-def _silent_loggers() -> Any:
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
+        stack.callback(logging.disable, logging.root.manager.disable)  # the previous level, at the end
+        logging.disable(logging.WARNING)
+        try:
+            torch.onnx.export(
+                module,
+                (torch.zeros(2, 3, side, side),),
+                os.fspath(path),
+                input_names=["pixels"],
+                output_names=list(OUTPUTS),
+                dynamic_shapes={"pixels": {0: n}},
+                dynamo=True,
+                external_data=False,
+                opset_version=_OPSET,
+                verbose=False,
+            )
+        except torch.onnx.errors.OnnxExporterError as error:
+            reason = (str(error.__cause__ or error).strip().splitlines() or ["no reason given"])[0]
+            message = f"torch cannot export this network to ONNX ({reason}); try another version of torch"
+            raise RunError(message) from error
 
 
 def _compare(run: Run, path: Path) -> dict[str, float]:

@@ -1,23 +1,25 @@
 """Assignments and embeddings as tables: CSV, or parquet if pyarrow is installed."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from promptcal.errors import RunError
 from promptcal.run import Run
 from promptcal.runtime import files
 
 
-def write_table(run: Run, output: Path) -> None:
+def write_table(run: Run, output: Path, console: Console) -> None:
     """Write the assignments: parquet if the output ends in .parquet, else CSV."""
     if output.suffix.lower() == ".parquet":
-        _require_pyarrow()
         write_parquet(output, run.assignments().table())
     else:
         files.write_text(output, run.assignments().to_csv())
 
 
-def write_embeddings(run: Run, output: Path) -> None:
+def write_embeddings(run: Run, output: Path, console: Console) -> None:
     """Write path, cluster, name and embedding of each image as parquet."""
     pyarrow = _require_pyarrow()
     embeddings, table = run.embeddings(), run.assignments().table()
@@ -27,18 +29,14 @@ def write_embeddings(run: Run, output: Path) -> None:
 
 def write_parquet_if_installed(path: Path, columns: dict[str, Any]) -> None:
     """Write nothing if pyarrow is not installed."""
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        return
-    write_parquet(path, columns)
+    if find_spec("pyarrow") is not None:
+        write_parquet(path, columns)
 
 
 def write_parquet(path: Path, columns: dict[str, Any]) -> None:
-    import pyarrow
+    table = _require_pyarrow().table(columns)
     from pyarrow import parquet
 
-    table = pyarrow.table(columns)
     files.write_with(path, lambda temporary: parquet.write_table(table, temporary))
 
 
