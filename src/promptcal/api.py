@@ -14,9 +14,9 @@ from promptcal.data import ImageSet, benchmarks, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.discovery.class_count import ClassCount
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
+from promptcal.experiments.cells import Job
 from promptcal.experiments.document import DocumentReport, write_document
 from promptcal.experiments.jobs import State
-from promptcal.experiments.plan import Job
 from promptcal.experiments.request import TableRequest
 from promptcal.experiments.tables import TableReport, list_tables, make_table, planned
 from promptcal.exporters import export_run

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from promptcal.experiments.cells import Summary
 from promptcal.experiments.definition import ACCURACIES, PARTS
-from promptcal.experiments.summary import Summary
 from promptcal.experiments.table_report import Section, sections
 from promptcal.runtime import files
 

@@ -8,11 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from promptcal.experiments.cells import CellSummary, Summary, rows_without
 from promptcal.experiments.definition import ACCURACIES, FINAL, PARTS, Detail
 from promptcal.experiments.efficiency import EfficiencyRecord
-from promptcal.experiments.plan import rows_without
 from promptcal.experiments.records import Outcome, RunRecord
-from promptcal.experiments.summary import CellSummary, Summary
 from promptcal.runtime import files
 
 

@@ -9,12 +9,11 @@ from rich.console import Console
 
 from promptcal.errors import Interrupted, PromptCALError
 from promptcal.experiments import table_report
+from promptcal.experiments.cells import Cell, Job, Summary, jobs_of, plan, summarise_cell
 from promptcal.experiments.definition import Table, chosen_rows, load_table, table_names
 from promptcal.experiments.jobs import State
-from promptcal.experiments.plan import Cell, Job, jobs_of, plan
 from promptcal.experiments.records import short_hash
 from promptcal.experiments.request import TableRequest
-from promptcal.experiments.summary import Summary, summarise
 from promptcal.runtime import files
 
 
@@ -42,7 +41,7 @@ def make_summary(table: Table, request: TableRequest) -> Summary:
     states = {job.name: job.state(request) for job in jobs_of(cells)}
     if request.run:
         states |= run_missing(wanted, states, request)
-    return summarise(table, request, cells, states)
+    return Summary(table, request, [summarise_cell(table, request, cell, states) for cell in cells])
 
 
 def planned(request: TableRequest) -> list[tuple[Job, State]]:

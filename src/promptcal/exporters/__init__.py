@@ -41,7 +41,7 @@ FORMATS = {
     "csv": ExportFormat(
         "the category of each image as CSV, or as parquet if the output ends in .parquet", "table_files:write_table"
     ),
-    "coco": ExportFormat("COCO JSON with one annotation for each whole image", "coco:write_coco", True),
+    "coco": ExportFormat("COCO JSON with one annotation for each whole image", "table_files:write_coco", True),
     "huggingface": ExportFormat("an image folder for datasets.load_dataset", "folders:write_huggingface", True, True),
     "fiftyone-json": ExportFormat("a FiftyOneImageClassificationDataset", "folders:write_fiftyone", True, True),
     "embeddings": ExportFormat("path, category and embedding of each image as parquet", "table_files:write_embeddings"),
@@ -78,7 +78,5 @@ def _check_output(run: Run, chosen: ExportFormat, output: Path) -> None:
         raise RunError(f"{output} exists already; choose another --output")
     root = run.info.root
     if chosen.is_folder and root is not None and output.resolve().is_relative_to(Path(root).resolve()):
-        raise RunError(
-            f"the output {output} is inside the image folder, where its images would count as new ones; "
-            "choose another --output"
-        )
+        reason = "is inside the image folder, where its images would count as new ones"
+        raise RunError(f"the output {output} {reason}; choose another --output")

@@ -84,8 +84,8 @@ def write_onnx(run: Run, output: Path, console: Console) -> None:
 
     files.write_with(output, write)
     files.write_json(description_file, _description(run, differences))
-    worst = max(differences.values())
-    console.print(f"Largest difference from PyTorch on {_N_CHECKED_IMAGES} images: {worst:.1e}", highlight=False)
+    found = f"Largest difference from PyTorch on {_N_CHECKED_IMAGES} images: {max(differences.values()):.1e}"
+    console.print(found, highlight=False)
 
 
 def _export(module: InferenceModule, side: int, path: Path) -> None:
@@ -121,8 +121,7 @@ def _compare(run: Run, path: Path) -> dict[str, float]:
     scores, cluster, similarity = run.scores(features)
     probabilities = torch.softmax(scores / run.calibration.temperature, dim=1)
     expected = dict(zip(OUTPUTS, (features, scores, probabilities, cluster, similarity), strict=True))
-    pixels = preprocess(run, images)
-    parts = [run_onnx(path, part) for part in (pixels[:1], pixels[1:])]
+    parts = [run_onnx(path, part) for part in np.split(preprocess(run, images), [1])]
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in OUTPUTS}
     differences = {
         name: float(np.abs(outputs[name] - expected[name].numpy()).max()) for name in OUTPUTS if name != "cluster"
