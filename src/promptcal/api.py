@@ -15,8 +15,10 @@ from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.discovery.class_count import ClassCount
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
 from promptcal.experiments.document import DocumentReport, write_document
-from promptcal.experiments.jobs import Job, State
-from promptcal.experiments.tables import TableListing, TableReport, TableRequest, list_tables, make_table, planned
+from promptcal.experiments.jobs import State
+from promptcal.experiments.plan import Job
+from promptcal.experiments.request import TableRequest
+from promptcal.experiments.tables import TableListing, TableReport, list_tables, make_table, planned
 from promptcal.exporters import export_run
 from promptcal.methods import resolve
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy

@@ -16,6 +16,8 @@ from promptcal import api
 from promptcal.cli import app
 from promptcal.data import embedded_set
 from promptcal.data.check import MAX_DISTANCE
+from promptcal.experiments.request import TableRequest
+from promptcal.experiments.request import TableRequest
 from promptcal.pipeline.request import BenchmarkRequest, FitRequest
 
 
@@ -329,6 +331,8 @@ def help_lines(promptcal, monkeypatch, *arguments):
         ("fit", FitRequest, {"inductive"}),
         ("benchmark", BenchmarkRequest, set()),
         ("demo", BenchmarkRequest, {"name", "root", "download"}),
+        ("table", TableRequest, set()),
+        ("table", TableRequest, set()),
     ],
 )
 def test_help_describes_every_option_of_the_request(promptcal, monkeypatch, command, request_type, without):
@@ -337,7 +341,7 @@ def test_help_describes_every_option_of_the_request(promptcal, monkeypatch, comm
         if option.name in {"progress", *without}:
             continue
         name = option.name if option.metadata.get("argument") else "--" + option.name.replace("_", "-")
-        flag = (option.metadata.get("flag") or name).partition("/")[0]
+        flag = (option.metadata.get("flag") or name).strip(" /").partition("/")[0]
         shown = [line for line in lines if flag in line.split() and option.metadata["help"] in line]
         assert len(shown) == 1, option.name
 

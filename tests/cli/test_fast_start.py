@@ -36,8 +36,9 @@ def modules_and_seconds(program, *arguments):
         (COMMAND, ["--version"]),
         (COMMAND, ["--help"]),
         (COMMAND, ["fit", "--help"]),
+        (COMMAND, ["table", "--help"]),
     ],
-    ids=["import", "version", "help", "fit-help"],
+    ids=["import", "version", "help", "fit-help", "table-help"],
 )
 def test_start_is_fast_and_imports_nothing_heavy(program, arguments):
     runs = [modules_and_seconds(program, *arguments) for _ in range(2)]  # the first one may have to compile modules

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
-from promptcal.data.benchmarks import class_lists
+from promptcal.data.benchmarks.class_lists import published_split
 
 
 def colour(i):
@@ -137,7 +137,7 @@ def aircraft_tree(root, variants, trainval, test):
 
 def imagenet_tree(root, *, place="imagenet", per_class=2):
     """The 100 classes and one that is not among them, and a file that is no image."""
-    wordnet_ids = [w for w, _ in class_lists.imagenet100()]
+    wordnet_ids = published_split("imagenet100_gcd")["wnids"]
     i = 0
     for part in ("train", "val"):
         for wordnet_id in sorted([*wordnet_ids, "n00000001"]):

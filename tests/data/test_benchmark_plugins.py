@@ -27,7 +27,7 @@ MODULE = """
 from promptcal.data.benchmarks import BenchmarkSpec, Layout
 SHAPES = BenchmarkSpec(
     title="Shapes", n_images=9, n_classes=3, known_classes="shapes_benchmark:known", remedy="draw them",
-    layouts=(Layout("shapes", "shapes_benchmark:read"),), preset="quick", settings=("warmup.epochs=1",),
+    layouts=(Layout("shapes", "shapes_benchmark:read"),), preset="quick",
     download="shapes_benchmark:download")
 
 def known():

@@ -1,5 +1,6 @@
 """The definitions of tables: published values, what a row runs, and tables that users write."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from promptcal.errors import ConfigError
 from promptcal.experiments.definition import PARTS, chosen_rows, load_table, table_names
 from promptcal.experiments.plan import plan, rows_without
 from promptcal.experiments.records import benchmark_config
+from promptcal.experiments.request import TableRequest
 from promptcal.methods import METHODS
 
 PUBLISHED = yaml.safe_load((Path(__file__).parent / "published.yaml").read_text(encoding="utf-8"))
@@ -65,10 +67,9 @@ def test_every_part_has_a_heading_and_every_benchmark_exists_at_both_scales(name
     table = load_table(name)
     assert set(table.parts) <= set(PARTS)
     if table.kind == "accuracy":
-        for column in table.columns:
-            full, mini = get_benchmark(column.benchmark_at("full")), get_benchmark(column.benchmark_at("mini"))
-            assert full.inductive == mini.inductive
-            assert column.benchmark_at("mini").startswith("mini")
+        for column, at_mini_scale in zip(table.columns, table.at("mini").columns, strict=True):
+            assert get_benchmark(column.benchmark).inductive == get_benchmark(at_mini_scale.benchmark).inductive
+            assert at_mini_scale.benchmark.startswith("mini")
 
 
 def test_tables_are_listed_in_the_order_of_the_paper():
@@ -77,7 +78,7 @@ def test_tables_are_listed_in_the_order_of_the_paper():
 
 
 def test_few_annotations_stay_fewer_at_mini_scale():
-    shares = [get_benchmark(c.benchmark_at("mini")) for c in load_table("few-annotation").columns]
+    shares = [get_benchmark(c.benchmark) for c in load_table("few-annotation").at("mini").columns]
     assert [(len(s.known), s.labelled_share) for s in shares] == [(5, 0.1), (3, 0.5), (2, 0.5)]
 
 
@@ -120,7 +121,7 @@ def test_a_table_of_a_file(written):
         ["all", "known", "new"],
         {"Mini": [1, 2, 3]},
     )
-    jobs = [cell.jobs for cell in plan(table, "full", [0, 1], ["optim.lr=0.01"])]
+    jobs = [cell.jobs for cell in plan(table, TableRequest(seeds=[0, 1], overrides=["optim.lr=0.01"]))]
     assert [[(job.benchmark, job.method, job.seed, job.overrides) for job in row] for row in jobs] == [
         [("mini", "gcd", seed, ("optim.lr=0.01",)) for seed in (0, 1)],
         [("mini", "promptcal", seed, ("optim.lr=0.01", "affinity.k=7")) for seed in (0, 1)],
@@ -162,12 +163,13 @@ def test_an_invalid_file_is_one_sentence_that_names_the_row(written, changes, pr
 )
 def test_what_cannot_be_run_is_named_before_anything_runs(written, changes, problem):
     with pytest.raises(ConfigError, match=problem):
-        plan(load_table(written(**changes)), "full", [0])
+        plan(load_table(written(**changes)), TableRequest(seeds=[0]))
 
 
 def test_common_settings_apply_to_the_rows_whose_method_has_them():
-    table = load_table("generic")
-    cells = plan(table, "mini", [0], ["affinity.k=7", "optim.lr=0.5", "variant=recommended"])
+    table = load_table("generic").at("mini")
+    request = TableRequest(scale="mini", seeds=[0], overrides=["affinity.k=7", "optim.lr=0.5", "variant=recommended"])
+    cells = plan(table, request)
     overrides = {cell.row.label: cell.jobs[0].overrides for cell in cells}
     assert overrides["PromptCAL"] == ("affinity.k=7", "optim.lr=0.5", "variant=recommended")
     assert overrides["GCD"] == overrides["k-means"] == ("optim.lr=0.5",)
@@ -177,7 +179,7 @@ def test_common_settings_apply_to_the_rows_whose_method_has_them():
     ]
     for setting in ("afinity.k=7", "affinity.kk=7", "variant=none"):
         with pytest.raises(ConfigError):
-            plan(table, "mini", [0], [setting])
+            plan(table, replace(request, overrides=[setting]))
 
 
 def test_unreadable_files_and_unknown_names(tmp_path):

@@ -10,7 +10,7 @@ from promptcal.errors import ConfigError
 from promptcal.experiments import record_tables
 from promptcal.experiments.document import draw, load_document, write_document
 from promptcal.experiments.records import RunRecord, benchmark_config, flatten
-from promptcal.experiments.tables import TableRequest
+from promptcal.experiments.request import TableRequest
 from promptcal.methods import METHODS
 from promptcal.run.results import Scores
 
@@ -48,9 +48,9 @@ def test_every_record_is_shown(definition):
     rows = [row for table in definition.tables.values() for row in table.rows]
     named = [row.records.values() if isinstance(row.records, dict) else [row.records] for row in rows]
     shown = {name for lists in named for names in lists for name in names}
-    shown |= {row.record for row in definition.graph_tables["graph"]}
+    shown |= set(definition.graph_tables["graph"].values())
     assert set(definition.all_records()) == shown
-    studied = {Path(row.file).name for row in definition.pair_precision_tables["pair-precision"]}
+    studied = {Path(file).name for file in definition.pair_precision_tables["pair-precision"].values()}
     assert {file.name for file in (ROOT / "results" / "pair-precision").iterdir()} == studied
 
 
@@ -59,7 +59,8 @@ def test_runs_called_recommended_have_the_values_of_the_variant(definition):
     (row,) = [row for row in definition.tables["summary"].rows if "recommended" in row.label]
     names = [name for names in row.records.values() for name in names]
     assert len(names) == 10
-    for name, kept in definition.records(names).items():
+    for name in names:
+        kept = definition.record(name)
         preset = flatten(benchmark_config(kept.benchmark, "promptcal").model_dump())
         for key, value in flatten(METHODS["promptcal"].variants["recommended"]).items():
             assert kept.settings.get(key, preset[key]) == value, (name, key)

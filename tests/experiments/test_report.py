@@ -14,9 +14,10 @@ from promptcal.experiments.definition import load_table
 from promptcal.experiments.jobs import FitJob
 from promptcal.experiments.plan import jobs_of, plan
 from promptcal.experiments.records import benchmark_config
+from promptcal.experiments.request import TableRequest
 from promptcal.experiments.summary import Statistic
 from promptcal.experiments.table_report import show
-from promptcal.experiments.tables import TableRequest, make_table
+from promptcal.experiments.tables import make_table
 from promptcal.run.directory import RunDirectory
 from promptcal.run.info import RunInfo
 from promptcal.run.results import RunResults, Scores, StageResult
@@ -54,7 +55,7 @@ def where(tmp_path):
 @pytest.fixture
 def three_seeds(where):
     """The last row of the ablation on CUB with three seeds, the row before it with two."""
-    cells = plan(load_table("semiag-ablation"), "full", [0, 1, 2])
+    cells = plan(load_table("semiag-ablation"), TableRequest())
     by_row = {cell.row.label: cell.jobs for cell in cells}
     for job, selected, last in zip(by_row["(5) PromptCAL"], (0.60, 0.62, 0.67), (0.5, 0.6, 0.61), strict=True):
         finish(where.output, job, selected, last, seconds=100.0 * (job.seed + 1))
@@ -119,7 +120,7 @@ def test_one_seed_has_no_deviation(three_seeds):
 
 
 def test_stage_1_is_read_from_the_same_run(where):
-    jobs = jobs_of(plan(load_table("supervised-prompts"), "full", [0]))
+    jobs = jobs_of(plan(load_table("supervised-prompts"), TableRequest(seeds=[0])))
     (default,) = [j for j in jobs if j.name.startswith("cub-promptcal-seed0")]
     finish(where.output, default, 0.6, 0.5)
     lines = csv_lines(make_table(replace(where, name="supervised-prompts", seeds=[0])).csv)
@@ -194,7 +195,7 @@ def test_names_do_not_depend_on_how_a_default_is_written():
 
 def test_weights_lie_below_the_root_and_the_root_is_not_part_of_the_name(tmp_path):
     table = load_table("pretraining")
-    job = next(c.jobs[0] for c in plan(table, "full", [0]) if "iBOT" in c.row.label)
+    job = next(c.jobs[0] for c in plan(table, TableRequest(seeds=[0])) if "iBOT" in c.row.label)
     assert "model.weights=ROOT_ibot_vitb16.pth" in job.name
     assert job._overrides(str(tmp_path)) == (f"model.weights={tmp_path}/ibot_vitb16.pth",)
 

@@ -110,7 +110,9 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_named(scene, expecte
     words = " ".join(words.split())
     assert code == 2
     assert f"the checkpoint {last} is damaged" in words
-    assert f"(warmup, epoch 2): to go on from there, rename {previous} to last.pt and resume" in words
+    assert (
+        f"the previous checkpoint (warmup, epoch 2) is intact: to resume from it, rename {previous} to last.pt" in words
+    )
     previous.replace(last)
     code, words = scene.run("--resume", "--no-report")
     assert code == 0, words
@@ -122,4 +124,4 @@ def test_no_whole_checkpoint_at_all(scene):
     damage(scene.output / "checkpoints" / "last.pt")
     code, words = scene.run("--resume")
     assert code == 2
-    assert "there is no whole one before it, so start the run anew with --overwrite" in " ".join(words.split())
+    assert "there is no intact previous checkpoint, so start the run again with --overwrite" in " ".join(words.split())

@@ -16,14 +16,14 @@ N_CLASSES, N_KNOWN, DIM = 5, 2, 16
 def stage_of():
     """The stage of a method on a tiny ViT, with any settings."""
 
-    def make(name, *overrides, n_classes=N_CLASSES, n_known=N_KNOWN):
+    def make(name, *overrides, n_classes=N_CLASSES, n_known=N_KNOWN, stage=None):
         settings = ("model.head_hidden=12", "model.head_bottleneck=6", "model.head_prototypes=20", *overrides)
         config = load_config(values={"n_classes": n_classes, "method": name}, overrides=settings)
         torch.manual_seed(0)
         vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=DIM, depth=2, num_heads=2, num_classes=0)
         method = METHODS[name](config)
         network = method.build_network(PromptedViT(vit, prompts=config.model.prompts), n_known)
-        return method.stage(name, network, StageContext(n_known, None, False, False, None, None))
+        return method.stage(stage or name, network, StageContext(n_known, None, False, False, None, None))
 
     return make
 

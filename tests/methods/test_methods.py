@@ -165,6 +165,12 @@ def test_no_new_category_is_no_error(name, stage_of, batch_of):
     assert all(torch.isfinite(p.grad).all() for p in stage.network.parameters() if p.grad is not None)
 
 
+@pytest.mark.parametrize("name", ONE_STAGE)
+def test_a_stage_has_the_name_it_is_asked_for(name, stage_of):
+    """A subclass with another name then has checkpoints of that name."""
+    assert stage_of(name, stage="another").name == "another"
+
+
 @pytest.mark.parametrize("labels", [[-1, -1, -1, -1], [0, 1, 0, 1]])
 @pytest.mark.parametrize("name", ONE_STAGE)
 def test_a_batch_of_one_kind_of_image_gives_a_finite_gradient(name, labels, stage_of, batch_of):

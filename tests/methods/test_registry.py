@@ -18,7 +18,7 @@ def entry_points(monkeypatch):
 
     def declare(**points):
         found = {name: EntryPoint(name, value, METHODS.group) for name, value in points.items()}
-        monkeypatch.setattr(plugins, "_entry_points", lambda group: found)
+        monkeypatch.setattr(plugins, "entry_points_of", lambda group: found)
 
     return declare
 

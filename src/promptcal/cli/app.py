@@ -4,6 +4,7 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -17,6 +18,7 @@ from promptcal.cli.options import (
     Device,
     Images,
     Labels,
+    NoReport,
     Overrides,
     Quiet,
     Root,
@@ -26,6 +28,7 @@ from promptcal.cli.options import (
     options_of,
 )
 from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning
+from promptcal.experiments.request import TableRequest
 from promptcal.exporters import FORMATS
 from promptcal.pipeline.request import BenchmarkRequest, FitRequest
 from promptcal.report import FIGURE_NAMES
@@ -67,7 +70,7 @@ def _root(
 
 @app.command()
 @options_of(FitRequest)
-def fit(options: dict[str, Any], no_report: bool) -> None:
+def fit(options: dict[str, Any], no_report: NoReport = False) -> None:
     """Learn the categories of a folder of images and write a run directory.
 
     Example: promptcal fit photos --labels labels.csv --n-classes 20 --output run
@@ -83,7 +86,7 @@ def fit(options: dict[str, Any], no_report: bool) -> None:
 
 @app.command()
 @options_of(BenchmarkRequest)
-def benchmark(options: dict[str, Any], no_report: bool) -> None:
+def benchmark(options: dict[str, Any], no_report: NoReport = False) -> None:
     """Fit a benchmark with its preset, and score it on its unlabelled training images.
 
     NAME-inductive scores the test images instead, with a tenth of the training images held out to select an epoch.
@@ -98,7 +101,7 @@ def benchmark(options: dict[str, Any], no_report: bool) -> None:
 
 @app.command()
 @options_of(BenchmarkRequest, without=("name", "root", "download"), output=Path("promptcal-demo"))
-def demo(options: dict[str, Any], no_report: bool) -> None:
+def demo(options: dict[str, Any], no_report: NoReport = False) -> None:
     """The benchmark mini: included images and backbone, minutes on a CPU, no network.
 
     Then name a new category in its report, download labels.csv, and continue with it:
@@ -363,91 +366,54 @@ class MultiValueCommand(TyperCommand):
 
 
 @app.command(cls=MultiValueCommand)
+@options_of(TableRequest)
 def table(
-    name: Annotated[
-        str | None, typer.Argument(help="A name from `promptcal table --list`, or a YAML file of your own.")
-    ] = None,
-    seeds: Annotated[
-        list[str] | None,
-        typer.Option(metavar="N...", help="A run for each: --seeds 0 1 2 or 0,1,2.", show_default="0 1 2"),
-    ] = None,
-    rows: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LABEL...", help="Run only these rows, named by their label or a part of it."),
-    ] = None,
-    preset_scale: Annotated[
-        str,
-        typer.Option(
-            metavar="full|mini",
-            help="full: as published; mini: the included images and backbone, minutes per row on a CPU.",
-        ),
-    ] = "full",
-    epoch: Annotated[
-        str, typer.Option(metavar="selected|last", help="Which weights the figures are of; the CSV has both.")
-    ] = "selected",
-    output: Annotated[Path, typer.Option(help="Folder of the runs, shared by all tables, and of the reports.")] = Path(
-        "runs/tables"
-    ),
-    root: Root = None,
-    device: Device = None,
-    overrides: Overrides = None,
-    download: Annotated[bool, typer.Option("--download", help="Download datasets that are missing.")] = False,
+    options: dict[str, Any],
     list_: Annotated[
         bool, typer.Option("--list", help="List the tables and how many of their runs are finished.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs and their states, and run nothing.")
     ] = False,
-    no_run: Annotated[bool, typer.Option("--no-run", help="Report what is finished, and run nothing.")] = False,
     document: Annotated[
         Path | None,
         typer.Option(metavar="PAGE.md", help="Fill a page's tables, between <!-- table: NAME --> and <!-- end -->."),
     ] = None,
-    quiet: Quiet = False,
 ) -> None:
     """Make a table of the paper, or one of your own: run what is missing, report mean and deviation.
 
-    Interrupted runs are resumed and finished runs are reused. --set applies to all rows whose method has the setting; a
-    row's own settings have priority. Exits with 1 if a run failed or its data are missing, after the others have run.
+    Interrupted runs are resumed and finished runs are reused. Exits with 1 if a run failed or its data are missing,
+    after the others have run.
 
     Example: promptcal table generic --seeds 0 1 2 --root data
     """
     from promptcal import api
     from promptcal.cli import table_output
 
-    common: dict[str, Any] = {
-        "output": output,
-        "seeds": _seeds(seeds),
-        "scale": preset_scale,
-        "root": root,
-        "device": device,
-        "overrides": overrides or (),
-    }
-    if list_ or name is None:
-        if rows or (name is None and (dry_run or no_run)):
+    options["seeds"] = _seeds(options["seeds"])
+    if list_ or not options["name"]:
+        if options["rows"] or (not options["name"] and (dry_run or not options["run"])):
             raise typer.BadParameter("give the name of a table first, such as: promptcal table generic --rows GCD")
-        table_output.show_listing(api.tables(**common), console)
+        table_output.show_listing(api.tables(**options), console)
     elif dry_run:
-        planned = api.table_runs(name=name, rows=rows or (), download=download, **common)
-        table_output.show_planned_runs(planned, output, console)
+        table_output.show_planned_runs(api.table_runs(**options), options["output"], console)
     else:
-        common |= {"rows": rows or (), "epoch": epoch, "download": download, "run": not no_run, "progress": not quiet}
         if document is None:
-            made = api.table(name=name, **common)
+            made = api.table(**options)
             table_output.show_table(made, console)
             problems = made.summary.problems
         else:
-            filled = api.table_document(name=name, document=document, **common)
+            filled = api.table_document(document=document, **options)
             for file in filled.written:
                 _say_written(file)
             problems = filled.problems
         table_output.show_problems(problems)
-        if problems and not no_run:
+        if problems and options["run"]:
             raise typer.Exit(1)
 
 
-def _seeds(texts: list[str] | None) -> list[int]:
-    numbers = [number for text in texts or ["0", "1", "2"] for number in text.split(",") if number]
+def _seeds(values: Sequence[int | str]) -> list[int]:
+    numbers = [number for value in values for number in str(value).split(",") if number]
     try:
         return [int(number) for number in numbers]
     except ValueError:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from promptcal.pipeline.request import BenchmarkRequest, FitRequest, RunRequest
+from promptcal.pipeline.request import BenchmarkRequest, FitRequest
 
 HELP: dict[str, str] = {
     field.name: field.metadata["help"] for request in (FitRequest, BenchmarkRequest) for field in fields(request)
@@ -23,6 +23,7 @@ Root = Annotated[Path | None, typer.Option(help=HELP["root"], show_default=False
 SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help=HELP["skip_unreadable"])]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Do not write report.html at the end.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 def number_or_auto(text: str) -> int | str:
@@ -33,29 +34,37 @@ def number_or_auto(text: str) -> int | str:
 
 
 def options_of(
-    request: type[RunRequest], *, without: tuple[str, ...] = (), output: Path | None = None
+    request: type[Any], *, without: tuple[str, ...] = (), output: Path | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for every field of ``request``, and --no-report and --quiet.
+    """Give a command an option for every field of ``request`` and for its own parameters, and --quiet.
 
-    The command is called with ``options`` (the fields), ``no_report`` and ``quiet``. ``output`` is the default of
-    --output.
+    The command is called with ``options`` (the fields) and its own parameters. ``output`` is the default of --output.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         left_out = ("progress", *without)
         shown = [f for f in fields(request) if f.name not in left_out and f.metadata.get("cli") is not False]
 
-        def call(no_report: bool, quiet: bool, **options: Any) -> None:
-            command({**options, "overrides": tuple(options["overrides"] or ()), "progress": not quiet}, no_report)
+        def call(quiet: bool, **given: Any) -> None:
+            options = {f.name: given.pop(f.name) for f in shown}
+            lists = {f.name: tuple(options[f.name] or f.default) for f in shown if _is_list(f)}  # type: ignore[arg-type]
+            command({**options, **lists, "progress": not quiet}, **given)
 
         parameters = sorted((_parameter(field, output) for field in shown), key=_arguments_first)
-        parameters += [_flag("no_report", NoReport), _flag("quiet", Quiet)]
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        parameters += list(inspect.signature(command).parameters.values())[1:]
+        parameters.append(inspect.Parameter("quiet", _KEYWORD, default=False, annotation=Quiet))
+        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [parameter.replace(kind=_KEYWORD) for parameter in parameters]
+        )
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         call.__name__, call.__doc__ = command.__name__, command.__doc__
         return call
 
     return decorate
+
+
+def _is_list(field: "Field[Any]") -> bool:
+    return isinstance(field.default, tuple)
 
 
 def _parameter(field: "Field[Any]", output: Path | None) -> inspect.Parameter:
@@ -64,23 +73,19 @@ def _parameter(field: "Field[Any]", output: Path | None) -> inspect.Parameter:
     if field.name == "output" and output is not None:
         default = output
     kind: Any = metadata.get("cli") or field.type
-    extra: dict[str, Any] = {"help": metadata["help"], "metavar": metadata.get("metavar")}
+    extra: dict[str, Any] = {"help": metadata["help"], "metavar": metadata.get("metavar"), "show_default": False}
     if metadata.get("argument"):
         annotation: Any = Annotated[kind, typer.Argument(**extra)]
-        return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
-    if field.name == "n_classes":
-        kind, extra["parser"] = Any, number_or_auto
-    if field.name == "overrides":
-        kind, default = list[str] | None, None
-    flag = metadata.get("flag") or f"--{field.name.replace('_', '-')}"
-    extra["show_default"] = field.name == "output"
-    annotation = Annotated[kind, typer.Option(flag, **extra)]
+    else:
+        if field.name == "n_classes":
+            kind, extra["parser"] = Any, number_or_auto
+        if _is_list(field):
+            kind, default = list[str] | None, None
+        flag = metadata.get("flag") or f"--{field.name.replace('_', '-')}"
+        extra["show_default"] = isinstance(default, str | Path)
+        annotation = Annotated[kind, typer.Option(flag, **extra)]
     empty = inspect.Parameter.empty if default is MISSING else default
-    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=annotation)
-
-
-def _flag(name: str, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+    return inspect.Parameter(field.name, _KEYWORD, default=empty, annotation=annotation)
 
 
 def _arguments_first(parameter: inspect.Parameter) -> int:

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from promptcal.experiments.jobs import Job, State
+from promptcal.experiments.jobs import State
+from promptcal.experiments.plan import Job
 from promptcal.experiments.table_report import show as show_summary
 from promptcal.experiments.tables import TableListing, TableReport
 

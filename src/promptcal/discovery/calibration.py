@@ -69,7 +69,7 @@ def calibrate_run(
 
     Every image is compared with centroids computed without it. ``outputs`` are a classifier's (None for cosines).
     ``labels_in_centroids``: labelled images were put into the cluster of their class before its centroid was computed;
-    otherwise they counted where the method itself puts them. ``temperature`` is that of training.
+    otherwise they were in the cluster that the method chose. ``temperature`` is that of training.
     """
     centroids = partition.centroids.to(features)
     if labels_in_centroids:
@@ -107,7 +107,7 @@ def _share(mask: np.ndarray) -> float | None:
 
 
 class Evidence(NamedTuple):
-    """Labelled images to choose the temperature by: their scores and classes."""
+    """Scores and classes of the labelled images that determine the temperature."""
 
     scores: np.ndarray
     classes: np.ndarray
@@ -115,7 +115,7 @@ class Evidence(NamedTuple):
 
 
 def calibrate(evidence: Evidence, temperature: float) -> Calibration:
-    """``temperature`` is that of training, to compare with."""
+    """Calibrate on ``evidence``; ``temperature`` is that of training, for comparison."""
     scores, classes = evidence.scores.astype(np.float64), evidence.classes
     if not len(classes):
         return Calibration(temperature=temperature)
@@ -135,10 +135,10 @@ def calibrate(evidence: Evidence, temperature: float) -> Calibration:
 
 
 def best_temperature(scores: np.ndarray, classes: np.ndarray) -> float:
-    """Where the negative log-likelihood of ``classes`` is least.
+    """The temperature with the smallest negative log-likelihood of ``classes``.
 
-    Were all images right, that would be 0, a certainty that a handful of images cannot give. So each counts as right
-    n+1 times in n+2 and else as the class it is likeliest to be mistaken for (Laplace's rule of succession).
+    If all n images were right, it would be 0, a certainty that few images do not justify. Therefore each image counts
+    as right n+1 times out of n+2, otherwise as its most likely other class (Laplace's rule of succession).
     """
     n = len(classes)
     if scores.shape[1] < 2 or np.ptp(scores) == 0:
@@ -149,12 +149,12 @@ def best_temperature(scores: np.ndarray, classes: np.ndarray) -> float:
     target = own - (own - others.max(axis=1)) / (n + 2)
 
     def slope(inverse: float) -> float:
-        """Of the likelihood by 1/temperature, in which it is convex."""
+        """Derivative of the negative log-likelihood, which is convex in 1/temperature."""
         return float(((softmax(scores * inverse, axis=1) * scores).sum(axis=1) - target).mean())
 
     spread = np.ptp(scores)
     hottest, coldest = 1 / (_HOTTEST * spread), 1 / (_COLDEST * spread)
-    if slope(hottest) >= 0:  # worse than drawing lots
+    if slope(hottest) >= 0:  # worse than chance
         return 1 / hottest
     if slope(coldest) <= 0:
         return 1 / coldest
@@ -180,10 +180,10 @@ def acceptance_threshold(similarity: np.ndarray, share: float) -> float:
 
 
 def left_out_cosines(features: Tensor, members: Tensor, centroids: Tensor, sizes: Tensor) -> Tensor:
-    """Cosines of images with the centroids, that of the cluster an image counts in without the image itself.
+    """Cosines of images with the centroids; the centroid of an image's own cluster is computed without the image.
 
-    ``centroids`` are means over clusters of these ``sizes``. Of an image that is a cluster of its own nothing is left,
-    and its cosine says nothing.
+    ``centroids`` are the means of clusters of these ``sizes``. The cosine of an image that is alone in its cluster is
+    meaningless.
     """
     unit = torch.nn.functional.normalize(centroids, dim=1)
     cosines = features @ unit.T

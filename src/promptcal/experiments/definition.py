@@ -4,6 +4,7 @@ A table has columns (a benchmark each, or a backbone for `efficiency`) and rows.
 the records of finished runs, or published values only. Published values are given by column, one for each part.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -12,22 +13,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from promptcal.errors import ConfigError
+from promptcal.experiments.request import Epoch, Scale
 from promptcal.runtime.safe_yaml import read_yaml
 
-Scale = Literal["full", "mini"]
-Epoch = Literal["selected", "last"]
 Detail = Literal["seeds", "epochs", "minutes", "config"]
 Values = list[float | None]
 
 FINAL = "final"  # the score of a run's final assignments
 
-ACCURACIES = {
-    "all": "All",
-    "known": "Known",
-    "new": "New",
-    "separate_known": "Known*",
-    "separate_new": "New*",
-}
+ACCURACIES = {"all": "All", "known": "Known", "new": "New", "separate_known": "Known*", "separate_new": "New*"}
 PARTS = {
     **ACCURACIES,
     "seconds_per_image": "s / image",
@@ -57,13 +51,9 @@ class Column(Entry):
     score: str = Field(FINAL, description="final, or the name of a stage, a baseline or a read-out")
     epoch: Epoch | None = Field(None, description="none: the epoch that the table is asked for")
 
-    def benchmark_at(self, scale: Scale) -> str:
-        if scale == "full":
-            return self.benchmark
-        return MINI_BENCHMARKS.get(self.benchmark, "mini-inductive" if "inductive" in self.benchmark else "mini")
-
-    def backbone_at(self, scale: Scale) -> str:
-        return self.backbone if scale == "full" else MINI_BACKBONE
+    def at_mini_scale(self) -> "Column":
+        benchmark = MINI_BENCHMARKS.get(self.benchmark, "mini-inductive" if "inductive" in self.benchmark else "mini")
+        return self.model_copy(update={"benchmark": benchmark, "backbone": MINI_BACKBONE})
 
 
 class MiniRow(Entry):
@@ -87,10 +77,8 @@ class Row(Entry):
     prompts: int = Field(0, description="for the efficiency table")
     mini: MiniRow | None = None
 
-    def at(self, scale: Scale) -> "Row":
-        if scale == "full" or self.mini is None:
-            return self
-        return self.model_copy(update={**self.mini.model_dump(), "weights": None, "mini": None})
+    def at_mini_scale(self) -> "Row":
+        return self if self.mini is None else self.model_copy(update={**self.mini.model_dump(), "weights": None})
 
     def records_in(self, column: Column) -> list[str]:
         return self.records.get(column.title, []) if isinstance(self.records, dict) else self.records
@@ -112,14 +100,13 @@ class Table(Entry):
     @model_validator(mode="after")
     def _check(self) -> "Table":
         titles = [column.title for column in self.columns]
-        _check_unique("columns", titles)
-        _check_unique("rows", [row.label for row in self.rows])
-        unknown = set(self.parts) - set(PARTS)
-        if unknown:
+        for what, names in (("columns", titles), ("rows", [row.label for row in self.rows])):
+            if repeated := [name for name in names if names.count(name) > 1]:
+                raise ValueError(f"two {what} are called {repeated[0]!r}; rename one of them")
+        if unknown := set(self.parts) - set(PARTS):
             raise ValueError(f"there is no part {sorted(unknown)[0]!r}; choose from {', '.join(PARTS)}")
         for row in self.rows:
-            problem = self._problem_of(row, titles)
-            if problem:
+            if problem := self._problem_of(row, titles):
                 raise ValueError(f"row {row.label!r} {problem}")
         return self
 
@@ -133,26 +120,24 @@ class Table(Entry):
                 return f"has {len(values)} values in column {title!r}; give {len(self.parts)} ({', '.join(self.parts)})"
         if row.method is not None and row.records:
             return "has a method and records; give one of them"
-        if self.kind == "accuracy":
-            if row.method is None and not row.records and not row.published:
-                return "has nothing to show; give a method, records or published values"
-            missing = [c.title for c in self.columns if not c.benchmark and self.has_cell(row, c)]
-            if row.method is not None and missing:
-                return f"has a method, but column {missing[0]!r} has no benchmark; add one to the column"
+        if self.kind == "efficiency":
+            return None
+        if row.method is None and not row.records and not row.published:
+            return "has nothing to show; give a method, records or published values"
+        missing = [c.title for c in self.columns if not c.benchmark and self.has_cell(row, c)]
+        if row.method is not None and missing:
+            return f"has a method, but column {missing[0]!r} has no benchmark; add one to the column"
         return None
 
     def at(self, scale: Scale) -> "Table":
-        """The table with its rows as they are at a scale."""
-        return self.model_copy(update={"rows": [row.at(scale) for row in self.rows]})
+        """The table with the benchmarks, backbones and settings of a scale."""
+        if scale == "full":
+            return self
+        columns, rows = ([entry.at_mini_scale() for entry in entries] for entries in (self.columns, self.rows))
+        return self.model_copy(update={"columns": columns, "rows": rows})
 
     def has_cell(self, row: Row, column: Column) -> bool:
         return row.columns is None or column.title in row.columns
-
-
-def _check_unique(what: str, names: list[str]) -> None:
-    repeated = [name for name in names if names.count(name) > 1]
-    if repeated:
-        raise ValueError(f"two {what} are called {repeated[0]!r}; rename one of them")
 
 
 @cache
@@ -235,7 +220,7 @@ def keys_of_rows() -> frozenset[str]:
     return frozenset(["model.weights", *(override.partition("=")[0] for override in overrides)])
 
 
-def chosen_rows(table: Table, wanted: list[str]) -> list[Row]:
+def chosen_rows(table: Table, wanted: Sequence[str]) -> list[Row]:
     """The rows with these labels. Case is ignored; a part of a label is enough if no row has it as its whole label."""
     chosen: list[str] = []
     for text in wanted:

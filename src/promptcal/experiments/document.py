@@ -5,7 +5,7 @@ document.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,26 +25,12 @@ from promptcal.experiments.definition import (
 )
 from promptcal.experiments.jobs import State
 from promptcal.experiments.records import RunRecord, read_record
+from promptcal.experiments.request import TableRequest
 from promptcal.experiments.table_report import compact_markdown
-from promptcal.experiments.tables import TableRequest, make_summary
+from promptcal.experiments.tables import make_summary
 from promptcal.runtime import files
 
 _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-class NoiseRow(Entry):
-    label: str
-    benchmark: str  # or the first part of its name
-
-
-class GraphRow(Entry):
-    label: str
-    record: str
-
-
-class PairPrecisionRow(Entry):
-    label: str
-    file: str
 
 
 class FigureDefinition(Entry):
@@ -59,19 +45,17 @@ class DocumentDefinition(Entry):
     folder: Path
     record_folder: Path = Path("runs")
     tables: dict[str, Table] = Field({})
-    kmeans_noise_tables: dict[str, list[NoiseRow]] = Field({})
-    graph_tables: dict[str, list[GraphRow]] = Field({})
-    pair_precision_tables: dict[str, list[PairPrecisionRow]] = Field({})
+    kmeans_noise_tables: dict[str, dict[str, str]] = Field({}, description="by label: how benchmarks' names begin")
+    graph_tables: dict[str, dict[str, str]] = Field({}, description="by label: a record")
+    pair_precision_tables: dict[str, dict[str, str]] = Field({}, description="by label: a file")
     figures: dict[str, FigureDefinition] = Field({})
 
     def record(self, name: str) -> RunRecord:
         return read_record(self.folder / self.record_folder, name)
 
-    def records(self, names: Sequence[str]) -> dict[str, RunRecord]:
-        return {name: self.record(name) for name in names}
-
     def all_records(self) -> dict[str, RunRecord]:
-        return self.records(sorted(file.stem for file in (self.folder / self.record_folder).glob("*.json")))
+        names = sorted(file.stem for file in (self.folder / self.record_folder).glob("*.json"))
+        return {name: self.record(name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -90,9 +74,9 @@ def load_document(name: str) -> DocumentDefinition:
         table = load_table(name)
         return DocumentDefinition(folder=file.parent, tables={table.name: table})
     shared = {"record_folder": content.get("record_folder", "runs")}
-    tables = {key: parse_table({**shared, **table}, file, key) for key, table in content["tables"].items()}
+    parsed = {key: parse_table({**shared, **table}, file, key) for key, table in content["tables"].items()}
     try:
-        return DocumentDefinition.model_validate({**content, "tables": tables, "folder": file.parent})
+        return DocumentDefinition.model_validate({**content, "tables": parsed, "folder": file.parent})
     except ValidationError as error:
         raise ConfigError(f"{file}: {describe(error, content)}; fix the file and run again") from error
 
@@ -104,37 +88,32 @@ def write_document(request: TableRequest, document: Path) -> DocumentReport:
         page = document.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the document {document} cannot be read ({error.strerror}); create it first") from error
-    fill_blocks(page, dict.fromkeys(_table_names(definition), ""), str(document))  # before anything runs
+    texts = record_texts(definition)
+    fill_blocks(page, {**dict.fromkeys(definition.tables, ""), **texts}, document)  # before anything runs
     summaries = {key: make_summary(table, request) for key, table in definition.tables.items()}
-    texts = {key: compact_markdown(summary) for key, summary in summaries.items()} | record_texts(definition)
-    files.write_text(document, fill_blocks(page, texts, str(document)))
-    written = [document, *(document.parent / figure for figure in definition.figures)]
-    for file, figure in zip(written[1:], definition.figures.values(), strict=True):
+    texts |= {key: compact_markdown(summary) for key, summary in summaries.items()}
+    files.write_text(document, fill_blocks(page, texts, document))
+    written = [document]
+    for name, figure in definition.figures.items():
+        written.append(document.parent / name)
         drawn = draw(definition, figure)
-        files.write_with(file, lambda path, drawn=drawn: drawn.savefig(path, format="png", dpi=110))  # type: ignore[misc]
+        files.write_with(written[-1], lambda path, drawn=drawn: drawn.savefig(path, format="png", dpi=110))  # type: ignore[misc]
     return DocumentReport(written, {k: state for s in summaries.values() for k, state in s.problems.items()})
 
 
 def record_texts(definition: DocumentDefinition) -> dict[str, str]:
     """The tables that are not of accuracies over seeds, as Markdown."""
     texts = {}
-    for name, noise in definition.kmeans_noise_tables.items():
-        records = definition.all_records().values()
-        rows = [
-            record_tables.noise_row(row.label, [r for r in records if r.benchmark.startswith(row.benchmark)])
-            for row in noise
-        ]
-        texts[name] = record_tables.markdown_table(record_tables.NOISE_HEAD, rows)
-    for name, graphs in definition.graph_tables.items():
-        rows = [line for row in graphs for line in record_tables.graph_rows(row.label, definition.record(row.record))]
-        texts[name] = record_tables.markdown_table(record_tables.GRAPH_HEAD, rows)
-    for name, pairs in definition.pair_precision_tables.items():
-        found = [record_tables.pair_precision_rows(row.label, definition.folder / row.file) for row in pairs]
-        texts[name] = record_tables.markdown_table(found[0][0], [line for _, lines in found for line in lines])
+    for name, benchmarks in definition.kmeans_noise_tables.items():
+        texts[name] = record_tables.noise_table(benchmarks, list(definition.all_records().values()))
+    for name, records in definition.graph_tables.items():
+        texts[name] = record_tables.graph_table({label: definition.record(r) for label, r in records.items()})
+    for name, paths in definition.pair_precision_tables.items():
+        texts[name] = record_tables.pair_precision_table({k: definition.folder / path for k, path in paths.items()})
     return texts
 
 
-def fill_blocks(page: str, texts: Mapping[str, str], document: str) -> str:
+def fill_blocks(page: str, texts: Mapping[str, str], document: Path) -> str:
     """The page with the text of each table; every table must have one block, and every block a table."""
     names = [match[2] for match in _BLOCK.finditer(page)]
     for name in texts:
@@ -143,8 +122,7 @@ def fill_blocks(page: str, texts: Mapping[str, str], document: str) -> str:
                 f"{document} has {names.count(name)} blocks for the table {name!r}; "
                 f"add one: a line <!-- table: {name} --> and a line <!-- end -->"
             )
-    unknown = [name for name in names if name not in texts]
-    if unknown:
+    if unknown := [name for name in names if name not in texts]:
         raise ConfigError(f"{document} has a block for {unknown[0]!r}, which is no table of the file; remove the block")
     return _BLOCK.sub(lambda match: f"{match[1]}{texts[match[2]]}\n{match[3]}", page)
 
@@ -155,9 +133,4 @@ def draw(definition: DocumentDefinition, figure: FigureDefinition) -> Any:
     if figure.kind == "map":
         return figures.map_figure(definition.folder / figure.file)
     drawn_by = {"graph": figures.graph_figure, "validation": figures.validation_figure}[figure.kind]
-    return drawn_by(definition.records(figure.records))
-
-
-def _table_names(definition: DocumentDefinition) -> list[str]:
-    other = (definition.kmeans_noise_tables, definition.graph_tables, definition.pair_precision_tables)
-    return [*definition.tables, *(name for tables in other for name in tables)]
+    return drawn_by({name: definition.record(name) for name in figure.records})

@@ -19,8 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from promptcal._version import __version__
 from promptcal.config import Config
 from promptcal.errors import RunError
-from promptcal.experiments.jobs import RunOptions, State, job_name
-from promptcal.experiments.records import Outcome, flatten
+from promptcal.experiments.jobs import State, job_name
+from promptcal.experiments.records import Outcome, changed_settings
+from promptcal.experiments.request import TableRequest
 from promptcal.methods import load_config
 from promptcal.models import PromptedViT
 from promptcal.runtime.device import choose_device
@@ -62,28 +63,27 @@ class EfficiencyJob:
 
     @cached_property
     def name(self) -> str:
-        preset, own = (flatten(self._config(o).model_dump()) for o in ((), self.overrides))
-        changes = {k: v for k, v in own.items() if v != preset[k]}
+        changes = changed_settings(self._config(self.overrides), self._config(()))
         parts = ["efficiency", self.backbone, f"prompts{self.prompts}", choose_device(self.device or "auto").type]
         return job_name(parts, changes, self.seed)
 
-    def state(self, options: RunOptions) -> State:
-        if not (options.output / self.name).exists():
+    def state(self, request: TableRequest) -> State:
+        if not (request.folder / self.name).exists():
             return State("missing")
         try:
-            self.record(options)
+            self.record(request)
         except RunError as error:
             return State.damaged(error)
         return State("finished")
 
-    def run(self, options: RunOptions) -> None:
+    def run(self, request: TableRequest) -> None:
         started = time.monotonic()
         device = choose_device(self.device or "auto")
         model = self._config(self.overrides).model
         torch.manual_seed(self.seed)
         vit = PromptedViT(model.backbone, model.prompts, 0, image_size=model.image_size, pretrained=False)
-        values = measure(vit.to(device), device, progress=options.progress)
-        folder = options.output / self.name
+        values = measure(vit.to(device), device, progress=request.progress)
+        folder = request.folder / self.name
         folder.mkdir(parents=True, exist_ok=True)
         record = EfficiencyRecord(
             promptcal=__version__,
@@ -94,8 +94,8 @@ class EfficiencyJob:
         )
         record.write(folder / "results.json")
 
-    def record(self, options: RunOptions) -> EfficiencyRecord:
-        return EfficiencyRecord.read(options.output / self.name / "results.json")
+    def record(self, request: TableRequest) -> EfficiencyRecord:
+        return EfficiencyRecord.read(request.folder / self.name / "results.json")
 
     def _config(self, overrides: tuple[str, ...]) -> Config:
         values = {"n_classes": 1, "model": {"backbone": self.backbone, "prompts": self.prompts}}
@@ -134,18 +134,14 @@ def count_flops(forward: Callable[[Tensor], Any], images: Tensor) -> int:
 def _seconds_per_batch(vit: nn.Module, images: Tensor, progress: bool) -> float:
     """The median, after one batch for warm-up."""
     times: list[float] = []
+    synchronize = torch.cuda.synchronize if images.is_cuda else lambda: None
     with progress_bar(Console(stderr=True, quiet=not progress)) as bar:
         task = bar.add_task("timing", total=_MIN_BATCHES, note="")
         while len(times) <= _MIN_BATCHES or sum(times[1:]) < _MIN_SECONDS:
-            _synchronize(images)
+            synchronize()
             started = time.perf_counter()
             vit(images)
-            _synchronize(images)
+            synchronize()
             times.append(time.perf_counter() - started)
             bar.update(task, completed=min(len(times) - 1, _MIN_BATCHES))
     return median(times[1:])
-
-
-def _synchronize(images: Tensor) -> None:
-    if images.is_cuda:
-        torch.cuda.synchronize(images.device)

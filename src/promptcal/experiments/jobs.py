@@ -4,19 +4,19 @@ The name holds benchmark, method, the settings that differ from their preset, th
 tables share runs, and the next call finds a run again.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+from promptcal.config import Config
 from promptcal.data.benchmarks import default_root, get_benchmark
 from promptcal.errors import RunError
 from promptcal.experiments.definition import keys_of_rows
-from promptcal.experiments.records import Record, RunRecord, benchmark_config, flatten, read_run
+from promptcal.experiments.records import RunRecord, benchmark_config, changed_settings, read_run, short_hash
+from promptcal.experiments.request import TableRequest
 from promptcal.pipeline.benchmark import run_benchmark
 from promptcal.pipeline.request import BenchmarkRequest
 from promptcal.run.directory import RunDirectory
@@ -41,37 +41,6 @@ class State:
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """Where and how to run. The names of runs do not depend on these."""
-
-    output: Path
-    root: Path | None = None
-    device: str | None = None
-    download: bool = False
-    progress: bool = True
-
-    @property
-    def data_root(self) -> Path:
-        return default_root() if self.root is None else self.root
-
-
-class Job(Protocol):
-    """A run of some kind; `name` is its directory below the output."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def seed(self) -> int: ...
-
-    def state(self, options: RunOptions) -> State: ...
-
-    def run(self, options: RunOptions) -> None: ...
-
-    def record(self, options: RunOptions) -> Record: ...
-
-
-@dataclass(frozen=True)
 class StoredJob:
     """A finished run of which only the record was kept."""
 
@@ -82,13 +51,13 @@ class StoredJob:
     def seed(self) -> int:
         return self.stored.seed
 
-    def state(self, options: RunOptions) -> State:
+    def state(self, request: TableRequest) -> State:
         return State("finished")
 
-    def run(self, options: RunOptions) -> None:
+    def run(self, request: TableRequest) -> None:
         raise RunError(f"{self.name} is a stored record; it cannot be run")
 
-    def record(self, options: RunOptions) -> RunRecord:
+    def record(self, request: TableRequest) -> RunRecord:
         return self.stored
 
 
@@ -104,46 +73,49 @@ class FitJob:
 
     @cached_property
     def name(self) -> str:
-        return job_name([self.benchmark, self.method], self._changes(), self.seed)
+        changes = changed_settings(self._config(), benchmark_config(self.benchmark, self.method))
+        changes = {key: value for key, value in changes.items() if key not in _NOT_IN_HASH}
+        return job_name([self.benchmark, self.method], changes, self.seed)
 
-    def state(self, options: RunOptions) -> State:
-        directory = self._directory(options)
+    def state(self, request: TableRequest) -> State:
+        directory = self._directory(request)
         if not directory.exists():
-            return self._state_before_start(options)
+            return self._state_before_start(request)
         try:
             finished = directory.info().status == "finished"
             self._check_settings(directory)
             if finished:
-                self.record(options)
+                self.record(request)
         except RunError as error:
             return State.damaged(error)
         return State("finished" if finished else "interrupted")
 
-    def run(self, options: RunOptions) -> None:
+    def run(self, request: TableRequest) -> None:
+        root = _data_root(request)
         run_benchmark(
             BenchmarkRequest(
                 name=self.benchmark,
                 method=self.method,
-                output=self._directory(options).path,
-                root=options.root,
+                output=self._directory(request).path,
+                root=root,
                 seed=self.seed,
-                device=options.device,
-                overrides=self._overrides(str(options.data_root)),
-                download=options.download,
-                resume=self._directory(options).exists(),
-                progress=options.progress,
+                device=request.device,
+                overrides=self._overrides(str(root)),
+                download=request.download,
+                resume=self._directory(request).exists(),
+                progress=request.progress,
             )
         )
 
-    def record(self, options: RunOptions) -> RunRecord:
-        return read_run(self._directory(options).path, self.benchmark)
+    def record(self, request: TableRequest) -> RunRecord:
+        return read_run(self._directory(request).path, self.benchmark)
 
-    def _state_before_start(self, options: RunOptions) -> State:
-        directory, root = self._directory(options), options.data_root
+    def _state_before_start(self, request: TableRequest) -> State:
+        directory, root = self._directory(request), _data_root(request)
         if directory.path.is_dir() and any(directory.path.iterdir()) and not directory.is_unbegun():
             return State.damaged(RunError(f"{directory.path} has no run.json"))
         entry = get_benchmark(self.benchmark)
-        if entry.find(root) is None and not (options.download and entry.download):
+        if entry.find(root) is None and not (request.download and entry.download):
             return State("data absent", f"{entry.title} is not in {root}; {entry.remedy}")
         if self.weights is not None and not (root / self.weights).is_file():
             return State("data absent", f"the weights {self.weights} are not in {root}; put them there")
@@ -151,25 +123,25 @@ class FitJob:
 
     def _check_settings(self, directory: RunDirectory) -> None:
         """Reject a run that was made when a preset had other values."""
-        made = flatten(directory.config().model_dump())
-        now = flatten(benchmark_config(self.benchmark, self.method, self._overrides("ROOT")).model_dump())
-        for key in sorted(now.keys() - _NOT_IN_HASH - {"model.weights"}):
-            if made.get(key) != now[key]:
-                raise RunError(f"{directory.path} was made with {key}={made.get(key)}, which is {now[key]} now")
+        made, now = directory.config(), self._config()
+        then = changed_settings(made, now)
+        for key, value in sorted(changed_settings(now, made).items()):
+            if key not in {*_NOT_IN_HASH, "model.weights"}:
+                raise RunError(f"{directory.path} was made with {key}={then.get(key)}, which is {value} now")
 
-    def _directory(self, options: RunOptions) -> RunDirectory:
-        return RunDirectory(options.output / self.name)
+    def _directory(self, request: TableRequest) -> RunDirectory:
+        return RunDirectory(request.folder / self.name)
+
+    def _config(self) -> Config:
+        """The settings; the data root does not matter."""
+        return benchmark_config(self.benchmark, self.method, self._overrides("ROOT"))
 
     def _overrides(self, root: str) -> tuple[str, ...]:
         return self.overrides if self.weights is None else (*self.overrides, f"model.weights={root}/{self.weights}")
 
-    def _changes(self) -> dict[str, Any]:
-        """Settings that differ from the preset of benchmark and method; the data root does not matter."""
-        preset, own = (
-            flatten(benchmark_config(self.benchmark, self.method, overrides).model_dump())
-            for overrides in ((), self._overrides("ROOT"))
-        )
-        return {k: v for k, v in own.items() if v != preset.get(k) and k not in _NOT_IN_HASH}
+
+def _data_root(request: TableRequest) -> Path:
+    return default_root() if request.root is None else Path(request.root)
 
 
 def job_name(parts: Sequence[str], changes: dict[str, Any], seed: int) -> str:
@@ -179,7 +151,3 @@ def job_name(parts: Sequence[str], changes: dict[str, Any], seed: int) -> str:
     readable = re.sub(r"[^\w.,=+-]+", "_", ",".join(f"{key}={changes[key]}" for key in in_order))
     readable = readable[:_NAME_LENGTH].rstrip(",.=_")
     return "-".join([*parts, *([readable] if readable else []), f"seed{seed}", digest])
-
-
-def short_hash(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]

@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from promptcal.config import Config
 from promptcal.errors import ConfigError, PromptCALError
-from promptcal.experiments.definition import Column, Row, Scale, Table
+from promptcal.experiments.definition import Column, Row, Table
 from promptcal.experiments.efficiency import EfficiencyJob
-from promptcal.experiments.jobs import FitJob, Job, StoredJob
+from promptcal.experiments.jobs import FitJob, StoredJob
 from promptcal.experiments.records import read_record
+from promptcal.experiments.request import TableRequest
 from promptcal.methods import METHODS
+
+Job = FitJob | StoredJob | EfficiencyJob
 
 
 @dataclass(frozen=True)
@@ -18,45 +22,35 @@ class Cell:
 
     row: Row
     column: Column
-    score: str
     jobs: tuple[Job, ...]
 
+    @property
+    def score(self) -> str:
+        return self.row.score or self.column.score
 
-def plan(
-    table: Table, scale: Scale, seeds: Sequence[int], settings: Sequence[str] = (), device: str | None = None
-) -> list[Cell]:
-    """The cells of a table, row by row. ``settings`` apply to all rows that have them; a row's own have priority."""
+
+def plan(table: Table, request: TableRequest) -> list[Cell]:
+    """The cells of a table at the scale of the request, row by row."""
     cells = []
-    for row in table.at(scale).rows:
-        applied = [s for s in settings if row.label not in rows_without(table.at(scale), s)]
+    for row in table.rows:
+        settings = tuple(s for s in request.overrides if row.label not in rows_without(table, s))
         for column in table.columns:
             if table.has_cell(row, column):
                 try:
-                    jobs = _jobs(table, row, column, scale, seeds, applied, device)
+                    cells.append(Cell(row, column, tuple(_jobs(table, row, column, request, settings))))
                 except PromptCALError as error:
                     place = f"table {table.name}, row {row.label!r}, column {column.title!r}"
                     raise ConfigError(f"{place}: {error}") from error
-                cells.append(Cell(row, column, row.score or column.score, tuple(jobs)))
     return cells
 
 
-def _jobs(
-    table: Table,
-    row: Row,
-    column: Column,
-    scale: Scale,
-    seeds: Sequence[int],
-    settings: Sequence[str],
-    device: str | None,
-) -> list[Job]:
-    names = row.records_in(column)
-    jobs: list[Job] = [StoredJob(name, read_record(table.record_folder, name)) for name in names]
-    for seed in seeds:
+def _jobs(table: Table, row: Row, column: Column, request: TableRequest, settings: tuple[str, ...]) -> list[Job]:
+    jobs: list[Job] = [StoredJob(name, read_record(table.record_folder, name)) for name in row.records_in(column)]
+    for seed in request.unique_seeds:
         if table.kind == "efficiency":
-            jobs.append(EfficiencyJob(column.backbone_at(scale), row.prompts, seed, tuple(settings), device))
+            jobs.append(EfficiencyJob(column.backbone, row.prompts, seed, settings, request.device))
         elif row.method is not None:
-            overrides = (*settings, *row.overrides)
-            jobs.append(FitJob(column.benchmark_at(scale), row.method, seed, overrides, row.weights))
+            jobs.append(FitJob(column.benchmark, row.method, seed, (*settings, *row.overrides), row.weights))
     for job in jobs:
         _ = job.name  # reads the settings, so that an error is found before anything runs
     return jobs
@@ -82,7 +76,6 @@ def _applies(method: str | None, setting: str) -> bool:
 
 def jobs_of(cells: Sequence[Cell], labels: Sequence[str] | None = None) -> list[Job]:
     """Each job once, all rows with the first seed first; of the rows with these labels only, if given."""
-    wanted = [cell for cell in cells if labels is None or cell.row.label in labels]
-    most = max((len(cell.jobs) for cell in wanted), default=0)
-    in_order = [cell.jobs[i] for i in range(most) for cell in wanted if i < len(cell.jobs)]
-    return list({job.name: job for job in in_order}.values())
+    wanted = [cell.jobs for cell in cells if labels is None or cell.row.label in labels]
+    by_seed = [job for jobs in zip_longest(*wanted) for job in jobs if job is not None]
+    return list({job.name: job for job in by_seed}.values())

@@ -1,19 +1,22 @@
-"""Tables of a document that compare other values of run records than accuracies over seeds."""
+"""Tables of a document that compare other values of run records than accuracies over seeds, as Markdown."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 from promptcal.experiments.records import RunRecord
+from promptcal.experiments.table_report import markdown_table
 
-PARTS = ("all", "known", "new")
-GROUPS = ("known", "new")
+_PARTS = ("all", "known", "new")
+_GROUPS = ("known", "new")
 
 
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = ["| " + " | ".join(map(str, cells)) + " |" for cells in (head, *rows)]
-    return "\n".join([lines[0], "|---" * len(head) + "|", *lines[1:]])
+def noise_table(benchmarks: Mapping[str, str], records: Sequence[RunRecord]) -> str:
+    """A row for the records of all benchmarks whose names begin in the same way."""
+    head = ("", "largest range", "median range", "runs", "largest difference compiled - not compiled", "runs")
+    found = {label: [r for r in records if r.benchmark.startswith(start)] for label, start in benchmarks.items()}
+    return markdown_table(head, [noise_row(label, of_label) for label, of_label in found.items()])
 
 
 def noise_row(label: str, records: Iterable[RunRecord]) -> list[object]:
@@ -28,10 +31,10 @@ def noise_row(label: str, records: Iterable[RunRecord]) -> list[object]:
             continue
         seeds = [scores.percent() for scores in record.readouts["student, cls"]]
         if len(seeds) > 1:
-            ranges.append([max(s[part] for s in seeds) - min(s[part] for s in seeds) for part in PARTS])
+            ranges.append([max(s[part] for s in seeds) - min(s[part] for s in seeds) for part in _PARTS])
         kept = record.settings.get("affinity.keep", "student")  # an option of version 0.1
         again, last = record.readouts[f"{kept}, cls"][0].percent(), record.last.percent()
-        differences.append([abs(last[part] - again[part]) for part in PARTS])
+        differences.append([abs(last[part] - again[part]) for part in _PARTS])
     largest, typical, other = (
         " / ".join(f"{reduce(values):.1f}" for values in zip(*found, strict=True))
         for reduce, found in ((max, ranges), (median, ranges), (max, differences))
@@ -39,29 +42,27 @@ def noise_row(label: str, records: Iterable[RunRecord]) -> list[object]:
     return [label, largest, typical, len(ranges), other, len(differences)]
 
 
-NOISE_HEAD = ("", "largest range", "median range", "runs", "largest difference compiled - not compiled", "runs")
-GRAPH_HEAD = ("known · new classes", "epoch", "positives per query", "precision", "recall", "queries without positives")
-
-
-def graph_rows(label: str, record: RunRecord) -> list[list[object]]:
+def graph_table(records: Mapping[str, RunRecord]) -> str:
     """The affinity graph in the first and in the last epoch of stage 2."""
-    epochs = [epoch for epoch in record.epochs if epoch["stage"] == "affinity"]
+    columns = {"positives": 1, "precision": 2, "recall": 2, "without_positives": 2}  # with their digits
+    head = ("known · new classes", "epoch", "positives per query", "precision", "recall", "queries without positives")
     rows = []
-    for name, epoch in ((label, epochs[0]), ("", epochs[-1])):
-        cells: list[object] = [name, epoch["epoch"]]
-        for key, digits in (("positives", 1), ("precision", 2), ("recall", 2), ("without_positives", 2)):
-            cells.append(" · ".join(f"{epoch[f'cls/{key}_{group}']:.{digits}f}" for group in GROUPS))
-        rows.append(cells)
-    return rows
+    for label, record in records.items():
+        epochs = [epoch for epoch in record.epochs if epoch["stage"] == "affinity"]
+        for name, epoch in ((label, epochs[0]), ("", epochs[-1])):
+            values = [[f"{epoch[f'cls/{key}_{group}']:.{n}f}" for group in _GROUPS] for key, n in columns.items()]
+            rows.append([name, epoch["epoch"], *map(" · ".join, values)])
+    return markdown_table(head, rows)
 
 
-def pair_precision_rows(label: str, file: Path) -> tuple[list[str], list[list[object]]]:
-    """Precision at some recalls for each ranking of pairs: the head of the table and its rows."""
-    found = json.loads(file.read_text(encoding="utf-8"))
-    head = ["known · new classes", "ranked by", *(f"recall {recall:g}" for recall in found["recalls"])]
-    rows: list[list[object]] = []
-    for number, (ranking, by_group) in enumerate(found["precision"].items()):
-        pairs = zip(*(by_group[group] for group in GROUPS), strict=True)
-        cells = [" · ".join("none" if value is None else f"{value:.2f}" for value in pair) for pair in pairs]
-        rows.append(["" if number else label, ranking, *cells])
-    return head, rows
+def pair_precision_table(paths: Mapping[str, Path]) -> str:
+    """Precision at some recalls for each ranking of pairs."""
+    contents = {label: json.loads(path.read_text(encoding="utf-8")) for label, path in paths.items()}
+    rows = []
+    for label, content in contents.items():
+        for number, (ranking, by_group) in enumerate(content["precision"].items()):
+            pairs = zip(*(by_group[group] for group in _GROUPS), strict=True)
+            cells = [" · ".join("none" if value is None else f"{value:.2f}" for value in pair) for pair in pairs]
+            rows.append(["" if number else label, ranking, *cells])
+    recalls = next(iter(contents.values()))["recalls"]
+    return markdown_table(["known · new classes", "ranked by", *(f"recall {recall:g}" for recall in recalls)], rows)

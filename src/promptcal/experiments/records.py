@@ -9,34 +9,25 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from statistics import mean
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import Field
 
-from promptcal.config import Config
+from promptcal.config import Config, flatten
 from promptcal.data.benchmarks import get_benchmark
 from promptcal.errors import RunError
 from promptcal.experiments.definition import FINAL
 from promptcal.methods import load_config
 from promptcal.run.directory import RunDirectory
+from promptcal.run.epoch_records import read_records
 from promptcal.run.results import Scores, StageResult
 from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel
 
 # Settings that say where a run was made, not what it is.
 _LOCATION = {"model.weights", "data.cache", "tensorboard", "device"}
-_EPOCH_VALUES = {
-    "seconds",
-    "loss",
-    "affinity",
-    "positives",
-    "without_positives",
-    "precision",
-    "recall",
-    "threshold",
-    "known",
-    "silhouette",
-}
+_EPOCH_VALUES = {"seconds", "loss", "affinity", "known", "silhouette", "threshold"}
+_EPOCH_VALUES |= {"positives", "without_positives", "precision", "recall"}  # of the affinity graph
 
 
 @dataclass(frozen=True)
@@ -45,15 +36,6 @@ class Outcome:
 
     selected: dict[str, float]
     last: dict[str, float]
-
-
-class Record(Protocol):
-    """What a table reads of a finished run of any kind."""
-
-    @property
-    def seconds(self) -> float: ...
-
-    def outcome(self, score: str) -> Outcome: ...
 
 
 class RunRecord(JSONModel):
@@ -120,11 +102,8 @@ def read_record(folder: Path, name: str) -> RunRecord:
 def read_run(path: str | PathLike[str], benchmark: str) -> RunRecord:
     """The record of a finished run directory."""
     directory = RunDirectory(path)
-    config = directory.config()
-    settings = {k: v for k, v in flatten(config.model_dump()).items() if k not in _LOCATION}
-    preset = flatten(benchmark_config(benchmark, config.method).model_dump())
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    results = directory.results()
+    config, results = directory.config(), directory.results()
+    changes = changed_settings(config, benchmark_config(benchmark, config.method))
     if results is None or results.selected is None or results.last is None or results.seconds is None:
         raise RunError(f"{directory.results_file} has no final scores; fit again")
     return RunRecord(
@@ -132,24 +111,23 @@ def read_run(path: str | PathLike[str], benchmark: str) -> RunRecord:
         benchmark=benchmark,
         method=config.method,
         seed=config.seed,
-        settings={k: v for k, v in settings.items() if v != preset.get(k) and k not in ("seed", "variant")},
-        config_hash=digest,
+        settings={k: v for k, v in changes.items() if k not in {*_LOCATION, "seed", "variant"}},
+        config_hash=short_hash({k: v for k, v in flatten(config.model_dump()).items() if k not in _LOCATION}),
         seconds=results.seconds,
         baselines=results.baselines,
         stages=results.stages,
         selected=results.selected,
         last=results.last,
-        epochs=_read_epochs(directory.metrics_file),
+        epochs=[_shown_values(record) for record in read_records(directory.metrics_file)],
     )
 
 
 def collect(benchmark: str, runs: list[str], folder: str | PathLike[str]) -> list[Path]:
     """Write a record file for each finished run directory into ``folder``; the name is that of the run directory."""
-    written = []
-    for run in map(Path, runs):
-        written.append(Path(folder) / f"{run.name}.json")
-        read_run(run, benchmark).write(written[-1])
-    return written
+    written = {Path(folder) / f"{Path(run).name}.json": read_run(run, benchmark) for run in runs}
+    for file, record in written.items():
+        record.write(file)
+    return list(written)
 
 
 def benchmark_config(benchmark: str, method: str, overrides: tuple[str, ...] = ()) -> Config:
@@ -159,24 +137,21 @@ def benchmark_config(benchmark: str, method: str, overrides: tuple[str, ...] = (
     return load_config(preset=entry.preset, values=values, overrides=overrides)
 
 
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
+def changed_settings(config: Config, base: Config) -> dict[str, Any]:
+    """The settings of ``config`` that differ from those of ``base``."""
+    before = flatten(base.model_dump())
+    return {k: v for k, v in flatten(config.model_dump()).items() if v != before.get(k)}
 
 
-def _read_epochs(file: Path) -> list[dict[str, Any]]:
-    """The values that tables and figures show, to four digits."""
-    if not file.is_file():
-        return []
-    epochs = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        values = json.loads(line)
-        epoch = {key: values[key] for key in ("stage", "epoch")}
-        for key, value in values.items():
-            name = key.removeprefix("cls/").removeprefix("validation/").removesuffix("_known").removesuffix("_new")
-            if name in _EPOCH_VALUES and not key.startswith("prompt/") and isinstance(value, float):
-                epoch[key] = float(f"{value:.4g}")
-        epochs.append(epoch)
-    return epochs
+def short_hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _shown_values(record: dict[str, Any]) -> dict[str, Any]:
+    """The values of an epoch that tables and figures show, to four digits."""
+    epoch = {key: record[key] for key in ("stage", "epoch")}
+    for key, value in record.items():
+        name = key.removeprefix("cls/").removeprefix("validation/").removesuffix("_known").removesuffix("_new")
+        if name in _EPOCH_VALUES and not key.startswith("prompt/") and isinstance(value, float):
+            epoch[key] = float(f"{value:.4g}")
+    return epoch

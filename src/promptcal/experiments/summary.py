@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from promptcal.errors import RunError
-from promptcal.experiments.definition import ACCURACIES, Epoch, Scale, Table
-from promptcal.experiments.jobs import RunOptions, State
+from promptcal.experiments.definition import ACCURACIES, Table
+from promptcal.experiments.efficiency import EfficiencyRecord
+from promptcal.experiments.jobs import State
 from promptcal.experiments.plan import Cell
-from promptcal.experiments.records import Outcome, Record
+from promptcal.experiments.records import Outcome, RunRecord
+from promptcal.experiments.request import TableRequest
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class CellSummary:
     """
 
     cell: Cell
-    records: dict[str, Record]  # of the finished runs, by name
+    records: dict[str, RunRecord | EfficiencyRecord]  # of the finished runs, by name
     outcomes: dict[str, Outcome]
     states: tuple[State, ...]  # of all its runs
     selected: dict[str, Statistic]
@@ -66,13 +68,10 @@ class CellSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """A table at a scale."""
+    """A table at the scale of the request."""
 
     table: Table
-    scale: Scale
-    epoch: Epoch
-    seeds: tuple[int, ...]
-    settings: tuple[str, ...]
+    request: TableRequest
     cells: list[CellSummary]
 
     @property
@@ -86,45 +85,32 @@ class Summary:
         return {name: state for name, state in pairs if state.name in ("failed", "damaged", "data absent")}
 
 
-def summarise(
-    table: Table,
-    scale: Scale,
-    epoch: Epoch,
-    seeds: Sequence[int],
-    settings: Sequence[str],
-    cells: Sequence[Cell],
-    states: dict[str, State],
-    options: RunOptions,
-) -> Summary:
-    summaries = [_summarise_cell(table, scale, epoch, cell, states, options) for cell in cells]
-    return Summary(table, scale, epoch, tuple(seeds), tuple(settings), summaries)
+def summarise(table: Table, request: TableRequest, cells: Sequence[Cell], states: dict[str, State]) -> Summary:
+    return Summary(table, request, [_summarise_cell(table, request, cell, states) for cell in cells])
 
 
-def _summarise_cell(
-    table: Table, scale: Scale, epoch: Epoch, cell: Cell, states: dict[str, State], options: RunOptions
-) -> CellSummary:
-    records: dict[str, Record] = {}
-    outcomes: dict[str, Outcome] = {}
-    job_states: list[State] = []
+def _summarise_cell(table: Table, request: TableRequest, cell: Cell, states: dict[str, State]) -> CellSummary:
+    records, outcomes = {}, {}
+    cell_states: list[State] = []
     for job in cell.jobs:
         state = states[job.name]
         if state.name == "finished":
             try:
-                record = job.record(options)
+                record = job.record(request)
                 outcomes[job.name] = record.outcome(cell.score)
                 records[job.name] = record
             except RunError as error:  # finished, but without the score of this cell
                 state = State("damaged", str(error))
-        job_states.append(state)
+        cell_states.append(state)
     selected = _statistics(table.parts, [outcome.selected for outcome in outcomes.values()])
     last = _statistics(table.parts, [outcome.last for outcome in outcomes.values()])
-    epoch = cell.column.epoch or epoch
+    epoch = cell.column.epoch or request.epoch
     shown = last if epoch == "last" and table.kind == "accuracy" else selected
     given = cell.row.published.get(cell.column.title, [])
     published = {part: value for part, value in zip(table.parts, given, strict=False) if value is not None}
-    comparable = [p for p in (*ACCURACIES, "gflops") if scale == "full" and p in shown and p in published]
+    comparable = [p for p in (*ACCURACIES, "gflops") if request.scale == "full" and p in shown and p in published]
     difference = {p: shown[p].mean - published[p] for p in comparable}
-    return CellSummary(cell, records, outcomes, tuple(job_states), selected, last, shown, published, difference)
+    return CellSummary(cell, records, outcomes, tuple(cell_states), selected, last, shown, published, difference)
 
 
 def _statistics(parts: Sequence[str], runs: Sequence[dict[str, float]]) -> dict[str, Statistic]:

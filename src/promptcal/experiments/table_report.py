@@ -1,6 +1,7 @@
 """A summary as Markdown, CSV and terminal output. The same summary always gives the same bytes."""
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -26,67 +27,45 @@ class Section:
 
 def sections(summary: Summary) -> list[Section]:
     """A section for each column; at mini scale one for all columns that are the same there."""
+    is_mini = summary.request.scale == "mini"
     groups: dict[tuple[str, ...], list[str]] = {}
     for column in summary.table.columns:
-        at_mini = (column.benchmark_at("mini"), column.backbone_at("mini"), column.score)
-        groups.setdefault((column.title,) if summary.scale == "full" else at_mini, []).append(column.title)
+        same = (column.benchmark, column.backbone, column.score) if is_mini else (column.title,)
+        groups.setdefault(same, []).append(column.title)
     found = []
     for titles in groups.values():
         cells = [c for c in summary.cells if c.cell.column.title == titles[0]]
-        if summary.scale == "full":
-            found.append(Section(titles[0], "paper", cells))
-        else:
-            found.append(Section(f"mini, for {', '.join(titles)}", f"paper, {titles[0]}", cells))
+        names = (f"mini, for {', '.join(titles)}", f"paper, {titles[0]}") if is_mini else (titles[0], "paper")
+        found.append(Section(*names, cells))
     return found
-
-
-def header(summary: Summary, section: Section) -> list[str]:
-    parts = [PARTS[part] for part in summary.table.parts]
-    difference = ["difference"] if summary.scale == "full" else []
-    return ["", *parts, section.paper, *difference, "seeds", "seconds per run"]
-
-
-def grid(summary: Summary, section: Section) -> list[list[str]]:
-    """The cells of a section as text; published values have their own columns."""
-    parts = summary.table.parts
-    rows = []
-    for c in section.cells:
-        values = [_measured(part, c.shown.get(part)) for part in parts]
-        if not c.shown:
-            values = [c.status, *("" for _ in parts[1:])]
-        comparison = [_joined([_published(c, part) for part in parts])]
-        if summary.scale == "full":
-            comparison.append(_joined([_difference(c, part) for part in parts]))
-        rows.append([c.cell.row.label, *values, *comparison, _seeds(c), _seconds(c)])
-    return rows
 
 
 def notes(summary: Summary) -> list[str]:
     """What a reader has to know about the values."""
-    table = summary.table
+    table, request = summary.table, summary.request
     lines = []
     if table.kind == "accuracy":
-        other = "last" if summary.epoch == "selected" else "selected"
+        other = "last" if request.epoch == "selected" else "selected"
         lines.append(
-            f"Accuracy in % with the weights of the {summary.epoch} epoch; the CSV also has the {other} epoch."
+            f"Accuracy in % with the weights of the {request.epoch} epoch; the CSV also has the {other} epoch."
         )
-    if len(summary.seeds) > 1:
-        lines.append(f"Mean ± standard deviation (n - 1) over the seeds {', '.join(map(str, summary.seeds))}.")
+    seeds = request.unique_seeds
+    if len(seeds) > 1:
+        lines.append(f"Mean ± standard deviation (n - 1) over the seeds {', '.join(map(str, seeds))}.")
     else:
-        lines.append(f"One seed ({summary.seeds[0]}), so there is no standard deviation.")
+        lines.append(f"One seed ({seeds[0]}), so there is no standard deviation.")
     records = [record for c in summary.cells for record in c.records.values()]
     machines = {record.machine for record in records if isinstance(record, EfficiencyRecord)}
     lines += [f"Measured on {machine}." for machine in sorted(machines)]
-    if summary.settings:
-        lines.append(f"All rows with {', '.join(summary.settings)}; a row's own settings have priority.")
-    for setting in summary.settings:
-        without = rows_without(table, setting)
-        if without:
+    if request.overrides:
+        lines.append(f"All rows with {', '.join(request.overrides)}; a row's own settings have priority.")
+    for setting in request.overrides:
+        if without := rows_without(table, setting):
             lines.append(f"{setting} does not apply to {', '.join(without)}: their method has no such setting.")
-    if summary.scale == "mini":
+    if request.scale == "mini":
         used = "backbone" if table.kind == "efficiency" else "images and backbone with the settings of preset quick"
         lines.append(f"Mini scale: the embedded {used}. The published values are for other data: compare orders only.")
-    for row in table.rows if summary.scale == "full" else ():
+    for row in table.rows if request.scale == "full" else ():
         for column, values in row.printed.items():
             printed = " / ".join(f"{value:.1f}" for value in values if value is not None)
             lines.append(f"{row.label}, {column}: the paper prints {printed}.")
@@ -95,12 +74,19 @@ def notes(summary: Summary) -> list[str]:
 
 
 def markdown(summary: Summary) -> str:
+    """The report: a table for each section, the notes, and the runs that cannot be used."""
+    parts = summary.table.parts
+    difference = ["difference"] if summary.request.scale == "full" else []
     lines = [f"# {summary.table.title}", ""]
     for section in sections(summary):
-        heads = header(summary, section)
-        lines += [f"## {section.title}", "", _line(heads), _line(["---", *("--:" for _ in heads[1:])])]
-        lines += [_line(row) for row in grid(summary, section)]
-        lines.append("")
+        head = ["", *(PARTS[part] for part in parts), section.paper, *difference, "seeds", "seconds per run"]
+        rows = []
+        for c in section.cells:
+            values = _measured_values(c, parts) if c.shown else [c.status, *("" for _ in parts[1:])]
+            published = _joined([_published(c, part) for part in parts])
+            differences = [_joined([_difference(c, part) for part in parts]) for _ in difference]
+            rows.append([c.cell.row.label, *values, published, *differences, _seeds(c), _seconds(c)])
+        lines += [f"## {section.title}", "", markdown_table(head, rows, "--:"), ""]
     lines += [f"- {note}" for note in notes(summary)]
     if summary.problems:
         lines += ["", "Missing runs:", ""]
@@ -111,18 +97,21 @@ def markdown(summary: Summary) -> str:
 def compact_markdown(summary: Summary) -> str:
     """One Markdown table for a document: a cell holds the values of all parts, and ``details`` describe the runs."""
     table = summary.table
-    heads = ["", *(column.title for column in table.columns), *table.details]
-    lines = [_line(heads), "|---" * len(heads) + "|"]
+    rows = []
     for row in table.rows:
         cells = {c.cell.column.title: c for c in summary.cells if c.cell.row.label == row.label}
-        values = [_compact(cells[c.title], table.parts) if c.title in cells else "" for c in table.columns]
+        values = [
+            _joined(_measured_values(cells[c.title], table.parts)) if c.title in cells else "" for c in table.columns
+        ]
         shown = next((c for c in cells.values() if c.records), next(iter(cells.values())))
-        lines.append(_line([row.label, *values, *(_detail(shown, detail) for detail in table.details)]))
-    return "\n".join(lines)
+        rows.append([row.label, *values, *(_detail(shown, detail) for detail in table.details)])
+    return markdown_table(["", *(column.title for column in table.columns), *table.details], rows)
 
 
-def _compact(c: CellSummary, parts: list[str]) -> str:
-    return _joined([_measured(part, c.shown.get(part)) for part in parts])
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]], align: str = "---") -> str:
+    """``align`` is the alignment of all columns but the first."""
+    lines = ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|---" + f"|{align}" * (len(head) - 1) + "|", *lines[1:]])
 
 
 def _detail(c: CellSummary, detail: Detail) -> str:
@@ -133,16 +122,15 @@ def _detail(c: CellSummary, detail: Detail) -> str:
     if not records:
         return ""
     first, score = records[0], c.cell.score
-    if detail == "epochs":
-        epochs = {
-            name: stage.epochs for name, stage in first.stages.items() if score not in first.stages or name == score
-        }
-        return "" if score in first.baselines else " + ".join(map(str, epochs.values()))
     if detail == "minutes":
-        whole_run = score == FINAL or score in first.readouts
-        timed = whole_run and all(record.has_all_seconds() for record in records)
-        return f"{c.seconds / 60:.1f}" if timed else ""
-    return "" if score in first.baselines else ", ".join(f"`{record.config_hash}`" for record in records)
+        is_whole_run = score == FINAL or score in first.readouts
+        return f"{c.seconds / 60:.1f}" if is_whole_run and all(r.has_all_seconds() for r in records) else ""
+    if score in first.baselines:
+        return ""
+    if detail == "epochs":
+        stages = [first.stages[score]] if score in first.stages else first.stages.values()
+        return " + ".join(str(stage.epochs) for stage in stages)
+    return ", ".join(f"`{record.config_hash}`" for record in records)
 
 
 def show(summary: Summary, console: Console) -> None:
@@ -163,7 +151,7 @@ def show(summary: Summary, console: Console) -> None:
             values = [_stacked(c, part, "\n± " if narrow else " ± ") for part in parts]
             view.add_row(escape(c.cell.row.label), *values, *(() if narrow else (_seeds(c), _seconds(c))))
         console.print(view)
-        below = "paper, and the difference to it" if summary.scale == "full" else section.paper
+        below = "paper, and the difference to it" if summary.request.scale == "full" else section.paper
         console.print(f"below each value: {below}", style="dim", highlight=False)
     for note in notes(summary):
         console.print(note, markup=False, highlight=False)
@@ -194,16 +182,15 @@ def csv_text(summary: Summary) -> str:
 
 def _described(summary: Summary, c: CellSummary) -> dict[str, str]:
     row, column = c.cell.row, c.cell.column
-    source = column.backbone_at if summary.table.kind == "efficiency" else column.benchmark_at
     return {
         "table": summary.table.name,
-        "scale": summary.scale,
+        "scale": summary.request.scale,
         "row": row.label,
         "dataset": column.title,
-        "benchmark": source(summary.scale),
+        "benchmark": column.backbone if summary.table.kind == "efficiency" else column.benchmark,
         "method": row.method or "",
         "score": c.cell.score,
-        "settings": " ".join([*summary.settings, *row.overrides]),
+        "settings": " ".join([*summary.request.overrides, *row.overrides]),
         "seeds": " ".join(map(str, c.seeds)),
         "n_seeds": str(len(c.seeds)),
         "status": c.status,
@@ -250,6 +237,10 @@ def _measured(part: str, statistic: Statistic | None) -> str:
     return mean if math.isnan(statistic.std) else f"{mean} ± {statistic.std:.{digits}f}"
 
 
+def _measured_values(c: CellSummary, parts: Sequence[str]) -> list[str]:
+    return [_measured(part, c.shown.get(part)) for part in parts]
+
+
 def _published(c: CellSummary, part: str) -> str:
     return f"{c.published[part]:.{_digits(part, c.published[part])}f}" if part in c.published else "-"
 
@@ -271,7 +262,3 @@ def _seeds(c: CellSummary) -> str:
 
 def _seconds(c: CellSummary) -> str:
     return "" if math.isnan(c.seconds) else f"{c.seconds:.0f}"
-
-
-def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -6,8 +6,8 @@ Semi-supervised contrastive learning of the last block, without prompts:
     L^u_i = -log  exp(z_i . z'_i / tau_u) / sum_{n != i} exp(z_i . z_n / tau_u),                      tau_u = 1.0
     L^s_i = -1/|N(i)| sum_{q in N(i)} log  exp(z_i . z_q / tau_s) / sum_{n != i} exp(z_i . z_n / tau_s), tau_s = 0.07
 
-with z = phi(f(x)) the L2-normalised projection and N(i) the labelled views of i's class. That is PromptCAL's
-warm-up loss on the class token alone. Images are assigned by semi-supervised k-means on f(x).
+with z = phi(f(x)) the L2-normalised projection and N(i) the labelled views of i's class. This is the loss of
+PromptCAL's warm-up on the class token alone. Images are assigned by semi-supervised k-means on f(x).
 """
 
 from typing import Any, ClassVar

@@ -1,7 +1,7 @@
-"""Plain k-means (MacQueen, 1967) on the frozen backbone's features: the baseline every method is held against.
+"""Plain k-means (MacQueen, 1967) on the features of the frozen backbone: the baseline of all methods.
 
-Labels play no part in the clustering. Afterwards each known class gives its name to one cluster, such that as many
-labelled images as possible lie in the cluster of their name.
+The clustering does not use labels. Afterwards each known class names one cluster, so that as many labelled images as
+possible are in the cluster of their class.
 """
 
 from typing import Any, ClassVar

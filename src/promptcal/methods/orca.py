@@ -1,6 +1,7 @@
 """ORCA (Cao et al., *Open-World Semi-Supervised Learning*, ICLR 2022).
 
-A cosine classifier over all categories whose supervised loss is held back while unlabelled images are uncertain:
+A cosine classifier over all categories. Its supervised loss has a margin that grows with the uncertainty of the
+unlabelled images:
 
     L = L_S + eta_1 L_P + eta_2 R,   eta_1 = eta_2 = 1,   p = softmax( s W . z ),   s = 10
     L_S = 1/n sum_{i labelled} -log  e^{s(W_yi . z_i + lambda u)} / ( e^{s(W_yi . z_i + lambda u)} + sum_{j != yi} e^{s W_j . z_i} )
@@ -10,7 +11,7 @@ A cosine classifier over all categories whose supervised loss is held back while
 
 where z is the L2-normalised feature, W_k are unit prototypes, and i+ is another image of i's class if i is labelled,
 else i's nearest neighbour in the batch by cosine; p is of the first view and p' of the second. u is the mean over the
-epoch before (in the first epoch, over it so far). An image goes where p is largest.
+previous epoch (in the first epoch, over its steps so far). An image is assigned to the category with the largest p.
 """  # noqa: E501
 
 from typing import Any, ClassVar
@@ -44,22 +45,22 @@ class ORCAConfig(Config):
 
 
 def margin_cross_entropy(cosines: Tensor, labels: Tensor, margin: Tensor | float, scale: float) -> Tensor:
-    """L_S: cross-entropy of scaled cosines with ``margin`` added to the right class (-1 = unlabelled, left out)."""
-    right = F.one_hot(labels.clamp(min=0), cosines.shape[1]).to(cosines)
-    return labelled_cross_entropy(scale * (cosines + margin * right), labels)
+    """L_S: cross-entropy of scaled cosines with ``margin`` added to the true class, over labelled rows (not -1)."""
+    true_class = F.one_hot(labels.clamp(min=0), cosines.shape[1]).to(cosines)
+    return labelled_cross_entropy(scale * (cosines + margin * true_class), labels)
 
 
 def positive_partners(features: Tensor, labels: Tensor, images: Tensor, generator: torch.Generator) -> Tensor:
-    """i+ for each row: drawn from its class if labelled, else the nearest by cosine; itself where there is none.
+    """i+ for each row: a random row of its class if labelled, else the nearest by cosine; itself if none exists.
 
-    ``images`` numbers the images, for a batch drawn with replacement may hold one twice: no image is its own partner.
+    ``images`` are the numbers of the images: a batch may contain an image twice, and no image is its own partner.
     """
     unit = F.normalize(features.detach().float(), dim=1)
-    nearness = unit @ unit.T
+    cosines = unit @ unit.T
     same_class = labels.unsqueeze(1) == labels.unsqueeze(0)
-    lots = torch.rand(nearness.shape, generator=generator, device=nearness.device)
-    drawn = torch.where(same_class, lots, -torch.inf)
-    preference = torch.where((labels >= 0).unsqueeze(1), drawn, nearness)
+    random = torch.rand(cosines.shape, generator=generator, device=cosines.device)
+    drawn = torch.where(same_class, random, -torch.inf)
+    preference = torch.where((labels >= 0).unsqueeze(1), drawn, cosines)
     preference = preference.masked_fill(images.unsqueeze(1) == images.unsqueeze(0), -torch.inf)
     alone = preference.isneginf().all(dim=1)
     return torch.where(alone, torch.arange(len(labels), device=labels.device), preference.argmax(dim=1))
@@ -79,7 +80,7 @@ class ORCANetwork(ClassifierNetwork):
         self.classifier = CosineClassifier(vit.dim, config.n_classes)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The feature, and its cosines with the prototypes."""
+        """The features and their cosines with the prototypes."""
         embedding = self.embeddings(images).cls.float()
         return embedding, self.classifier(embedding)
 
@@ -88,15 +89,12 @@ class ORCANetwork(ClassifierNetwork):
 
 
 class ORCAStage(PlainStage):
-    name = "orca"
-
-    def __init__(self, network: ORCANetwork, config: ORCAConfig) -> None:
-        self.network = network
-        self.settings = config.orca
+    def __init__(self, name: str, network: ORCANetwork, config: ORCAConfig) -> None:
+        super().__init__(name, network, config)
         self.uncertainty = _Uncertainty(next(network.parameters()).device)
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
-        settings, n = self.settings, len(batch.labels) // 2
+        settings, n = self.config.orca, len(batch.labels) // 2
         features, cosines = self.network(batch.views)
         labels, images = batch.labels[:n], batch.indices[:n]
         p, p_other_view = torch.softmax(settings.scale * cosines, dim=1).chunk(2)
@@ -118,11 +116,11 @@ class ORCAStage(PlainStage):
 
 
 class _Uncertainty:
-    """u: the mean over the unlabelled images drawn in the epoch before, or in the first epoch so far."""
+    """u: the mean over the unlabelled images of the previous epoch; in the first epoch, of its steps so far."""
 
     def __init__(self, device: torch.device) -> None:
         self.epoch = 0
-        self.sums = torch.zeros(2, device=device)  # of 1 - max p, and how many
+        self.sums = torch.zeros(2, device=device)  # of 1 - max p, and the number of images
         self.sums_before = torch.zeros(2, device=device)
 
     def update(self, p: Tensor, epoch: int) -> Tensor:
@@ -147,7 +145,7 @@ class ORCA(OneStageMethod[ORCAConfig]):
     config_class = ORCAConfig
     presets: ClassVar[dict[str, Any]] = {
         "": {"model": {"prompts": 0}, "optim": {"weight_decay": 5e-4}},
-        # in so few steps the pairs draw a new class onto a known output before the labels can hold it
+        # with few steps, the pairwise term moves new classes to known outputs before the labels take effect
         "quick": {"orca": {"pair_weight": 0.25}},
     }
 
@@ -155,7 +153,7 @@ class ORCA(OneStageMethod[ORCAConfig]):
         return ORCANetwork(vit, self.config)
 
     def stage(self, name: str, network: ORCANetwork, context: StageContext) -> Stage:
-        return ORCAStage(network, self.config)
+        return ORCAStage(name, network, self.config)
 
     def assignment(self, network: ORCANetwork) -> Assignment:
         return ClassifierAssignment(network)

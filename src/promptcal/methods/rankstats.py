@@ -1,7 +1,7 @@
 """RankStats+ (Han et al., *Automatically Discovering and Learning New Visual Categories with Ranking Statistics*,
 ICLR 2020, as Vaze et al. adapt it to GCD).
 
-A linear classifier over all categories; of unlabelled images, those with the same top features belong together:
+A linear classifier over all categories. Unlabelled images with the same top features form positive pairs:
 
     L = L_CE + L_BCE + omega(t) L_MSE
     L_CE  = mean over labelled views of -log p_y,   p = softmax( eta(z) )
@@ -11,8 +11,8 @@ A linear classifier over all categories; of unlabelled images, those with the sa
     omega(t) = lambda e^{-5 (1 - t/T)^2},   t <= T;   lambda = 5, T = 50 epochs
 
 where p is of the first view, p' of the second, and top_k(z) are the k dimensions in which feature z is largest. The
-original has a head of its own for the new classes; the adaptation, and this, one head for all. An image goes where p is
-largest.
+original has a separate head for the new classes; the adaptation, and this code, have one head for all. An image is
+assigned to the category with the largest p.
 """
 
 import math
@@ -45,7 +45,7 @@ class RankStatsConfig(Config):
 
 
 def same_ranking(features: Tensor, k: int) -> Tensor:
-    """s (n x n, boolean): whether two rows are largest in the same ``k`` dimensions, in whatever order.
+    """s (n x n, boolean): whether the ``k`` largest dimensions of two rows are the same set.
 
     >>> same_ranking(torch.tensor([[3.0, 2.0, 1.0], [5.0, 9.0, 0.0], [0.0, 1.0, 2.0]]), 2)[0].tolist()
     [True, True, False]
@@ -55,7 +55,7 @@ def same_ranking(features: Tensor, k: int) -> Tensor:
 
 
 def pairwise_cross_entropy(p: Tensor, p_other_view: Tensor, same: Tensor) -> Tensor:
-    """L_BCE; 0 where there are no rows."""
+    """L_BCE; 0 without rows."""
     together = (p @ p_other_view.T).clamp(1e-7, 1 - 1e-7)
     total = F.binary_cross_entropy(together, same.to(together), reduction="sum")
     return total / max(1, same.numel())
@@ -80,19 +80,13 @@ class RankStatsNetwork(ClassifierNetwork):
         return features, self.classify(features)
 
     def classify(self, features: Tensor) -> Tensor:
-        """Of features as long as a layer norm leaves them, whatever the image."""
+        """Logits of features scaled to the length that a layer norm gives them."""
         return self.classifier(features * math.sqrt(self.vit.dim)).float()
 
 
 class RankStatsStage(PlainStage):
-    name = "rankstats"
-
-    def __init__(self, network: RankStatsNetwork, config: RankStatsConfig) -> None:
-        self.network = network
-        self.settings = config.rankstats
-
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
-        settings, n = self.settings, len(batch.labels) // 2
+        settings, n = self.config.rankstats, len(batch.labels) // 2
         features, logits = self.network(batch.views)
         p, p_other_view = torch.softmax(logits, dim=1).chunk(2)
         unlabelled = batch.labels[:n] < 0
@@ -121,7 +115,7 @@ class RankStats(OneStageMethod[RankStatsConfig]):
         return RankStatsNetwork(vit, self.config)
 
     def stage(self, name: str, network: RankStatsNetwork, context: StageContext) -> Stage:
-        return RankStatsStage(network, self.config)
+        return RankStatsStage(name, network, self.config)
 
     def assignment(self, network: RankStatsNetwork) -> Assignment:
         return ClassifierAssignment(network)

@@ -1,6 +1,6 @@
 """SimGCD (Wen et al., *Parametric Classification for Generalized Category Discovery: A Baseline Study*, ICCV 2023).
 
-A cosine classifier over all categories, its own sharpened predictions of the other view as targets:
+A cosine classifier over all categories. The targets are its own sharpened predictions for the other view:
 
     p_i^(k) = softmax_k( h_i . c_k / tau_s ),   h_i = f(x_i)/|f(x_i)|,   tau_s = 0.1
     q_i: the same without gradient at tau_t,    tau_t from 0.07 to 0.04 over the first 30 epochs
@@ -9,8 +9,8 @@ A cosine classifier over all categories, its own sharpened predictions of the ot
     L = (1 - lambda)(L^u_rep + L^u_cls) + lambda (L^s_rep + L^s_cls),   lambda = 0.35
 
 with l the cross-entropy, q' and p' of the other view (both directions are taken), and L_rep the contrastive terms of
-GCD on a projection of f(x). There is no averaged teacher: the targets are the student's own. An image goes where p is
-largest.
+GCD on a projection of f(x). There is no averaged teacher: the targets are the student's own. An image is
+assigned to the category with the largest p.
 """
 
 from typing import Any, ClassVar
@@ -52,22 +52,15 @@ class SimGCDNetwork(CosineNetwork):
 
 
 class SimGCDStage(PlainStage):
-    name = "simgcd"
-
-    def __init__(self, network: SimGCDNetwork, config: SimGCDConfig) -> None:
-        self.network = network
-        self.weights = config.loss
-        self.settings = config.simgcd
-
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
-        supervised_weight = self.weights.alpha
+        weights = self.config.loss
         cosines, z = self.network(batch.views)
-        parametric = parametric_terms(cosines, cosines, batch.labels, self.settings, int(epochs_done))
+        parametric = parametric_terms(cosines, cosines, batch.labels, self.config.simgcd, int(epochs_done))
         contrastive = semi_supervised_terms(
             z @ z.T,
             batch.labels,
-            self_temperature=self.weights.self_temperature,
-            supervised_temperature=self.weights.supervised_temperature,
+            self_temperature=weights.self_temperature,
+            supervised_temperature=weights.supervised_temperature,
         )
         unsupervised = contrastive.self_supervised + parametric.unsupervised
         supervised = contrastive.supervised + parametric.supervised
@@ -76,7 +69,7 @@ class SimGCDStage(PlainStage):
             "cls/self": contrastive.self_supervised,
             "cls/supervised": contrastive.supervised,
         }
-        loss = (1 - supervised_weight) * unsupervised + supervised_weight * supervised
+        loss = (1 - weights.alpha) * unsupervised + weights.alpha * supervised
         return StepResult(loss, {name: value.detach() for name, value in logs.items()})
 
 
@@ -87,7 +80,7 @@ class SimGCD(OneStageMethod[SimGCDConfig]):
     config_class = SimGCDConfig
     presets: ClassVar[dict[str, Any]] = {
         "": {"model": {"prompts": 0}},
-        # in so few steps the even use of all categories outweighs the labels at the preset's learning rate
+        # with few steps, the entropy term outweighs the labels at the preset's learning rate
         "quick": {"optim": {"lr": 0.01}},
     }
 
@@ -95,7 +88,7 @@ class SimGCD(OneStageMethod[SimGCDConfig]):
         return SimGCDNetwork(vit, self.config)
 
     def stage(self, name: str, network: SimGCDNetwork, context: StageContext) -> Stage:
-        return SimGCDStage(network, self.config)
+        return SimGCDStage(name, network, self.config)
 
     def assignment(self, network: SimGCDNetwork) -> Assignment:
         return ClassifierAssignment(network)

@@ -8,8 +8,8 @@ One cross-entropy for labels and pseudo-labels, over the known classes' prototyp
     L = 1/2 [ 1/|heads| sum_g 1/(2B) sum_i l(y_i, p_i)  +  the same with over-clustering heads ]
 
 There are 4 heads and 4 over-clustering heads with 3 times as many new clusters, each a perceptron and prototypes. In
-the original an unlabelled image is certainly new and is assigned among g alone; here, as in the adaptation, among all.
-An image goes where p of the head with the lowest loss in training is largest.
+the original an unlabelled image is always new and assigned to g only; here, as in the adaptation, to all categories.
+An image is assigned to the category with the largest p of the head with the lowest training loss.
 """
 
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
 from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
 
-_LOSS_MEMORY = 0.99  # of the moving average by which a head is chosen
+_LOSS_MOMENTUM = 0.99  # of the moving average that selects a head
 
 
 class UNOSettings(Section):
@@ -48,8 +48,8 @@ class UNOConfig(Config):
 def sinkhorn(similarity: Tensor, epsilon: float, iterations: int) -> Tensor:
     """Assignments (images x clusters): rows sum to 1, columns nearly to images / clusters.
 
-    Rows and columns of ``exp(similarity / epsilon)`` are scaled in turn, ending with the rows; done on logarithms, so
-    that no exponential overflows.
+    Columns and rows of ``exp(similarity / epsilon)`` are scaled in turn, rows last; computed with logarithms, so that
+    no exponential overflows.
     """
     log_plan = similarity.float() / epsilon
     for _ in range(iterations):
@@ -84,7 +84,7 @@ class UNONetwork(ClassifierNetwork):
 
         self.heads = nn.ModuleList(head(n_new) for _ in range(settings.heads))
         self.overclustering = nn.ModuleList(head(n_new * settings.overclustering) for _ in range(settings.heads))
-        # no gradient reaches it: it travels with the weights to tell which head to ask
+        # not trained, but saved with the weights: it selects the head
         self.head_losses = nn.Parameter(torch.zeros(settings.heads), requires_grad=False)
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
@@ -106,11 +106,8 @@ class UNONetwork(ClassifierNetwork):
 
 
 class UNOStage(PlainStage):
-    name = "uno"
-
-    def __init__(self, network: UNONetwork, config: UNOConfig) -> None:
-        self.network = network
-        self.settings = config.uno
+    def __init__(self, name: str, network: UNONetwork, config: UNOConfig) -> None:
+        super().__init__(name, network, config)
         self._losses: Tensor | None = None
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
@@ -122,14 +119,14 @@ class UNOStage(PlainStage):
         return StepResult((by_head.mean() + by_fine_head.mean()) / 2, logs)
 
     def _cross_entropy(self, cosines: Tensor, labels: Tensor) -> Tensor:
-        settings = self.settings
+        settings = self.config.uno
         targets = swapped_targets(cosines, labels, settings.epsilon, settings.iterations)
         return -(targets * torch.log_softmax(cosines / settings.temperature, dim=1)).sum(dim=1).mean()
 
     @torch.no_grad()
     def after_update(self) -> None:
         assert self._losses is not None
-        self.network.head_losses.lerp_(self._losses, 1 - _LOSS_MEMORY)
+        self.network.head_losses.lerp_(self._losses, 1 - _LOSS_MOMENTUM)
 
 
 @register_method
@@ -145,7 +142,7 @@ class UNO(OneStageMethod[UNOConfig]):
         return UNONetwork(vit, self.config, n_known)
 
     def stage(self, name: str, network: UNONetwork, context: StageContext) -> Stage:
-        return UNOStage(network, self.config)
+        return UNOStage(name, network, self.config)
 
     def assignment(self, network: UNONetwork) -> Assignment:
         return ClassifierAssignment(network)

@@ -13,11 +13,11 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Named things of one ``kind``. Listing the names imports nothing; looking one up imports its module.
 
-    ``built_in`` maps names to "module:attribute". Other packages declare entry points of the same form in ``group``,
-    or call `register`.
+    ``built_in`` maps names to "module:attribute" or to the things themselves. Other packages declare entry points of
+    the form "module:attribute" in ``group``, or call `register`.
     """
 
-    def __init__(self, kind: str, group: str, built_in: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, group: str, built_in: Mapping[str, str | T]) -> None:
         self.kind = kind
         self.group = group
         self._built_in = dict(built_in)
@@ -43,7 +43,8 @@ class Registry(Generic[T]):
 
     def _load(self, name: str) -> T:
         if name in self._built_in:
-            return EntryPoint(name, self._built_in[name], self.group).load()
+            item = self._built_in[name]
+            return EntryPoint(name, item, self.group).load() if isinstance(item, str) else item
         found = entry_points_of(self.group).get(name)
         if found is None:
             raise ConfigError(f"there is no {self.kind} {name!r}; choose one of {', '.join(self.names())}")

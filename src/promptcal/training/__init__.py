@@ -1,1 +1,1 @@
-"""One training loop; warm-up and affinity learning are stages that run in it."""
+"""The training loop that the stages of every method run in, and its checkpoints, records and validation."""

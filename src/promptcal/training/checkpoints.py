@@ -1,4 +1,4 @@
-"""Checkpoints on disk: `last.pt` to go on from exactly, `previous.pt` the one before it, and best weights by stage."""
+"""Checkpoints on disk: `last.pt` to resume from, `previous.pt` as a backup, and the best weights of each stage."""
 
 import math
 import random
@@ -20,14 +20,14 @@ _PARTS = ("stage", "position", "network", "optimiser", "stage_state", "records",
 
 
 class Checkpoints:
-    """Every file is written under a temporary name and renamed, and has a checksum, so a file that is read is whole.
+    """Files are written under a temporary name, then renamed, and have a checksum: a damaged file is detected.
 
-    ``spent`` says how many seconds the run has taken so far, in all its pieces.
+    ``elapsed`` returns the seconds that the run has taken so far, including the parts before it was resumed.
     """
 
-    def __init__(self, folder: Path, spent: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, folder: Path, elapsed: Callable[[], float] = lambda: 0.0) -> None:
         self.folder = folder
-        self.spent = spent
+        self.elapsed = elapsed
 
     @property
     def last(self) -> Path:
@@ -35,17 +35,17 @@ class Checkpoints:
 
     @property
     def previous(self) -> Path:
-        """The one before the last, in case that is damaged; nothing reads it until a person renames it."""
+        """The second-last checkpoint, in case the last one is damaged; it is only used if a user renames it."""
         return self.folder / "previous.pt"
 
     def save_last(self, state: dict[str, Any]) -> None:
-        """The last checkpoint becomes the previous one; until the new one is whole, both are as they were."""
+        """Write the last checkpoint; the old one becomes the previous one once the new one is complete."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        whole = {"format": FORMAT, **state, "seconds": self.spent(), "random": random_states()}
-        write_with(self.last, lambda temporary: save_torch(whole, temporary), keep_as=self.previous)
+        complete = {"format": FORMAT, **state, "seconds": self.elapsed(), "random": random_states()}
+        write_with(self.last, lambda temporary: save_torch(complete, temporary), keep_as=self.previous)
 
     def load_last(self) -> dict[str, Any] | None:
-        """The state to go on from, or None; the random states are put back."""
+        """The state to resume from, or None; also restores the states of the global random generators."""
         if not self.last.exists():
             return None
         state = self._read_last()
@@ -53,11 +53,11 @@ class Checkpoints:
         return state
 
     def load_last_weights(self, network: DiscoveryNetwork) -> None:
-        """Put the weights that training ended with into the network."""
+        """Load the weights of the last epoch into the network."""
         load_trained(network, self._read_last()["network"])
 
     def describe_last(self) -> str:
-        """The last checkpoint in words, for whoever must stop."""
+        """The last checkpoint in words, for error messages."""
         try:
             state = read_torch(self.last)
             return f"the checkpoint after {_place(state)} is kept in {self.last}"
@@ -73,22 +73,20 @@ class Checkpoints:
         return self._checked(state)
 
     def _checked(self, state: Any) -> dict[str, Any]:
-        """Of a format that is known, and with all that a run goes on from."""
+        """The state, if its format is supported and it is complete."""
         if isinstance(state, dict):
             check_format(state.get("format"), FORMAT, FORMAT, f"the checkpoint {self.last}")
-        is_one = isinstance(state, dict) and all(key in state for key in _PARTS)
-        if not is_one or not _is_duration(state.get("seconds", 0.0)):
-            raise RunError(f"the checkpoint {self.last} is not one of a fit; start the run anew with --overwrite")
+        is_complete = isinstance(state, dict) and all(key in state for key in _PARTS)
+        if not is_complete or not _is_duration(state.get("seconds", 0.0)):
+            raise RunError(f"{self.last} is not a checkpoint of a fit; start the run again with --overwrite")
         return state
 
     def _remedy(self) -> str:
         try:
             place = _place(read_torch(self.previous))
         except OSError:
-            return "there is no whole one before it, so start the run anew with --overwrite"
-        return (
-            f"the one before it is whole ({place}): to go on from there, rename {self.previous} to last.pt and resume"
-        )
+            return "there is no intact previous checkpoint, so start the run again with --overwrite"
+        return f"the previous checkpoint ({place}) is intact: to resume from it, rename {self.previous} to last.pt"
 
     def best(self, stage: str) -> Path:
         return self.folder / f"{stage}-best.safetensors"
@@ -98,12 +96,12 @@ class Checkpoints:
         write_safetensors(self.best(stage), {n: p.detach() for n, p in network.trained_parameters().items()})
 
     def load_best(self, stage: str, network: DiscoveryNetwork) -> None:
-        """Put a stage's best weights into the network."""
+        """Load the best weights of a stage into the network."""
         try:
             load_trained(network, read_safetensors(self.best(stage)))
         except OSError as error:
             raise RunError(
-                f"the weights {self.best(stage)} are damaged ({error.strerror}); start the run anew with --overwrite"
+                f"the weights {self.best(stage)} are damaged ({error.strerror}); start the run again with --overwrite"
             ) from error
 
 
@@ -112,7 +110,7 @@ def _is_duration(seconds: Any) -> bool:
 
 
 def _place(state: dict[str, Any]) -> str:
-    """Where a checkpoint was made, as `warmup, epoch 2, step 5`."""
+    """When a checkpoint was written, such as `warmup, epoch 2, step 5`."""
     epoch, step = state["position"]["epoch"], state["position"]["step"]
     within = f"epoch {epoch + 1}, step {step}" if step else f"epoch {epoch}"
     return f"{state['stage']}, {within}"
@@ -126,7 +124,7 @@ def load_trained(network: nn.Module, weights: dict[str, torch.Tensor]) -> None:
 
 
 def random_states() -> dict[str, Any]:
-    """The global generators', for backbones that draw (dropout); the method's own draws derive from the seed."""
+    """States of the global generators, which backbones with dropout use; methods derive their draws from the seed."""
     python = random.getstate()
     numpy: Any = np.random.get_state(legacy=True)
     return {

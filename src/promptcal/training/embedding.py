@@ -16,7 +16,7 @@ from promptcal.runtime.device import device_context
 from promptcal.runtime.distributed import ALONE, Group
 from promptcal.runtime.progress import progress_bar
 
-_IMAGES_AT_ONCE = 2048  # decoded together when new images are embedded
+_IMAGES_AT_ONCE = 2048  # images decoded at a time
 
 
 @torch.no_grad()
@@ -31,7 +31,7 @@ def embed(
 ) -> Tensor:
     """L2-normalised class-token embeddings of the centre views, on the network's device.
 
-    Of a group of processes each embeds its part of the images, and all get all of them.
+    In a group, each process embeds its part of the images and gets the embeddings of all of them.
     """
     own = images[group.equal_part(len(images))]
     was_training = network.training
@@ -46,7 +46,7 @@ def embed(
 
 
 def _in_full_batches(images: Tensor, batch_size: int) -> Tensor:
-    """With some images again at the end: a compiled network would be compiled anew for a batch of another size."""
+    """Repeat some images to fill the last batch: a compiled network is compiled again for another batch size."""
     missing = -len(images) % batch_size
     return torch.cat([images, images[torch.arange(missing) % len(images)]])
 
@@ -54,7 +54,7 @@ def _in_full_batches(images: Tensor, batch_size: int) -> Tensor:
 def embed_images(
     vit: PromptedViT, images: ImageSet, resize: int, *, skip_unreadable: bool, console: Console
 ) -> tuple[list[int], Tensor]:
-    """Positions of the readable images and their L2-normalised embeddings; only a part is decoded at a time."""
+    """Positions of the readable images and their L2-normalised embeddings; images are decoded in chunks."""
     device = next(vit.parameters()).device
     positions: list[int] = []
     features = []

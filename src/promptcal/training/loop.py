@@ -28,7 +28,7 @@ _WATCHED = {"loss": "the loss is", "gradient_norm": "the gradient is", "weights"
 
 @dataclass
 class Position:
-    """Where a stage stands: epochs done, steps done of the current one, its sums so far, the best validation."""
+    """Progress of a stage: epochs done, steps of the current epoch, its sums so far, and the best validation."""
 
     epoch: int = 0
     step: int = 0
@@ -38,7 +38,7 @@ class Position:
     best_epoch: int = 0
 
     def add(self, logs: dict[str, Tensor]) -> None:
-        """A log is a number to take the mean of, or a pair: a sum and of how many it is."""
+        """Add values to log: numbers, of which the mean is taken, or pairs of a sum and a count."""
         for key, value in logs.items():
             self.sums[key] = self.sums[key] + value if key in self.sums else value
             self.counts[key] = self.counts.get(key, 0) + 1
@@ -49,8 +49,8 @@ class Position:
             for key, total in self.sums.items()
         }
 
-    def sums_to_watch(self) -> dict[str, Tensor]:
-        """Finite only if the loss and the gradient of every step of this epoch were."""
+    def watched_sums(self) -> dict[str, Tensor]:
+        """Sums that are finite only if the loss and gradient of every step of this epoch are."""
         return {key: self.sums[key] for key in ("loss", "gradient_norm") if key in self.sums}
 
     def next_epoch(self) -> None:
@@ -61,7 +61,7 @@ class Position:
 class TrainingData:
     """Views of the images, their training labels (-1 = unlabelled), and how batches are drawn from them.
 
-    ``part`` is this process's part of a batch, of which it sees the views; labels and indices are of the whole batch.
+    ``part`` is the part of a batch whose views this process gets; labels and indices are of the whole batch.
     ``augment`` changes the views before a stage sees them, with a random generator of its own.
     """
 
@@ -72,7 +72,7 @@ class TrainingData:
     augment: Callable[[Tensor, torch.Generator], Tensor] = lambda views, generator: views
 
     def batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Batch]:
-        """A batch for each row of ``order``; its seed decides crops, flips and what the stage draws."""
+        """A batch for each row of ``order``; its seed determines crops, flips, augmentation and the stage's draws."""
         for views, indices, seed in zip(self.view.batches(order, seeds, self.part), order, seeds, strict=True):
             twice = indices.repeat(2).to(views.device, non_blocking=True)
             augmented = self.augment(views, self._generator(derive_seed(seed, "augment", self.part.start or 0)))
@@ -88,7 +88,7 @@ def cosine_lr(settings: OptimConfig, epoch: int, epochs: int) -> float:
 
 
 class Loop:
-    """Runs one stage from wherever it stands to its end, leaving a checkpoint after every epoch."""
+    """Trains one stage from its current position to its end, with a checkpoint after every epoch."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Loop:
         self.stage, self.data, self.epochs, self.optim, self.seed = stage, data, epochs, optim, seed
         self.validate, self.validate_every = validate, validate_every
         self.checkpoints, self.recorder = checkpoints, recorder
-        self.stop = StopRequest() if stop is None else stop  # one that is not set is as good as False
+        self.stop = StopRequest() if stop is None else stop
         self.position = Position()
         self.parameters = stage.network.trained_parameters()
         self.optimiser = torch.optim.SGD(
@@ -137,18 +137,18 @@ class Loop:
             group["lr"] = group.get("lr_scale", 1.0) * cosine_lr(self.optim, position.epoch, self.epochs)
         order = self.data.sampler.epoch(derive_seed(self.seed, self.stage.name, "order", position.epoch))
         seeds = [derive_seed(self.seed, self.stage.name, "step", position.epoch, step) for step in range(len(order))]
-        reading: AsyncScalars | None = None
+        means: AsyncScalars | None = None
         for batch in self._batches(order[position.step :], seeds[position.step :]):
-            self._stop_if_asked()
+            self._stop_if_requested()
             self.step(batch, position.epoch + position.step / len(order))
             progress.advance(task)
-            if reading is None and self.recorder.due():
-                reading = AsyncScalars(position.means())
-            if reading is not None and reading.is_ready():
-                values = reading.values()
-                self._refuse_if_not_finite({key: values[key] for key in position.sums_to_watch()})
+            if means is None and self.recorder.due():
+                means = AsyncScalars(position.means())
+            if means is not None and means.is_ready():
+                values = means.values()
+                self._raise_if_not_finite({key: values[key] for key in position.watched_sums()})
                 progress.update(task, note=self.recorder.note(values))
-                reading = None
+                means = None
         record: dict[str, Any] = {
             "stage": self.stage.name,
             "epoch": position.epoch + 1,
@@ -156,7 +156,7 @@ class Loop:
             "lr": self.optimiser.param_groups[0]["lr"],
             **AsyncScalars(position.means()).values(),
         }
-        self._refuse_unsound()
+        self._check_finite()
         position.next_epoch()
         self.stage.network.group.sync_parameters(self.parameters.values())
         record |= self._validate()
@@ -180,26 +180,26 @@ class Loop:
     def _batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Batch]:
         try:
             yield from self.data.batches(order, seeds)
-        except DataError:  # an image is gone; what was learned until now need not be
+        except DataError:  # an image is missing: keep what was learned so far
             self.save()
             raise
 
-    def _refuse_unsound(self) -> None:
-        """Waits for the device: raise if any step since the epoch began, or a weight as it is now, is not finite."""
+    def _check_finite(self) -> None:
+        """Raise if the loss or gradient of a step of this epoch, or a weight, is not finite; waits for the device."""
         weights = get_total_norm([p.detach() for p in self.parameters.values()], norm_type=math.inf)
-        self._refuse_if_not_finite(AsyncScalars({**self.position.sums_to_watch(), "weights": weights}).values())
+        self._raise_if_not_finite(AsyncScalars({**self.position.watched_sums(), "weights": weights}).values())
 
-    def _refuse_if_not_finite(self, values: dict[str, float]) -> None:
+    def _raise_if_not_finite(self, values: dict[str, float]) -> None:
         wrong = [_WATCHED[key] for key, value in values.items() if not math.isfinite(value)]
         if wrong:
             position = self.position
             raise TrainingError(
                 f"{wrong[0]} no longer finite in {self.stage.name}, epoch {position.epoch + 1}, by step "
-                f"{position.step}; {self.checkpoints.describe_last()}; lower optim.lr and start anew with --overwrite"
+                f"{position.step}; {self.checkpoints.describe_last()}; lower optim.lr and start again with --overwrite"
             )
 
     def _validate(self) -> dict[str, float]:
-        """Compare with the best epoch so far; of equals the later one is kept. Without validation, the last one is."""
+        """Keep the best epoch: the later one of equals, and the last epoch without validation."""
         position = self.position
         if position.epoch != self.epochs and (self.validate is None or position.epoch % self.validate_every):
             return {}
@@ -215,19 +215,19 @@ class Loop:
         self.position.best_score, self.position.best_epoch = score, self.position.epoch
         self.checkpoints.save_best(self.stage.name, self.stage.network)
 
-    def _stop_if_asked(self) -> None:
+    def _stop_if_requested(self) -> None:
         if self.stop.requested_by_any(self.stage.network.group):
             self.save()
             position = self.position
             raise Interrupted(
                 f"stopped in {self.stage.name}, epoch {position.epoch + 1} of {self.epochs}, step {position.step}; "
-                "run the same command with --resume to go on",
+                "run the same command with --resume to continue",
                 self.stop.exit_code,
             )
 
     def save(self) -> None:
-        """Leave a checkpoint to go on from; never one of numbers that are not finite."""
-        self._refuse_unsound()
+        """Write a checkpoint, unless a value is not finite."""
+        self._check_finite()
         position = self.position
         self.checkpoints.save_last(
             {
@@ -241,7 +241,7 @@ class Loop:
         )
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on exactly where ``save`` was called."""
+        """Continue exactly where ``save`` was called."""
         load_trained(self.stage.network, state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.stage.load_state_dict(state["stage_state"])

@@ -1,4 +1,4 @@
-"""What a run says while it trains: a progress bar, `metrics.jsonl`, and TensorBoard."""
+"""The records of a training: a progress bar, `metrics.jsonl`, and TensorBoard."""
 
 import json
 import os
@@ -28,7 +28,7 @@ _EPOCH_LABELS = {
 
 
 class AsyncScalars:
-    """Numbers on their way from the device, so that a step need not wait for them; `values` waits."""
+    """Numbers that are copied from the device without blocking; `values` waits for them."""
 
     def __init__(self, numbers: dict[str, Tensor]) -> None:
         self._names = list(numbers)
@@ -53,7 +53,7 @@ class AsyncScalars:
 
 
 class Recorder:
-    """Records epochs; shows steps. Recording the same epoch again after a resume leaves one record of it."""
+    """Records epochs and shows steps. An epoch that is trained again after a resume has one record."""
 
     _REFRESH_SECONDS = 0.5
 
@@ -65,16 +65,16 @@ class Recorder:
         self._shown_at = 0.0
 
     def position(self) -> int:
-        """How far the records go, for a checkpoint to remember."""
+        """The size of the records, which a checkpoint stores."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def rewind(self, position: int) -> None:
-        """Forget what was recorded after a checkpoint."""
+        """Remove what was recorded after a checkpoint."""
         if self.path.exists():
             os.truncate(self.path, min(position, self.path.stat().st_size))
 
     def open(self, stage: str, global_step: int) -> None:
-        """Begin or go on with a stage; TensorBoard forgets what an earlier process wrote after this step."""
+        """Begin or continue a stage; TensorBoard drops what an earlier process wrote after this step."""
         if self._tensorboard_folder is not None:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -85,7 +85,7 @@ class Recorder:
             self._writer.close()
 
     def due(self) -> bool:
-        """Whether the bar may be refreshed: not at every step."""
+        """Whether it is time to refresh the progress bar."""
         if time.monotonic() - self._shown_at < self._REFRESH_SECONDS:
             return False
         self._shown_at = time.monotonic()
@@ -93,16 +93,16 @@ class Recorder:
 
     @staticmethod
     def note(values: dict[str, float]) -> str:
-        """What the bar says beside the time left."""
+        """The text beside the progress bar."""
         return _describe(values, _BAR_LABELS)
 
     def epoch(self, record: dict[str, Any], global_step: int) -> None:
-        """Write one epoch's means; numbers that are not finite become null."""
+        """Write the means of one epoch; numbers that are not finite become null."""
         clean = finite(record)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(clean) + "\n")
             file.flush()
-            os.fsync(file.fileno())  # before the checkpoint that remembers how far the records go
+            os.fsync(file.fileno())  # before the checkpoint that stores their size
         if self._writer is not None:
             for key, value in clean.items():
                 if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Checkpoints and records of several processes: the first one's, for all. A process alone has them as they are."""
+"""Checkpoints and records of several processes: only the first process reads and writes them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +13,10 @@ from promptcal.training.recorder import Recorder
 
 
 class SharedCheckpoints(Checkpoints):
-    """Written and read by the first process alone, which hands on what it reads: no other need see the folder."""
+    """The first process reads and writes, and broadcasts what it reads; the others need no access to the folder."""
 
-    def __init__(self, folder: Path, group: Group, spent: Callable[[], float]) -> None:
-        super().__init__(folder, spent)
+    def __init__(self, folder: Path, group: Group, elapsed: Callable[[], float]) -> None:
+        super().__init__(folder, elapsed)
         self.group = group
 
     def save_last(self, state: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ class SharedCheckpoints(Checkpoints):
 
 
 class NoRecorder(Recorder):
-    """Of the processes that write nothing."""
+    """For the processes that write nothing."""
 
     def position(self) -> int:
         return 0

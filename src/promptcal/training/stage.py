@@ -1,4 +1,4 @@
-"""What the loop asks of a stage, and what it hands it."""
+"""The interface between the training loop and a stage."""
 
 from typing import Any, NamedTuple, Protocol
 
@@ -18,14 +18,14 @@ class Batch(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The loss to minimise and what to log, as tensors so that nothing waits for the device."""
+    """The loss to minimise and values to log, as tensors, so that the step does not wait for the device."""
 
     loss: Tensor
     logs: dict[str, Tensor]
 
 
 class Stage(Protocol):
-    """What the training loop asks of a stage. ``description`` is printed before training; it may be empty."""
+    """A stage of a method. ``description`` is printed before training; it may be empty."""
 
     @property
     def name(self) -> str: ...
@@ -35,12 +35,12 @@ class Stage(Protocol):
 
     @property
     def network(self) -> DiscoveryNetwork:
-        """What the optimiser moves."""
+        """The network whose parameters the optimiser updates."""
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult: ...
 
     def after_update(self) -> None:
-        """Called when the optimiser has moved the student."""
+        """Called after the optimiser has updated the network."""
 
     def state_dict(self) -> dict[str, Any]: ...
 

@@ -1,4 +1,4 @@
-"""Which epoch to keep: the network is validated between epochs, without a hidden label unless told otherwise."""
+"""Validation between epochs, by which a stage selects one; hidden labels are used only by selection "oracle"."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,7 +19,7 @@ ScoreEpoch = Callable[[float, float], float]  # accuracy on known classes, silho
 
 
 class ValidationResult(NamedTuple):
-    """``score`` is what epochs are compared by."""
+    """Epochs are compared by their ``score``."""
 
     score: float
     known: float
@@ -74,7 +74,7 @@ class Validator:
         return ValidationResult(score(known, quality) if self.has_new else known, known, quality)
 
     def _held_out_accuracy(self, clusters: np.ndarray) -> float:
-        """A known class's cluster has its number, so no matching is needed."""
+        """The cluster of a known class has its number, so no matching is needed."""
         scored = self.held_out >= 0
         return float((clusters[scored] == self.held_out[scored]).mean())
 

@@ -13,29 +13,18 @@ from promptcal.data.benchmarks.registry import (
     get_benchmark,
     list_benchmarks,
 )
-from promptcal.data.benchmarks.spec import BenchmarkSpec, Layout
+from promptcal.data.benchmarks.spec import BenchmarkSpec, Layout, Split
 
 if TYPE_CHECKING:
-    from promptcal.data.benchmarks.benchmark_data import BenchmarkData, Split, load_benchmark
+    from promptcal.data.benchmarks.benchmark_data import load_benchmark
 
-__all__ = [
-    "BENCHMARKS",
-    "BenchmarkData",
-    "BenchmarkListing",
-    "BenchmarkSpec",
-    "Layout",
-    "Split",
-    "benchmark_names",
-    "default_root",
-    "get_benchmark",
-    "list_benchmarks",
-    "load_benchmark",
-]
+__all__ = ["BENCHMARKS", "BenchmarkListing", "BenchmarkSpec", "Layout", "Split", "benchmark_names", "default_root"]
+__all__ += ["get_benchmark", "list_benchmarks", "load_benchmark"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("BenchmarkData", "Split", "load_benchmark"):
-        from promptcal.data.benchmarks import benchmark_data
+    if name != "load_benchmark":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from promptcal.data.benchmarks import benchmark_data
 
-        return getattr(benchmark_data, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return benchmark_data.load_benchmark

@@ -6,19 +6,17 @@ Class numbers are the data set's own, from 0, and are never renumbered: known cl
 import os
 import tarfile
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from promptcal.data.benchmarks.dataset_files import Split, incomplete
+from promptcal.data.benchmarks.dataset_files import incomplete
 from promptcal.data.benchmarks.registry import default_root, get_benchmark
-from promptcal.data.benchmarks.spec import BenchmarkSpec, Layout, resolve
+from promptcal.data.benchmarks.spec import BenchmarkSpec, Layout, Split, resolve
 from promptcal.data.images import ImageSet
 from promptcal.data.splits import label_half
 from promptcal.errors import DataError, PromptCALWarning
-
-VALIDATION_SHARE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,21 +60,16 @@ def load_benchmark(name: str, root: str | os.PathLike[str] | None = None, downlo
     train = _read(spec, layout, folder, test=False)
     _warn_if_not_published(spec, layout, train)
     labelled = label_half(train.classes, spec.known, spec.labelled_share)
-    test = _read(spec, layout, folder, test=True) if spec.inductive else None
-    return BenchmarkData(
-        name,
-        train.images,
-        train.classes,
-        train.class_names,
-        np.array(spec.known, dtype=np.int64),
-        labelled,
-        hold_out_both(labelled, train.classes) if spec.inductive else None,
-        None if test is None else test.images,
-        None if test is None else test.classes,
-    )
+    known = np.array(spec.known, dtype=np.int64)
+    data = BenchmarkData(name, train.images, train.classes, train.class_names, known, labelled)
+    if not spec.inductive:
+        return data
+    test = _read(spec, layout, folder, test=True)
+    validation = hold_out_both(labelled, train.classes)
+    return replace(data, validation=validation, test=test.images, test_classes=test.classes)
 
 
-def hold_out_both(labelled: np.ndarray, classes: np.ndarray, share: float = VALIDATION_SHARE) -> np.ndarray:
+def hold_out_both(labelled: np.ndarray, classes: np.ndarray, share: float = 0.1) -> np.ndarray:
     """Mask of the validation images: ``share`` of the labelled and of the unlabelled images, each rounded down.
 
     Drawn like the labelled images: by position, uniformly over images, NumPy's legacy generator with seed 0. If a class

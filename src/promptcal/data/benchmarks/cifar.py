@@ -4,65 +4,68 @@ import codecs
 import hashlib
 import io
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from torchvision import datasets
 from torchvision.datasets.utils import download_and_extract_archive
 
-from promptcal.data.benchmarks.dataset_files import Split, incomplete
+from promptcal.data.benchmarks.dataset_files import incomplete
+from promptcal.data.benchmarks.spec import Split
 from promptcal.data.images import ImageSet, numbered_names
 from promptcal.data.sources import ArchiveSource
 from promptcal.errors import DataError
 from promptcal.runtime.arrays import read_arrays
 
-_reconstruct = np.empty(0).__reduce__()[0]  # its module depends on NumPy's version
-
-
-def read_cifar10(folder: Path, test: bool) -> Split:
-    return _read_batches(datasets.CIFAR10, folder, test)
-
-
-def read_cifar100(folder: Path, test: bool) -> Split:
-    return _read_batches(datasets.CIFAR100, folder, test)
-
-
-def download_cifar10(root: Path) -> None:
-    _download(datasets.CIFAR10, root)
-
-
-def download_cifar100(root: Path) -> None:
-    _download(datasets.CIFAR100, root)
-
-
-def _download(dataset: Any, root: Path) -> None:
-    """Download and check the archive as torchvision does, but do not unpickle it."""
-    download_and_extract_archive(dataset.url, str(root), filename=dataset.filename, md5=dataset.tgz_md5)
+_ALLOWED = {
+    "_reconstruct": np.empty(0).__reduce__()[0],  # its module depends on NumPy's version
+    "ndarray": np.ndarray,
+    "dtype": np.dtype,
+    "encode": codecs.encode,
+}
+_MODULES = frozenset({"numpy", "numpy.core.multiarray", "numpy._core.multiarray", "_codecs"})
 
 
 class _ArraysOnly(pickle.Unpickler):
     """An unpickler that can only create NumPy arrays and built-in containers."""
 
-    _ALLOWED: ClassVar = {
-        "_reconstruct": _reconstruct,
-        "ndarray": np.ndarray,
-        "dtype": np.dtype,
-        "encode": codecs.encode,
-    }
-    _MODULES = frozenset({"numpy", "numpy.core.multiarray", "numpy._core.multiarray", "_codecs"})
-
     def find_class(self, module: str, name: str) -> Any:
-        if module not in self._MODULES or name not in self._ALLOWED:
+        if module not in _MODULES or name not in _ALLOWED:
             raise pickle.UnpicklingError(f"it would call {module}.{name}")
-        return self._ALLOWED[name]
+        return _ALLOWED[name]
+
+
+@dataclass(frozen=True)
+class PickledBatches:
+    """CIFAR in its original form. ``dataset`` is torchvision's class with the names and checksums of the files."""
+
+    dataset: Any
+
+    def download(self, root: Path) -> None:
+        """Download and check the archive as torchvision does, but do not unpickle it."""
+        dataset = self.dataset
+        download_and_extract_archive(dataset.url, str(root), filename=dataset.filename, md5=dataset.tgz_md5)
+
+    def read(self, folder: Path, test: bool) -> Split:
+        """The batches in torchvision's order."""
+        dataset = self.dataset
+        batches = [_unpickled(folder, *entry) for entry in (dataset.test_list if test else dataset.train_list)]
+        names = _unpickled(folder, dataset.meta["filename"], dataset.meta["md5"])[dataset.meta["key"]]
+        pixels = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        key = "labels" if "labels" in batches[0] else "fine_labels"
+        classes = np.concatenate([np.asarray(batch[key], dtype=np.int64) for batch in batches])
+        return Split(ImageSet.of(np.ascontiguousarray(pixels)), classes, list(names))
+
+
+CIFAR10, CIFAR100 = PickledBatches(datasets.CIFAR10), PickledBatches(datasets.CIFAR100)
 
 
 def _unpickled(folder: Path, name: str, md5: str) -> dict[str, Any]:
     """The content of an official file. It must have the published checksum; even then it cannot run code."""
-    file = folder / name
     try:
-        content = file.read_bytes()
+        content = (folder / name).read_bytes()
         if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
             raise ValueError("checksum mismatch")
         return dict(_ArraysOnly(io.BytesIO(content), encoding="latin1").load())
@@ -70,16 +73,6 @@ def _unpickled(folder: Path, name: str, md5: str) -> dict[str, Any]:
         raise DataError(
             f"{folder} is incomplete or damaged ({name}: {error}); delete it and download it again with --download"
         ) from error
-
-
-def _read_batches(dataset: Any, folder: Path, test: bool) -> Split:
-    """The batches in torchvision's order."""
-    batches = [_unpickled(folder, *entry) for entry in (dataset.test_list if test else dataset.train_list)]
-    names = _unpickled(folder, dataset.meta["filename"], dataset.meta["md5"])[dataset.meta["key"]]
-    pixels = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    key = "labels" if "labels" in batches[0] else "fine_labels"
-    classes = np.concatenate([np.asarray(batch[key], dtype=np.int64) for batch in batches])
-    return Split(ImageSet.of(np.ascontiguousarray(pixels)), classes, list(names))
 
 
 def read_cifar100_archive(file: Path, test: bool) -> Split:

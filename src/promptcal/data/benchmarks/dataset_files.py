@@ -1,24 +1,18 @@
-"""Helpers of the readers: training or test images, files by name or by class folder."""
+"""Helpers of the readers: files by name or by class folder, and errors about incomplete data sets."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
-from promptcal.data.embedded import embedded_set
 from promptcal.data.images import ImageSet
 from promptcal.data.sources import FileSource
 from promptcal.errors import DataError
 
 
-class Split(NamedTuple):
-    """Training or test images in the data set's own order, their class numbers 0..C-1, and the C class names."""
-
-    images: ImageSet
-    classes: np.ndarray
-    class_names: list[str]
+def incomplete(path: Path, what: str) -> DataError:
+    return DataError(f"{path} is not the complete data set: {what}; unpack the archive again")
 
 
 def listed_files(folder: Path, names: Sequence[str]) -> ImageSet:
@@ -28,10 +22,6 @@ def listed_files(folder: Path, names: Sequence[str]) -> ImageSet:
             raise incomplete(folder, f"its lists name {name}, which is outside the folder")
         if not (folder / name).is_file():
             raise incomplete(folder, f"its lists name {name}, which is missing")
-    return _image_set(folder, names)
-
-
-def _image_set(folder: Path, names: Sequence[str]) -> ImageSet:
     return ImageSet(list(names), FileSource([folder / name for name in names]), folder)
 
 
@@ -42,17 +32,17 @@ def class_folders(
 
     The number of a class is the position of its sub-folder in ``folders``.
     """
-    number = {name: i for i, name in enumerate(folders)}
-    if not allow_empty:
-        for name in folders:
-            if not (folder / below / name).is_dir():
-                raise incomplete(folder, f"the class folder {below}/{name} is missing")
+    for name in folders:
+        if not allow_empty and not (folder / below / name).is_dir():
+            raise incomplete(folder, f"the class folder {below}/{name} is missing")
+    numbers = {name: i for i, name in enumerate(folders)}
     try:
-        found = make_dataset(folder / below, number, IMG_EXTENSIONS, allow_empty=allow_empty)
+        found = make_dataset(folder / below, numbers, IMG_EXTENSIONS, allow_empty=allow_empty)
     except FileNotFoundError as error:
         raise incomplete(folder, f"a class folder in {below} contains no images") from error
-    images = _image_set(folder, [Path(path).relative_to(folder).as_posix() for path, _ in found])
-    return images, np.array([n for _, n in found], dtype=np.int64)
+    files = [Path(path) for path, _ in found]
+    names = [file.relative_to(folder).as_posix() for file in files]
+    return ImageSet(names, FileSource(files), folder), np.array([number for _, number in found], dtype=np.int64)
 
 
 def lines(file: Path) -> list[str]:
@@ -64,13 +54,3 @@ def lines(file: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise incomplete(file.parent, f"{file.name} cannot be read ({error})") from error
     return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def incomplete(path: Path, what: str) -> DataError:
-    return DataError(f"{path} is not the complete data set: {what}; unpack the archive again")
-
-
-def read_embedded(path: Path, test: bool) -> Split:
-    """The images that come with the package; ``path`` is not used."""
-    data = embedded_set("test" if test else "train")
-    return Split(ImageSet.of(data.images), data.labels, data.classes)

@@ -2,23 +2,34 @@
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from promptcal.data.benchmarks.spec import INDUCTIVE, BenchmarkSpec
+import yaml
+
+from promptcal.data.benchmarks.class_lists import published_known_classes
+from promptcal.data.benchmarks.spec import INDUCTIVE, BenchmarkSpec, Layout
 from promptcal.errors import DataError
 from promptcal.runtime.plugins import Registry
 
 ROOT_VARIABLE = "PROMPTCAL_DATA"
-_BUILT_IN = (
-    *("cifar10", "cifar100", "imagenet100", "cub", "cars", "aircraft", "herbarium19", "mini"),
-    *("cifar100-c50-l10", "cifar100-c25-l50", "cifar100-c10-l50"),
-    *("mini-c50-l10", "mini-c30-l50", "mini-c20-l50"),
-)
 
+
+def _built_in(title: str, known_classes: Any, layouts: list[dict[str, Any]], **others: Any) -> BenchmarkSpec:
+    """A benchmark of catalogue.yaml."""
+    if isinstance(known_classes, int):
+        known_classes = range(known_classes)
+    elif isinstance(known_classes, str):
+        known_classes = partial(published_known_classes, known_classes)
+    stored = tuple(Layout(**layout) for layout in layouts)
+    return BenchmarkSpec(title=title, known_classes=known_classes, layouts=stored, **others)
+
+
+_CATALOGUE = yaml.safe_load((resources.files("promptcal.data.benchmarks") / "catalogue.yaml").read_text("utf-8"))
 BENCHMARKS: Registry[BenchmarkSpec] = Registry(
-    "benchmark",
-    "promptcal.benchmarks",
-    {name: f"promptcal.data.benchmarks.catalogue:{name.upper().replace('-', '_')}" for name in _BUILT_IN},
+    "benchmark", "promptcal.benchmarks", {name: _built_in(**entry) for name, entry in _CATALOGUE.items()}
 )
 
 

@@ -1,4 +1,4 @@
-"""How a benchmark is declared. This module and the declarations import no reader."""
+"""How a benchmark is declared and what it contains. This module imports no reader and no heavy library."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from promptcal.data.benchmarks.dataset_files import Split
+    import numpy as np
+
+    from promptcal.data.images import ImageSet
 
 INDUCTIVE = "-inductive"
+
+
+class Split(NamedTuple):
+    """Training or test images in the data set's own order, their class numbers 0..C-1, and the C class names."""
+
+    images: ImageSet
+    classes: np.ndarray
+    class_names: list[str]
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,4 @@ class BenchmarkSpec:
 
 def resolve(item: Any) -> Any:
     """The object that "module:attribute" names; any other value is returned unchanged."""
-    if not isinstance(item, str):
-        return item
-    return resolve_name(item)
+    return resolve_name(item) if isinstance(item, str) else item

@@ -1,0 +1,73 @@
+"""What a table is asked for: every option is declared here once, for Python and the command line.
+
+This module imports nothing heavy: the command line builds its help from it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from promptcal.errors import ConfigError
+from promptcal.pipeline.request import PathOrText, option
+
+# ruff: noqa: RUF009 - `option` returns a dataclass field
+
+Scale = Literal["full", "mini"]
+Epoch = Literal["selected", "last"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRequest:
+    """Everything that a call of `promptcal table` asks for."""
+
+    name: str = field(
+        default="",
+        metadata={"help": "A name from `promptcal table --list`, or a YAML file of your own.", "argument": True},
+    )
+    seeds: Sequence[int] = option((0, 1, 2), metavar="N...", help="A run for each: 0 1 2 or 0,1,2. Default: 0 1 2.")
+    rows: Sequence[str] = option(
+        (), metavar="LABEL...", help="Run only these rows, named by their label or a part of it."
+    )
+    scale: Scale = option(
+        "full",
+        flag="--preset-scale",
+        metavar="full|mini",
+        cli=str,
+        help="full: as published; mini: the included images and backbone, minutes per row on a CPU.",
+    )
+    epoch: Epoch = option(
+        "selected", metavar="selected|last", cli=str, help="Which weights the figures are of; the CSV has both."
+    )
+    output: PathOrText = option(
+        "runs/tables", cli=Path, help="Folder of the runs, shared by all tables, and of the reports."
+    )
+    root: PathOrText | None = option(
+        cli=Path | None, help="Folder with the datasets. Default: the environment variable PROMPTCAL_DATA, or ./data."
+    )
+    device: str | None = option(help="auto, cpu, cuda or mps.")
+    overrides: Sequence[str] = option(
+        (),
+        flag="--set",
+        metavar="KEY=VALUE",
+        help="Change one setting of all rows whose method has it; a row's own settings have priority. May be repeated.",
+    )
+    download: bool = option(False, help="Download datasets that are missing.")
+    run: bool = option(True, flag=" /--no-run", help="Report what is finished, and run nothing.")
+    progress: bool = option(True, help="Show progress.")
+
+    def __post_init__(self) -> None:
+        if self.scale not in get_args(Scale):
+            raise ConfigError(f"there is no scale {self.scale!r}; choose full or mini")
+        if self.epoch not in get_args(Epoch):
+            raise ConfigError(f"there is no epoch {self.epoch!r} to report; choose selected or last")
+        if not self.seeds or min(self.seeds) < 0:
+            raise ConfigError("give at least one seed, and no seed below 0, such as --seeds 0 1 2")
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.output)
+
+    @property
+    def unique_seeds(self) -> list[int]:
+        return list(dict.fromkeys(self.seeds))
