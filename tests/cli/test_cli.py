@@ -17,7 +17,6 @@ from promptcal.cli import app
 from promptcal.data import embedded_set
 from promptcal.data.check import MAX_DISTANCE
 from promptcal.experiments.request import TableRequest
-from promptcal.experiments.request import TableRequest
 from promptcal.pipeline.request import BenchmarkRequest, FitRequest
 
 
@@ -331,7 +330,6 @@ def help_lines(promptcal, monkeypatch, *arguments):
         ("fit", FitRequest, {"inductive"}),
         ("benchmark", BenchmarkRequest, set()),
         ("demo", BenchmarkRequest, {"name", "root", "download"}),
-        ("table", TableRequest, set()),
         ("table", TableRequest, set()),
     ],
 )
