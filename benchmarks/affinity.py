@@ -15,8 +15,8 @@ from measuring import H200_TFLOPS, machine, median_device_ms, median_ms, peak_gb
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.methods.promptcal.graph import affinity_graph, sample_negatives
-from promptcal.methods.promptcal.graph.affinity_graph import GraphSettings, dense_affinity_graph
+from promptcal.methods.promptcal.graph.affinity_graph import GraphSettings, affinity_graph, dense_affinity_graph
+from promptcal.methods.promptcal.graph.pairs import sample_negatives
 from promptcal.runtime.device import choose_device, device_context
 
 QUERIES, DIM = 256, 768

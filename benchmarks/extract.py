@@ -49,7 +49,7 @@ def validate(validator: Validator, network: ProjectionNetwork, config: Config) -
     assignment, kmeans = method.assignment(network), validation_kmeans(config)
     return validator.validate(
         network,
-        lambda features, labels: assignment.validation_clusters(features, labels, kmeans),
+        lambda features, labels: assignment.clusters(features, labels, kmeans),
         lambda known, silhouette: method.validation_score("affinity", known, silhouette),
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptcal.methods.promptcal.affinity import Term
+from promptcal.training.stage import StepResult
 
 
 def literal_threshold(nodes: np.ndarray, k: int, quantile: float) -> tuple[np.ndarray, float]:
@@ -44,7 +44,7 @@ def literal_threshold(nodes: np.ndarray, k: int, quantile: float) -> tuple[np.nd
     return diffused, above[low] + (above[high] - above[low]) * (place - low)
 
 
-def literal_affinity_term(stage: Any, token: str, queries: Tensor, teacher: Tensor, batch: Any) -> Term:
+def literal_affinity_term(stage: Any, token: str, queries: Tensor, teacher: Tensor, batch: Any) -> StepResult:
     memory, config, n = stage.memories[token], stage.config, len(queries)
     other_view = teacher.roll(n // 2, dims=0)
     nodes = torch.cat([other_view, memory.embeddings]).numpy().astype(np.float64)
@@ -68,4 +68,4 @@ def literal_affinity_term(stage: Any, token: str, queries: Tensor, teacher: Tens
         chosen = logits[: 1 + len(positives)]
         losses.append(-sum(logit - total for logit in chosen) / len(chosen))
     loss = torch.stack(losses).mean()
-    return Term(loss, {"affinity": loss.detach(), "threshold": torch.tensor(threshold)})
+    return StepResult(loss, {"affinity": loss.detach(), "threshold": torch.tensor(threshold)})

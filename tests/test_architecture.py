@@ -20,7 +20,6 @@ REGISTRATIONS = {"register_buffer", "register_parameter", "register_module", "ad
 NAMES_USED_TWICE = {
     "figures",  # of a report, and of experiments
     "kmeans",  # the algorithm, and the method
-    "registry",  # of methods, and of benchmarks
 }
 
 

@@ -11,14 +11,14 @@ from promptcal.data import BalancedSampler, ImageStore, View, embedded_set
 from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
-from promptcal.methods.promptcal.graph import affinity_graph
 from promptcal.methods.promptcal.graph.affinity_graph import (
     GraphSettings,
+    affinity_graph,
     dense_affinity_graph,
     sampled_affinity_graph,
     select_backend,
 )
-from promptcal.methods.promptcal.graph.threshold import quantile_above_mean
+from promptcal.methods.promptcal.graph.kernels import quantile_above_mean
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.runtime.device import compile_in_place, device_context

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from promptcal.config.schema import LossConfig
 from promptcal.methods.losses import contrastive_loss, semi_supervised_terms
 
 
@@ -102,15 +103,13 @@ def test_semi_supervised_terms_equal_the_loops(labels):
     keys = torch.nn.functional.normalize(torch.randn(8, 5, generator=torch.Generator().manual_seed(2)), dim=1)
     for similarity in (features @ features.T, features @ keys.T):  # warm-up, and student against teacher
         expected = terms_by_loops(similarity.tolist(), labels, 1.0, 0.07)
-        found = semi_supervised_terms(
-            similarity, torch.tensor(labels), self_temperature=1.0, supervised_temperature=0.07
-        )
+        found = semi_supervised_terms(similarity, torch.tensor(labels), LossConfig())
         assert [t.item() for t in found] == pytest.approx(expected, rel=1e-4)
 
 
 def test_without_labels_the_supervised_term_is_zero():
     similarity = torch.randn(6, 6, requires_grad=True)
-    terms = semi_supervised_terms(similarity, torch.full((6,), -1), self_temperature=1.0, supervised_temperature=0.07)
+    terms = semi_supervised_terms(similarity, torch.full((6,), -1), LossConfig())
     assert terms.supervised.item() == 0.0
     terms.supervised.backward()
     assert torch.isfinite(similarity.grad).all()

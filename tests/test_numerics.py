@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
+from promptcal.config.schema import LossConfig
 from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
 from promptcal.discovery import SemiSupervisedKMeans
@@ -14,13 +15,8 @@ from promptcal.errors import ConfigError
 from promptcal.methods import METHODS, load_config
 from promptcal.methods.base import StageContext
 from promptcal.methods.losses import contrastive_loss, semi_supervised_terms
-from promptcal.methods.promptcal.graph import (
-    GraphSettings,
-    affinity_graph,
-    neighbour_positives,
-    ranking_positives,
-    sample_negatives,
-)
+from promptcal.methods.promptcal.graph.affinity_graph import GraphSettings, affinity_graph
+from promptcal.methods.promptcal.graph.pairs import neighbour_positives, ranking_positives, sample_negatives
 from promptcal.models import projected_cosine
 from promptcal.models.head import Projection
 from promptcal.training.stage import Batch
@@ -87,7 +83,7 @@ def test_heads_whose_output_is_0(dtype, labels):
     cosines = projected_cosine(projection, projection)
     assert cosines[2:, 2:].detach().allclose(torch.ones(6, 6), atol=1e-3)
     assert cosines[:2].detach().abs().max() == 0
-    terms = semi_supervised_terms(cosines, torch.tensor(labels), self_temperature=1.0, supervised_temperature=0.07)
+    terms = semi_supervised_terms(cosines, torch.tensor(labels), LossConfig())
     (terms.self_supervised + terms.supervised).backward()
     beyond_half = 2 if dtype == torch.float16 else 0  # at 0 a cosine is steep: 1e12, too much for half precision
     assert bottleneck.grad[beyond_half:].isfinite().all()

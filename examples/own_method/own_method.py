@@ -4,11 +4,10 @@ import torch
 from torch.nn import functional as F
 
 from promptcal.config import Config, Section
-from promptcal.methods.assignment import ClassifierAssignment
-from promptcal.methods.base import OneStageMethod
+from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.parametric import labelled_cross_entropy, mean_entropy
 from promptcal.models import CosineNetwork
-from promptcal.training.stage import PlainStage, StepResult
+from promptcal.training.stage import Stage, StepResult
 
 
 class FixMatchSettings(Section):
@@ -20,28 +19,22 @@ class FixMatchConfig(Config):
     fixmatch: FixMatchSettings = FixMatchSettings()
 
 
-class FixMatchStage(PlainStage):
+class FixMatchStage(Stage):
     def step(self, batch, epochs_done):
         logits, settings = self.network(batch.views), self.config.fixmatch
         probabilities = logits.softmax(dim=1)
         confidence, target = probabilities.detach().roll(len(logits) // 2, dims=0).max(dim=1)  # of the other view
         pseudo = (F.cross_entropy(logits, target, reduction="none") * (confidence >= settings.threshold)).mean()
         loss = labelled_cross_entropy(logits, batch.labels) + pseudo
-        return StepResult(loss - settings.entropy_weight * mean_entropy(probabilities), {"pseudo": pseudo.detach()})
+        return StepResult(loss - settings.entropy_weight * mean_entropy(probabilities), {"pseudo": pseudo})
 
 
-class FixMatch(OneStageMethod):
-    name, title, config_class = "fixmatch", "FixMatch", FixMatchConfig
+class FixMatch(ClassifierMethod):
+    name, title, config_class, stage_class = "fixmatch", "FixMatch", FixMatchConfig, FixMatchStage
     presets = {"": {"model": {"prompts": 0}}, "quick": {"optim": {"lr": 0.01}}}  # noqa: RUF012
 
     def build_network(self, vit, n_known):
         return CosineNetwork(vit, self.config.n_classes, temperature=0.1)
 
-    def stage(self, name, network, context):
-        return FixMatchStage(name, network, self.config)
-
     def augment(self, views, generator):  # random brightness
         return views + 0.2 * torch.randn(len(views), 1, 1, 1, generator=generator, device=views.device)
-
-    def assignment(self, network):
-        return ClassifierAssignment(network)

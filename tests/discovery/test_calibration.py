@@ -13,7 +13,6 @@ from scipy.optimize import minimize_scalar
 from promptcal.api import fit, predict
 from promptcal.data import embedded_set
 from promptcal.discovery.calibration import (
-    Evidence,
     acceptance_threshold,
     best_temperature,
     calibrate,
@@ -99,7 +98,7 @@ def test_calibration_error_is_the_mean_gap_over_bins():
 def test_overconfidence_is_corrected_on_other_images():
     scores = np.random.default_rng(2).normal(size=(4000, 8))
     classes = drawn_from(scores, 2.0)
-    found = calibrate(Evidence(scores[:500], classes[:500], "held-out"), temperature=0.2)
+    found = calibrate(scores[:500], classes[:500], "held-out", temperature=0.2)
     assert found.error_before > 0.4
     assert found.error_after < 0.1
     assert found.nll_after < found.nll_before
@@ -115,9 +114,9 @@ def test_training_images_never_raise_the_confidence():
     scores = np.random.default_rng(3).uniform(-1, 1, (200, 5))
     for truth, expected in ((0.05, 0.1), (0.4, None)):
         classes = drawn_from(scores, truth)
-        found = calibrate(Evidence(scores, classes, "left-out"), temperature=0.1)
+        found = calibrate(scores, classes, "left-out", temperature=0.1)
         assert found.temperature == (expected or best_temperature(scores, classes))
-        held_out = calibrate(Evidence(scores, classes, "held-out"), temperature=0.1)
+        held_out = calibrate(scores, classes, "held-out", temperature=0.1)
         assert held_out.temperature == best_temperature(scores, classes)
 
 

@@ -52,8 +52,8 @@ def test_k_means_with_labels(features, labels):
     assert (assignment.score_kind, assignment.temperature, assignment.labels_in_centroids) == ("cosines", 0.07, True)
     assert all(found.clusters[i] == labels[i] for i in range(N) if labels[i] >= 0)
     check_centroids(found, features, found.clusters)
-    assert np.array_equal(assignment.validation_clusters(features, labels, kmeans), kmeans(features, labels).labels_)
-    assert np.array_equal(assignment.unlabelled_clusters(features, kmeans), kmeans(features, None).labels_)
+    assert np.array_equal(assignment.clusters(features, labels, kmeans), kmeans(features, labels).labels_)
+    assert np.array_equal(assignment.clusters(features, None, kmeans), kmeans(features, None).labels_)
     scores = assignment.scores(features, found.centroids, found.columns)
     chosen = assignment.choose(features, scores, found.centroids)
     assert assignment.outputs(features, found.columns) is None
@@ -91,8 +91,8 @@ def test_a_classifier_takes_the_largest_output(features, labels):
     found = assignment.partition(features, labels, kmeans)
     assert found.clusters.tolist() == [y if y >= 0 else c for y, c in zip(labels, largest, strict=True)]
     check_centroids(found, features, largest)
-    assert assignment.unlabelled_clusters(features, kmeans).tolist() == largest
-    assert assignment.validation_clusters(features, labels, kmeans).tolist() == largest
+    assert assignment.clusters(features, None, kmeans).tolist() == largest
+    assert assignment.clusters(features, labels, kmeans).tolist() == largest
     columns = torch.tensor([3, 0, 4, 1, 2])
     scores = assignment.scores(features, found.centroids, columns)
     for i, row in enumerate(features.tolist()):

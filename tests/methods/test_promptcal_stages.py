@@ -16,13 +16,18 @@ from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.settings import PAPER, RELEASE
 from promptcal.methods.promptcal.warmup import Distillation, WarmupStage
-from promptcal.models import DINOHead, ParametricNetwork, ProjectionNetwork, PromptedViT
+from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.training.loop import cosine_lr
 from promptcal.training.stage import Batch
 
 B, MEMORY, CLASSES = 4, 12, 3
 # the whole budget of negatives and more than there are keys: every key that is not a positive is a negative
 RECIPE = replace(RELEASE, threshold_diagonal=False, beta_ramp_epochs=0.0, subtract_positives=False)
+
+
+def widen(projection):
+    """The output of a head itself (n x prototypes)."""
+    return torch.nn.functional.normalize(projection.bottleneck @ projection.prototypes.T, dim=1)
 
 
 def tiny_network(prompts=3, supervised=2):
@@ -69,7 +74,7 @@ def test_warmup_loss_equals_the_loops():
     batch = a_batch()
     expected = 0.0
     for token, weight in (("cls", 1.0), ("prompt", 0.35)):
-        wide = DINOHead.widen(network(batch.views)[token].z).detach()
+        wide = widen(network(batch.views)[token].z).detach()
         self_term, sup_term = semi_supervised(wide, wide, batch.labels.tolist())
         expected += weight * (0.65 * self_term + 0.35 * sup_term)
     found = WarmupStage("warmup", network, LossConfig()).step(batch, 0.0)
@@ -162,7 +167,7 @@ def test_affinity_loss_equals_the_loops(recipe):
     student, teacher = stage.network(batch.views), stage.teacher(batch.views)
     expected = 0.0
     for token, weight in (("cls", 1.0), ("prompt", 0.35)):
-        wide = [DINOHead.widen(net[token].z).detach() for net in (student, teacher)]
+        wide = [widen(net[token].z).detach() for net in (student, teacher)]
         self_term, sup_term = semi_supervised(*wide, labels)
         cal = affinity_by_loops(
             student[token].h.detach(), teacher[token].h, stage.memories[token], labels, stage, token
@@ -245,7 +250,7 @@ def test_graph_statistics_are_of_the_truth_of_queries_and_keys():
 
 def with_classifier(network):
     torch.manual_seed(1)
-    parametric = ParametricNetwork(network.vit, CLASSES, hidden=12, bottleneck=6, prototypes=20)
+    parametric = ProjectionNetwork(network.vit, CLASSES, hidden=12, bottleneck=6, prototypes=20)
     parametric.heads = network.heads
     return parametric
 

@@ -57,11 +57,7 @@ def test_the_loss_equals_the_formula(stage_of, batch_of, epochs_done, teacher):
     entropy = -sum(m * math.log(m) for m in mean)
     labelled = [(row, y) for row, y in zip(p, LABELS * 2, strict=True) if y >= 0]
     classification = -sum(math.log(row[y]) for row, y in labelled) / len(labelled)
-    weights = LossConfig()
-    terms = semi_supervised_terms(
-        z @ z.T, batch.labels, self_temperature=weights.self_temperature,
-        supervised_temperature=weights.supervised_temperature,
-    )  # fmt: skip
+    terms = semi_supervised_terms(z @ z.T, batch.labels, LossConfig())
     unsupervised = distillation_by_loops(cosines.tolist(), 0.1, teacher) - 1.5 * entropy + terms.self_supervised.item()
     expected = 0.65 * unsupervised + 0.35 * (classification + terms.supervised.item())
     assert stage.step(batch, epochs_done).loss.item() == pytest.approx(expected, rel=1e-4)

@@ -430,7 +430,7 @@ def test_a_classifier_loads_rows_in_another_order():
     network = RankStatsNetwork(vit, config)
     fresh = {k: v.clone() for k, v in network.state_dict().items()}
     state = {k: torch.randn(4 if "classifier" in k else v.shape[0], *v.shape[1:]) for k, v in fresh.items()}
-    network.load_reordered(state, [3, -1, 0, 2, -1])
+    network.load_previous(state, lambda: [3, -1, 0, 2, -1])
     for name, value in network.state_dict().items():
         if "classifier" in name:
             expected = torch.stack([state[name][3], fresh[name][1], state[name][0], state[name][2], fresh[name][4]])

@@ -7,7 +7,7 @@ show overconfidence, so the temperature is then never lowered. The threshold nee
 images have at least this cosine with their nearest centroid.
 """
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -21,10 +21,6 @@ from promptcal.runtime.json_model import JSONModel
 
 ACCEPTED_SHARE = 0.95
 Basis = Literal["held-out", "left-out", "none"]
-HELD_OUT: Basis = "held-out"
-LEFT_OUT: Basis = "left-out"
-NONE: Basis = "none"
-_BINS = 15
 _HOTTEST, _COLDEST = 1e3, 1e-4  # as multiples of the spread of the scores
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -33,11 +29,10 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 class Calibration(JSONModel):
     """`calibration.json`. ``scores`` says what the temperature applies to: "cosines" or a classifier's "outputs".
 
-    ``basis`` says which labels it is from: "held-out" ones, which training did not use, "left-out" ones, each left out
-    of its own centroid, or "none", if there are none; the temperature is then that of training. The ``threshold`` is
-    from ``n_threshold`` images. ``error_*`` and ``nll_*`` are the expected calibration error and the mean negative
-    log-likelihood of the ``n`` images before and after calibration; ``accepted_*`` the share of the fit's own
-    unlabelled images, assigned to known and to new categories, that the threshold accepts.
+    ``basis`` names the ``n`` labels it is from: "held-out" ones, which training did not use, "left-out" ones, each left
+    out of its own centroid, or "none"; the temperature is then that of training. ``error_*`` and ``nll_*`` are the
+    expected calibration error and mean negative log-likelihood before and after; ``accepted_*`` the share of the fit's
+    own unlabelled images, assigned to known and to new categories, that the threshold (from ``n_threshold``) accepts.
     """
 
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -46,7 +41,7 @@ class Calibration(JSONModel):
     target: float = ACCEPTED_SHARE
     n_threshold: int = 0
     n: int = 0
-    basis: Basis = NONE
+    basis: Basis = "none"
     error_before: float | None = None
     error_after: float | None = None
     nll_before: float | None = None
@@ -68,8 +63,7 @@ def calibrate_run(
     """Calibrate a finished run on its own images.
 
     Every image is compared with centroids computed without it. ``outputs`` are a classifier's (None for cosines).
-    ``labels_in_centroids``: labelled images were put into the cluster of their class before its centroid was computed;
-    otherwise they were in the cluster that the method chose. ``temperature`` is that of training.
+    ``labels_in_centroids``: see `Assignment`. ``temperature`` is that of training.
     """
     centroids = partition.centroids.to(features)
     if labels_in_centroids:
@@ -79,13 +73,12 @@ def calibrate_run(
     sizes = members.bincount(minlength=len(centroids))
     cosines = left_out_cosines(features, members, centroids, sizes).cpu().numpy()
     not_alone = (sizes[members] > 1).cpu().numpy()
-    usable, basis = held_out >= 0, HELD_OUT
+    usable = held_out >= 0
+    basis: Basis = "left-out" if outputs is None and not usable.any() else "held-out"
     if outputs is None:
-        if not usable.any():
-            usable, basis = labels >= 0, LEFT_OUT
-        usable = usable & not_alone
+        usable = (labels >= 0 if basis == "left-out" else usable) & not_alone
     scores = cosines if outputs is None else outputs.cpu().numpy()
-    found = calibrate(Evidence(scores[usable], labels[usable], basis), temperature)
+    found = calibrate(scores[usable], labels[usable], basis, temperature)
     similarity = cosines.max(axis=1)
     unseen = ((labels < 0) | (held_out >= 0)) & not_alone
     threshold = acceptance_threshold(similarity[unseen], ACCEPTED_SHARE) if unseen.any() else None
@@ -106,27 +99,19 @@ def _share(mask: np.ndarray) -> float | None:
     return float(mask.mean()) if len(mask) else None
 
 
-class Evidence(NamedTuple):
-    """Scores and classes of the labelled images that determine the temperature."""
-
-    scores: np.ndarray
-    classes: np.ndarray
-    basis: Basis = HELD_OUT
-
-
-def calibrate(evidence: Evidence, temperature: float) -> Calibration:
-    """Calibrate on ``evidence``; ``temperature`` is that of training, for comparison."""
-    scores, classes = evidence.scores.astype(np.float64), evidence.classes
+def calibrate(scores: np.ndarray, classes: np.ndarray, basis: Basis, temperature: float) -> Calibration:
+    """Choose the temperature by the scores and classes of labelled images; compare it with that of training."""
+    scores = scores.astype(np.float64)
     if not len(classes):
         return Calibration(temperature=temperature)
     chosen = best_temperature(scores, classes)
-    if evidence.basis == LEFT_OUT:
+    if basis == "left-out":
         chosen = max(chosen, temperature)
     before, after = (softmax(scores / t, axis=1) for t in (temperature, chosen))
     return Calibration(
         temperature=chosen,
         n=len(classes),
-        basis=evidence.basis,
+        basis=basis,
         error_before=calibration_error(before, classes),
         error_after=calibration_error(after, classes),
         nll_before=negative_log_likelihood(scores, classes, temperature),
@@ -135,10 +120,10 @@ def calibrate(evidence: Evidence, temperature: float) -> Calibration:
 
 
 def best_temperature(scores: np.ndarray, classes: np.ndarray) -> float:
-    """The temperature with the smallest negative log-likelihood of ``classes``.
+    """The temperature with the lowest negative log-likelihood of ``classes``.
 
-    If all n images were right, it would be 0, a certainty that few images do not justify. Therefore each image counts
-    as right n+1 times out of n+2, otherwise as its most likely other class (Laplace's rule of succession).
+    If all images are right, that is 0, a certainty that few images cannot give. So each image counts as right n+1 times
+    in n+2, and otherwise as the class with the next highest score (Laplace's rule of succession).
     """
     n = len(classes)
     if scores.shape[1] < 2 or np.ptp(scores) == 0:
@@ -148,8 +133,7 @@ def best_temperature(scores: np.ndarray, classes: np.ndarray) -> float:
     others[np.arange(n), classes] = -np.inf
     target = own - (own - others.max(axis=1)) / (n + 2)
 
-    def slope(inverse: float) -> float:
-        """Derivative of the negative log-likelihood, which is convex in 1/temperature."""
+    def slope(inverse: float) -> float:  # of the negative log-likelihood, which is convex in 1/temperature
         return float(((softmax(scores * inverse, axis=1) * scores).sum(axis=1) - target).mean())
 
     spread = np.ptp(scores)
@@ -166,11 +150,11 @@ def negative_log_likelihood(scores: np.ndarray, classes: np.ndarray, temperature
     return float((logsumexp(scaled, axis=1) - scaled[np.arange(len(classes)), classes]).mean())
 
 
-def calibration_error(shares: np.ndarray, classes: np.ndarray, bins: int = _BINS) -> float:
+def calibration_error(shares: np.ndarray, classes: np.ndarray, bins: int = 15) -> float:
     """Expected calibration error: |accuracy - mean confidence| over equal bins of confidence, weighted by size."""
     confidence, right = shares.max(axis=1), shares.argmax(axis=1) == classes
-    place = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = np.bincount(place, weights=right - confidence, minlength=bins)
+    bin_of = np.minimum((confidence * bins).astype(int), bins - 1)
+    gaps = np.bincount(bin_of, weights=right - confidence, minlength=bins)
     return float(np.abs(gaps).sum() / len(classes))
 
 
@@ -182,8 +166,7 @@ def acceptance_threshold(similarity: np.ndarray, share: float) -> float:
 def left_out_cosines(features: Tensor, members: Tensor, centroids: Tensor, sizes: Tensor) -> Tensor:
     """Cosines of images with the centroids; the centroid of an image's own cluster is computed without the image.
 
-    ``centroids`` are the means of clusters of these ``sizes``. The cosine of an image that is alone in its cluster is
-    meaningless.
+    ``centroids`` are means over clusters of these ``sizes``. The cosine of the only image of a cluster has no meaning.
     """
     unit = torch.nn.functional.normalize(centroids, dim=1)
     cosines = features @ unit.T

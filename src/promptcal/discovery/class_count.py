@@ -1,10 +1,9 @@
 """Estimates the number of classes, known and new: the number of clusters at which k-means best finds labelled classes.
 
-The procedure of Vaze et al. (CVPR 2022): run plain k-means on all images without labels, then compute the accuracy of
-the labelled images under the best matching of clusters to classes, and search for its maximum over K. Two additions:
-the accuracy is neither smooth nor unimodal, so a coarse grid of K comes first and Brent's search refines the best one.
-And few labels cannot separate neighbouring K, so among those within one standard error of the best accuracy, the
-silhouette decides.
+The procedure of Vaze et al. (CVPR 2022): run plain k-means on all images, compute the accuracy of the labelled images
+under the best matching of clusters to classes, and search for its maximum over K. Two additions: a coarse grid of K
+comes first, because the accuracy is not unimodal, and Brent's search refines the best one. Few labels cannot separate
+neighbouring K, so among those within one standard error of the best accuracy, the silhouette decides.
 """
 
 import math
@@ -107,11 +106,9 @@ class Trials:
 
 def search_brent(score: Callable[[int], float], low: int, high: int) -> None:
     """Brent's bounded search for the integer with the highest score; ``score`` sees every integer it tries."""
-    if low == high:
-        return
-    minimize_scalar(
-        lambda x: -score(round(float(x))), bounds=(low, high), method="bounded", options={"xatol": 0.5, "maxiter": 40}
-    )
+    if low < high:
+        options = {"xatol": 0.5, "maxiter": 40}
+        minimize_scalar(lambda x: -score(round(float(x))), bounds=(low, high), method="bounded", options=options)
 
 
 def default_max_classes(n_known: int, n_images: int) -> int:
@@ -131,39 +128,28 @@ def count_classes(
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> ClassCount:
     """Estimate the number of classes of embeddings with some labels (-1 = unlabelled), at most ``max_classes``."""
-    known = len(np.unique(labels[labels >= 0]))
-    if known < 2:
+    low = len(np.unique(labels[labels >= 0]))
+    if low < 2:
         raise LabelError("estimating the number of classes needs labelled images of at least 2 classes; label more")
-    low, high = known, default_max_classes(known, len(features)) if max_classes is None else max_classes
+    high = default_max_classes(low, len(features)) if max_classes is None else max_classes
     if not low < high <= len(features):
         raise ConfigError(
-            f"the most classes must be more than the {known} known ones and at most as many as the {len(features)} "
+            f"the most classes must be more than the {low} known ones and at most as many as the {len(features)} "
             f"images, not {high}"
         )
     trials = Trials(features, labels, n_init=n_init, max_iter=max_iter, tol=tol, seed=seed, on_trial=on_trial)
     for n_classes in sorted({round(k) for k in np.geomspace(low, high, _GRID)}):
         trials(n_classes)
-    search_brent(lambda n: trials(n).accuracy, *trials.span([max(trials, key=_by_accuracy)]))
+    most_accurate = max(trials, key=lambda trial: (trial.accuracy, trial.silhouette))
+    search_brent(lambda n: trials(n).accuracy, *trials.span([most_accurate]))
     least = min(trial.accuracy for trial in trials.rivals())
-    search_brent(lambda n: _silhouette_of_rivals(trials(n), least), *trials.span(trials.rivals()))
+    # a trial that is no rival scores lower than any rival
+    search_brent(lambda n: trials(n).silhouette - 2 * (trials(n).accuracy < least), *trials.span(trials.rivals()))
     best = max(trials.rivals(), key=lambda trial: trial.silhouette)
     count = ClassCount(best.n_classes, tuple(trials), (low, high))
     if count.at_bound:
-        _warn_at_bound(count)
-    return count
-
-
-def _by_accuracy(trial: Trial) -> tuple[float, float]:
-    return trial.accuracy, trial.silhouette
-
-
-def _silhouette_of_rivals(trial: Trial, least_accuracy: float) -> float:
-    return trial.silhouette - (2.0 if trial.accuracy < least_accuracy else 0.0)  # lower than any rival
-
-
-def _warn_at_bound(count: ClassCount) -> None:
-    if count.n_classes == count.bounds[0]:
         advice = "no more than are known, so either nothing is new or the embeddings do not tell; look at the curves"
-    else:
-        advice = "the most that were allowed, so there may be more; allow more"
-    warnings.warn(f"the estimate of {count.n_classes} classes is {advice}", PromptCALWarning, stacklevel=3)
+        if count.n_classes > low:
+            advice = "the most that were allowed, so there may be more; allow more"
+        warnings.warn(f"the estimate of {count.n_classes} classes is {advice}", PromptCALWarning, stacklevel=2)
+    return count

@@ -1,13 +1,12 @@
 """Semi-supervised k-means: centroids of known classes start at class means, and labelled points keep their class.
 
-Distances are matrix products, and several starts run as one batch of centroids [starts, clusters, dim]; converged
-starts are removed from the batch. On a GPU a batch has as many starts as fit into memory, on a CPU one, so that its
-distances stay in the cache. Products use full float32 precision whatever the caller's setting, and the points are
-centred, so that a common offset does not cost precision.
+Several starts run as one batch of centroids [starts, clusters, dim]; converged starts are removed from the batch. On a
+GPU a batch has as many starts as fit into memory, on a CPU one, so that its distances stay in the cache. Products use
+full float32 precision, and the points are centred, so that a common offset does not cost precision.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,22 +20,10 @@ _BYTES_BY_ELEMENT = 12  # three temporary tensors of that size in float32
 _MAX_DRAWN_FROM = 50_000_000  # points x starts, when initial centroids are drawn
 
 
-class Clustering(NamedTuple):
-    """The result of one start."""
-
-    centres: Tensor
-    labels: Tensor
-    inertia: float
-    n_iter: int
-
-
 def kmeans_plus_plus(
     points: Tensor, known_centres: Tensor, n_new: int, starts: int, generator: torch.Generator
 ) -> Tensor:
-    """Initial centroids [starts, known + n_new, dim]: the known ones, then points sampled in proportion to D^2.
-
-    D is the distance to the nearest centroid so far, including the known ones.
-    """
+    """Initial centroids [starts, known + n_new, dim]: the known ones, then points sampled by squared distance (D^2)."""
     n = len(points)
     centres = points.new_empty(starts, len(known_centres) + n_new, points.shape[1])
     centres[:, : len(known_centres)] = known_centres
@@ -96,7 +83,10 @@ def lloyd(
         # distances to centroids that did not move stay the same
         moved = shift.flatten().nonzero().squeeze(1)
         fresh = _relative_distances(points, updated.view(-1, dim)[moved])
-        relative = fresh.view_as(relative) if len(moved) == shift.numel() else _put(relative, moved, fresh)
+        if len(moved) == shift.numel():
+            relative = fresh.view_as(relative)
+        else:
+            relative.view(-1, relative.shape[2])[moved] = fresh
     labels, distances = _nearest(
         _relative_distances(points, centres.view(-1, dim)).view(starts, n_clusters, -1), norms, fixed
     )
@@ -106,11 +96,6 @@ def lloyd(
 def _relative_distances(points: Tensor, centres: Tensor) -> Tensor:
     """|c|^2 - 2 c.x (centroids x points): the squared distance minus |x|^2, which has the same order."""
     return torch.addmm(centres.square().sum(dim=1, keepdim=True), centres, points.T, alpha=-2.0)
-
-
-def _put(relative: Tensor, rows: Tensor, fresh: Tensor) -> Tensor:
-    relative.view(-1, relative.shape[2])[rows] = fresh
-    return relative
 
 
 def _nearest(relative: Tensor, norms: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,21 +145,8 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
     ``n_init`` starts is kept. Without labels this is plain k-means++.
 
     ``fit(X, y)`` takes ``X`` (N x dim, a NumPy array or a tensor on any device) and ``y`` (N class numbers, -1 =
-    unlabelled). The i-th smallest class becomes cluster i, so classes 0..n-1 keep their numbers.
-
-    Args:
-        n_clusters: number of clusters, labelled classes included.
-        n_init: number of starts.
-        max_iter: most iterations of a start.
-        tol: a start stops when its centroids move by less, relative to the variance of the features.
-        random_state: seed of the initial centroids; None for a different one each time.
-
-    Attributes:
-        labels_: cluster of each point (N integers).
-        cluster_centers_: centroids (n_clusters x dim).
-        inertia_: sum of squared distances to the centroids.
-        n_iter_: iterations of the best start.
-        classes_: the labelled classes; class ``classes_[i]`` is cluster i.
+    unlabelled). The i-th smallest class becomes cluster i, so classes 0..n-1 keep their numbers. Parameters and
+    attributes are those of scikit-learn's ``KMeans``; class ``classes_[i]`` is cluster i.
 
     >>> X = np.array([[0.0], [0.2], [5.0], [5.1], [9.0], [9.1]])
     >>> SemiSupervisedKMeans(3, n_init=5, random_state=0).fit(X, [-1, 0, -1, 1, -1, -1]).labels_
@@ -211,11 +183,9 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         else:
             generator.manual_seed(self.random_state)
         with device_context(points.device, torch.float32):
-            best = self._best_start(points, fixed, generator, on_progress)
-        self.cluster_centers_ = (best.centres + offset).cpu().numpy()
-        self.labels_ = best.labels.cpu().numpy()
-        self.inertia_ = best.inertia
-        self.n_iter_ = best.n_iter
+            self.inertia_, centres, labels, self.n_iter_ = self._best_start(points, fixed, generator, on_progress)
+        self.cluster_centers_ = (centres + offset).cpu().numpy()
+        self.labels_ = labels.cpu().numpy()
         return self
 
     def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
@@ -231,9 +201,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             return _squared_distances(points - offset, centres - offset).argmin(dim=1).cpu().numpy()
 
     def _fixed_clusters(self, points: Tensor, y: Any) -> tuple[Tensor, np.ndarray]:
-        if y is None:
-            y = np.full(len(points), -1)
-        y = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
+        y = np.full(len(points), -1) if y is None else np.asarray(y.cpu() if isinstance(y, Tensor) else y)
         if y.shape != (len(points),):
             raise ValueError(f"y must have one entry per point ({len(points)}), not shape {y.shape}")
         classes = np.unique(y[y >= 0])
@@ -249,7 +217,8 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
 
     def _best_start(
         self, points: Tensor, fixed: Tensor, generator: torch.Generator, on_progress: Callable[[int], None]
-    ) -> Clustering:
+    ) -> tuple[float, Tensor, Tensor, int]:
+        """Inertia, centroids, labels and iterations of the best start."""
         n_known = len(self.classes_)
         n_new = self.n_clusters - n_known
         labelled = fixed >= 0
@@ -258,15 +227,16 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             sums, sizes = _cluster_sums(points[labelled], fixed[labelled].unsqueeze(0), n_known)
             known_centres = sums[0] / sizes[0].unsqueeze(1)
         starts = self.n_init if n_new else 1  # without new clusters nothing is random
-        best: Clustering | None = None
+        best: tuple[float, Tensor, Tensor, int] | None = None
         done = 0
-        for size in _batch_sizes(starts, _MAX_DRAWN_FROM // len(points)):
-            drawn = kmeans_plus_plus(points[~labelled], known_centres, n_new, size, generator)
+        size = max(1, _MAX_DRAWN_FROM // len(points))
+        for first in range(0, starts, size):
+            drawn = kmeans_plus_plus(points[~labelled], known_centres, n_new, min(size, starts - first), generator)
             for centres in drawn.split(self._max_batch(points)):
                 labels, centres, inertia, n_iter = lloyd(points, centres, fixed, max_iter=self.max_iter, tol=self.tol)
                 winner = int(inertia.argmin())
-                if best is None or float(inertia[winner]) < best.inertia:
-                    best = Clustering(centres[winner], labels[winner], float(inertia[winner]), int(n_iter[winner]))
+                if best is None or float(inertia[winner]) < best[0]:
+                    best = (float(inertia[winner]), centres[winner], labels[winner], int(n_iter[winner]))
                 done += len(centres)
                 on_progress(done)
         assert best is not None
@@ -279,13 +249,6 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         if points.device.type == "cuda":
             limit = min(limit, torch.cuda.mem_get_info(points.device)[0] // (2 * _BYTES_BY_ELEMENT))
         return max(1, limit // (len(points) * self.n_clusters))
-
-
-def _batch_sizes(total: int, size: int) -> Iterator[int]:
-    """Split ``total`` into parts of ``size`` (at least 1) and a rest."""
-    size = max(1, size)
-    for first in range(0, total, size):
-        yield min(size, total - first)
 
 
 def _as_points(X: Any) -> Tensor:

@@ -43,9 +43,8 @@ class Partition:
     def new_by_size(self, n_known: int) -> "Partition":
         """The new clusters renumbered from largest to smallest."""
         sizes = np.bincount(self.clusters, minlength=len(self.centroids))
-        return self.reordered(
-            np.concatenate([np.arange(n_known), n_known + np.argsort(-sizes[n_known:], kind="stable")])
-        )
+        new = n_known + np.argsort(-sizes[n_known:], kind="stable")
+        return self.reordered(np.concatenate([np.arange(n_known), new]))
 
     def named_by(self, labels: np.ndarray) -> "Partition":
         """Each known class becomes the number of one cluster, so that most labelled images lie in their class."""
@@ -88,10 +87,6 @@ def rank_clusters(probabilities: Tensor, clusters: Tensor) -> RankedClusters:
     others = probabilities.scatter(1, clusters, -1.0)
     second_confidence, second = others.max(dim=1)
     alone = second_confidence < 0
-    found = (
-        clusters.squeeze(1),
-        confidence.squeeze(1),
-        second.masked_fill(alone, -1),
-        second_confidence.masked_fill(alone, 0.0),
-    )
+    second, second_confidence = second.masked_fill(alone, -1), second_confidence.masked_fill(alone, 0.0)
+    found = (clusters.squeeze(1), confidence.squeeze(1), second, second_confidence)
     return RankedClusters(*(column.cpu().numpy() for column in found))

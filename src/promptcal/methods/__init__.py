@@ -1,16 +1,42 @@
 """Methods of generalized category discovery as plug-ins (`base.Method`): settings, network, stages, assignment.
 
-`METHODS` finds them by name. Importing this package imports neither a method nor PyTorch nor pydantic.
+`METHODS` finds them by name: the built-in ones, and those of other packages (entry-point group `promptcal.methods`).
+Importing this package imports neither a method nor PyTorch nor pydantic.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from promptcal.methods.registry import METHODS, WITHOUT_LABELS, register_method
+from promptcal.runtime.plugins import Registry
 
 if TYPE_CHECKING:
+    from promptcal.methods.base import Method
     from promptcal.methods.configure import load_config, read_config, resolve
 
 __all__ = ["METHODS", "WITHOUT_LABELS", "load_config", "read_config", "register_method", "resolve"]
+
+METHODS: "Registry[type[Method]]" = Registry(
+    "method",
+    "promptcal.methods",
+    {
+        "promptcal": "promptcal.methods.promptcal.method:PromptCAL",
+        "promptcal-warmup": "promptcal.methods.promptcal.method:PromptCALWarmup",
+        "gcd": "promptcal.methods.gcd:GCD",
+        "simgcd": "promptcal.methods.simgcd:SimGCD",
+        "orca": "promptcal.methods.orca:ORCA",
+        "uno": "promptcal.methods.uno:UNO",
+        "rankstats": "promptcal.methods.rankstats:RankStats",
+        "kmeans": "promptcal.methods.kmeans:KMeans",
+    },
+)
+WITHOUT_LABELS = "kmeans"  # the method of a fit without a single label
+
+M = TypeVar("M", bound="type[Method]")
+
+
+def register_method(method: M) -> M:
+    """Class decorator: make a method that no package declares available under its ``name``."""
+    METHODS.register(method.name, method)
+    return method
 
 
 def __getattr__(name: str) -> Any:

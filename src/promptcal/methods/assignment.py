@@ -32,16 +32,12 @@ class Assignment(ABC):
         """Every image in a cluster; labels are -1 for unlabelled images. ``kmeans`` clusters as the config says."""
 
     @abstractmethod
-    def unlabelled_clusters(self, features: Tensor, kmeans: KMeansFit) -> np.ndarray:
-        """The clusters of images of which none has a label (test images)."""
+    def clusters(self, features: Tensor, labels: np.ndarray | None, kmeans: KMeansFit) -> np.ndarray:
+        """The clusters of validation images (with labels, known classes have their own numbers) or test images."""
 
-    @abstractmethod
-    def validation_clusters(self, features: Tensor, labels: np.ndarray, kmeans: KMeansFit) -> np.ndarray:
-        """The clusters of validation images, in which a known class has its own number; labels as in `partition`."""
-
-    @abstractmethod
     def outputs(self, features: Tensor, columns: Tensor) -> Tensor | None:
         """A classifier's outputs (images x clusters), column ``columns[i]`` for cluster i; None without one."""
+        return None
 
     def scores(self, features: Tensor, centroids: Tensor, columns: Tensor) -> Tensor:
         """Scores (images x clusters): the outputs, or cosines with the centroids."""
@@ -67,14 +63,8 @@ class KMeansAssignment(Assignment):
         found = Partition.of(fitted.labels_, torch.from_numpy(fitted.cluster_centers_))
         return (found if self.labels_in_centroids else found.named_by(labels)).keeping(labels)
 
-    def unlabelled_clusters(self, features: Tensor, kmeans: KMeansFit) -> np.ndarray:
-        return kmeans(features, None).labels_
-
-    def validation_clusters(self, features: Tensor, labels: np.ndarray, kmeans: KMeansFit) -> np.ndarray:
+    def clusters(self, features: Tensor, labels: np.ndarray | None, kmeans: KMeansFit) -> np.ndarray:
         return kmeans(features, labels).labels_
-
-    def outputs(self, features: Tensor, columns: Tensor) -> Tensor | None:
-        return None
 
     def choose(self, features: Tensor, scores: Tensor, centroids: Tensor) -> Tensor:
         return nearest_centroids(features, centroids)
@@ -83,20 +73,15 @@ class KMeansAssignment(Assignment):
 class ClassifierAssignment(Assignment):
     """The category whose output is largest."""
 
-    score_kind = "outputs"
+    score_kind, temperature, labels_in_centroids = "outputs", 1.0, False
 
     def __init__(self, network: ClassifierNetwork) -> None:
         self.network = network
-        self.temperature = 1.0
-        self.labels_in_centroids = False
 
     def partition(self, features: Tensor, labels: np.ndarray, kmeans: KMeansFit) -> Partition:
         return self._by_output(features).keeping(labels)
 
-    def unlabelled_clusters(self, features: Tensor, kmeans: KMeansFit) -> np.ndarray:
-        return self._by_output(features).clusters
-
-    def validation_clusters(self, features: Tensor, labels: np.ndarray, kmeans: KMeansFit) -> np.ndarray:
+    def clusters(self, features: Tensor, labels: np.ndarray | None, kmeans: KMeansFit) -> np.ndarray:
         return self._by_output(features).clusters
 
     @torch.no_grad()

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from promptcal.config import Config
 from promptcal.data import View
-from promptcal.methods.assignment import Assignment, KMeansAssignment
-from promptcal.models import DiscoveryNetwork, ProjectionNetwork, PromptedViT, load_weights
+from promptcal.methods.assignment import Assignment, ClassifierAssignment, KMeansAssignment
+from promptcal.models import ClassifierNetwork, DiscoveryNetwork, ProjectionNetwork, PromptedViT, load_weights
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.stage import Stage
 
@@ -23,9 +23,8 @@ class StageContext:
     """What a stage may use besides the config and the network.
 
     ``truth`` holds class numbers (known classes first, -1 = unknown), for statistics only. ``is_resumed``: the stage
-    continues from a checkpoint. ``is_continued``: the weights come from a previous run (`--from`). ``centroids`` gives
-    those that k-means finds with the network's present weights, known classes first. ``load_images`` gives views of
-    the images in another folder.
+    continues from a checkpoint. ``is_continued``: the weights come from a previous run (`--from`). ``centroids`` runs
+    k-means with the network's current weights. ``load_images`` returns views of the images in another folder.
     """
 
     n_known: int
@@ -55,8 +54,6 @@ class Method(ABC, Generic[C]):
     def __init__(self, config: C) -> None:
         self.config = config
 
-    # -- network ----------------------------------------------------------------------------------------------
-
     def build_vit(self, *, pretrained: bool) -> PromptedViT:
         """The backbone with prompts; ``pretrained=False`` leaves its weights random, to be loaded later."""
         model = self.config.model
@@ -83,18 +80,11 @@ class Method(ABC, Generic[C]):
         return ProjectionNetwork(vit, **self.head_sizes())
 
     def head_sizes(self) -> dict[str, int]:
-        model = self.config.model
-        return {
-            "hidden": model.head_hidden,
-            "bottleneck": model.head_bottleneck,
-            "prototypes": model.head_prototypes,
-        }
+        return {size: getattr(self.config.model, f"head_{size}") for size in ("hidden", "bottleneck", "prototypes")}
 
-    # -- training ---------------------------------------------------------------------------------------------
-
-    @abstractmethod
     def epochs(self) -> dict[str, int]:
-        """Epochs by stage, in order; a stage of 0 epochs is left out."""
+        """Epochs by stage, in order; a stage of 0 epochs is left out. By default one stage with the method's name."""
+        return {self.name: self.config.optim.epochs} if self.trains else {}
 
     @abstractmethod
     def stage(self, name: str, network: Any, context: StageContext) -> Stage:
@@ -109,28 +99,32 @@ class Method(ABC, Generic[C]):
         return views
 
     def validation_score(self, stage: str, known: float, silhouette: float) -> float:
-        """What the epochs of a stage are compared by.
-
-        ``known`` is the accuracy on held-out labels, ``silhouette`` that of the images predicted as new.
-        """
+        """The score of an epoch, from the accuracy on held-out labels and the silhouette of images predicted as new."""
         return (known + silhouette) / 2
 
     def first_stage_settings(self) -> dict[str, Any] | None:
         """The settings that two runs must share to share their first stage; None if it cannot be shared."""
         return None
 
-    # -- clusters ---------------------------------------------------------------------------------------------
-
     def assignment(self, network: Any) -> Assignment:
         """How embeddings become clusters; by default semi-supervised k-means."""
         return KMeansAssignment(self.config.loss.affinity_temperature)
 
 
-class OneStageMethod(Method[C]):
-    """A method with a single stage, which has the method's name and `optim.epochs` epochs."""
+class ClassifierMethod(Method[C]):
+    """A method of one stage with a classifier: ``stage_class`` trains a ``network_class(vit, config)``."""
 
-    def epochs(self) -> dict[str, int]:
-        return {self.name: self.config.optim.epochs}
+    network_class: ClassVar[type[Any]]
+    stage_class: ClassVar[type[Stage]]
+
+    def build_network(self, vit: PromptedViT, n_known: int) -> ClassifierNetwork:
+        return self.network_class(vit, self.config)
+
+    def stage(self, name: str, network: ClassifierNetwork, context: StageContext) -> Stage:
+        return self.stage_class(name, network, self.config)
+
+    def assignment(self, network: ClassifierNetwork) -> Assignment:
+        return ClassifierAssignment(network)
 
 
 @dataclass(frozen=True)
@@ -157,5 +151,4 @@ def build_network(method: Method[Any], seeded: SeededViT, n_known: int) -> Disco
 
 def trained_stages(method: Method[Any], *, only_last: bool) -> list[str]:
     """The stages that train for at least one epoch, in order."""
-    epochs = list(method.epochs().items())
-    return [name for name, n in (epochs[-1:] if only_last else epochs) if n]
+    return [name for name, epochs in list(method.epochs().items())[-1 if only_last else 0 :] if epochs]

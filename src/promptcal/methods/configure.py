@@ -6,7 +6,7 @@ from typing import Any
 
 from promptcal.config import Config, Layers, validate
 from promptcal.config.layers import Preset, parse_yaml
-from promptcal.methods.registry import METHODS
+from promptcal.methods import METHODS
 
 _END_MARKER = "..."
 

@@ -13,15 +13,13 @@ PromptCAL's warm-up on the class token alone. Images are assigned by semi-superv
 from typing import Any, ClassVar
 
 from promptcal.config import Config
-from promptcal.methods.base import OneStageMethod, StageContext
+from promptcal.methods.base import Method, StageContext
 from promptcal.methods.promptcal.warmup import WarmupStage
-from promptcal.methods.registry import register_method
 from promptcal.models import ProjectionNetwork
 from promptcal.training.stage import Stage
 
 
-@register_method
-class GCD(OneStageMethod[Config]):
+class GCD(Method[Config]):
     name = "gcd"
     title = "GCD"
     presets: ClassVar[dict[str, Any]] = {"": {"model": {"prompts": 0}}}

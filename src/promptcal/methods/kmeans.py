@@ -11,7 +11,6 @@ from pydantic import model_validator
 from promptcal.config import Config
 from promptcal.methods.assignment import Assignment, KMeansAssignment
 from promptcal.methods.base import Method, StageContext
-from promptcal.methods.registry import register_method
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.training.stage import Stage
 
@@ -24,7 +23,6 @@ class KMeansConfig(Config):
         return self
 
 
-@register_method
 class KMeans(Method[KMeansConfig]):
     name = "kmeans"
     title = "k-means, frozen backbone"
@@ -34,9 +32,6 @@ class KMeans(Method[KMeansConfig]):
 
     def build_network(self, vit: PromptedViT, n_known: int) -> DiscoveryNetwork:
         return DiscoveryNetwork(vit)
-
-    def epochs(self) -> dict[str, int]:
-        return {}
 
     def stage(self, name: str, network: DiscoveryNetwork, context: StageContext) -> Stage:
         raise NotImplementedError("k-means has no stages")

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from promptcal.config.schema import LossConfig
+
 
 def contrastive_loss(
     similarity: Tensor, positives: Tensor, anchors: Tensor, temperature: float, *, reduction: str = "mean"
@@ -21,17 +23,8 @@ def contrastive_loss(
     .. math::
         L_i = -\frac{1}{|P_i|} \sum_{j \in P_i} \log \frac{\exp(s_{ij} / \tau)}{\sum_{k \in A_i} \exp(s_{ik} / \tau)}.
 
-    A query without positives has a loss of 0.
-
-    Args:
-        similarity: queries x keys.
-        positives: boolean, queries x keys; a subset of ``anchors``.
-        anchors: boolean, queries x keys; the keys in the denominator.
-        temperature: :math:`\tau`.
-        reduction: "mean" over all queries, "sum", or "none".
-
-    Returns:
-        A scalar, or with "none" one value per query.
+    All tensors are queries x keys; the masks are boolean, and positives are a subset of the anchors. A query without
+    positives has a loss of 0. ``reduction`` is "mean" over all queries, "sum", or "none" (one value per query).
 
     >>> s = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     >>> positives = torch.tensor([[True, False], [False, False]])
@@ -42,8 +35,7 @@ def contrastive_loss(
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', not {reduction!r}")
     logits = similarity.float() / max(temperature, 1e-30)  # smaller values would overflow float32
     n_positives = positives.sum(dim=1)
-    # A row without positives has a loss of 0. With every key as an anchor its logsumexp is finite, so that its zero
-    # gradient is not multiplied by NaN.
+    # with every key as an anchor, the logsumexp of a row without positives is finite, so its gradient is 0, not NaN
     anchors = anchors | (n_positives == 0).unsqueeze(1)
     if logits.shape[1] == 0:
         per_query = logits.sum(dim=1)
@@ -62,10 +54,11 @@ class SemiSupervisedTerms(NamedTuple):
     self_supervised: Tensor
     supervised: Tensor
 
+    def logs(self, token: str) -> dict[str, Tensor]:
+        return {f"{token}/self": self.self_supervised, f"{token}/supervised": self.supervised}
 
-def semi_supervised_terms(
-    similarity: Tensor, labels: Tensor, *, self_temperature: float, supervised_temperature: float
-) -> SemiSupervisedTerms:
+
+def semi_supervised_terms(similarity: Tensor, labels: Tensor, settings: LossConfig) -> SemiSupervisedTerms:
     """Both terms of SemiCL for 2B features, where image ``i`` has its second view at ``i + B``; -1 = unlabelled.
 
     ``similarity`` compares queries (rows) with keys (columns) in the same order: the batch with itself in the warm-up,
@@ -74,13 +67,13 @@ def semi_supervised_terms(
     n = len(labels)
     own = torch.eye(n, dtype=torch.bool, device=labels.device)
     other_view = own.roll(n // 2, dims=1)
-    self_supervised = contrastive_loss(similarity, other_view, ~own, self_temperature)
+    self_supervised = contrastive_loss(similarity, other_view, ~own, settings.self_temperature)
 
     labelled = labels >= 0
-    both_labelled = labelled.unsqueeze(1) & labelled.unsqueeze(0)
-    same_class = both_labelled & (labels.unsqueeze(1) == labels.unsqueeze(0))
+    both_labelled = labelled.unsqueeze(1) & labelled
+    same_class = both_labelled & (labels.unsqueeze(1) == labels)
     per_query = contrastive_loss(
-        similarity, same_class & ~own, both_labelled & ~own, supervised_temperature, reduction="none"
+        similarity, same_class & ~own, both_labelled & ~own, settings.supervised_temperature, reduction="none"
     )
     supervised = per_query.sum() / labelled.sum().clamp(min=1)
     return SemiSupervisedTerms(self_supervised, supervised)

@@ -22,12 +22,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from promptcal.config import Config, Section
-from promptcal.methods.assignment import Assignment, ClassifierAssignment
-from promptcal.methods.base import OneStageMethod, StageContext
+from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.parametric import labelled_cross_entropy, mean_entropy
-from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
-from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
+from promptcal.training.stage import Batch, Stage, StepResult
 
 
 class ORCASettings(Section):
@@ -88,10 +86,14 @@ class ORCANetwork(ClassifierNetwork):
         return self.scale * self.classifier(features)
 
 
-class ORCAStage(PlainStage):
+class ORCAStage(Stage):
+    """``sums`` holds the sum of 1 - max p over unlabelled images and their number, of the current epoch."""
+
     def __init__(self, name: str, network: ORCANetwork, config: ORCAConfig) -> None:
         super().__init__(name, network, config)
-        self.uncertainty = _Uncertainty(next(network.parameters()).device)
+        self.epoch = 0
+        self.sums = torch.zeros(2, device=next(network.parameters()).device)
+        self.sums_before = torch.zeros_like(self.sums)
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         settings, n = self.config.orca, len(batch.labels) // 2
@@ -99,31 +101,17 @@ class ORCAStage(PlainStage):
         labels, images = batch.labels[:n], batch.indices[:n]
         p, p_other_view = torch.softmax(settings.scale * cosines, dim=1).chunk(2)
 
-        uncertainty = self.uncertainty.update(p.detach()[labels < 0], int(epochs_done)).clamp(max=settings.max_margin)
+        uncertainty = self._uncertainty(p.detach()[labels < 0], int(epochs_done)).clamp(max=settings.max_margin)
         supervised = margin_cross_entropy(cosines[:n], labels, settings.margin_weight * uncertainty, settings.scale)
         partners = positive_partners(features[:n], labels, images, batch.generator)
         pairwise = pairwise_loss(p, p_other_view[partners])
         entropy = mean_entropy(p)
         loss = supervised + settings.pair_weight * pairwise - settings.entropy_weight * entropy
         logs = {"supervised": supervised, "pairwise": pairwise, "mean_entropy": entropy, "uncertainty": uncertainty}
-        return StepResult(loss, {name: value.detach() for name, value in logs.items()})
+        return StepResult(loss, logs)
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.uncertainty.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.uncertainty.load_state_dict(state)
-
-
-class _Uncertainty:
-    """u: the mean over the unlabelled images of the previous epoch; in the first epoch, of its steps so far."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.epoch = 0
-        self.sums = torch.zeros(2, device=device)  # of 1 - max p, and the number of images
-        self.sums_before = torch.zeros(2, device=device)
-
-    def update(self, p: Tensor, epoch: int) -> Tensor:
+    def _uncertainty(self, p: Tensor, epoch: int) -> Tensor:
+        """u: the mean over the unlabelled images of the previous epoch, or of the first epoch so far."""
         if epoch != self.epoch:
             self.epoch, self.sums_before, self.sums = epoch, self.sums, torch.zeros_like(self.sums)
         self.sums = self.sums + torch.stack([(1 - p.amax(dim=1)).sum(), self.sums.new_tensor(len(p))])
@@ -138,22 +126,14 @@ class _Uncertainty:
         self.sums, self.sums_before = (state[key].to(self.sums.device) for key in ("sums", "sums_before"))
 
 
-@register_method
-class ORCA(OneStageMethod[ORCAConfig]):
+class ORCA(ClassifierMethod[ORCAConfig]):
     name = "orca"
     title = "ORCA"
     config_class = ORCAConfig
+    network_class = ORCANetwork
+    stage_class = ORCAStage
     presets: ClassVar[dict[str, Any]] = {
         "": {"model": {"prompts": 0}, "optim": {"weight_decay": 5e-4}},
         # with few steps, the pairwise term moves new classes to known outputs before the labels take effect
         "quick": {"orca": {"pair_weight": 0.25}},
     }
-
-    def build_network(self, vit: PromptedViT, n_known: int) -> ORCANetwork:
-        return ORCANetwork(vit, self.config)
-
-    def stage(self, name: str, network: ORCANetwork, context: StageContext) -> Stage:
-        return ORCAStage(name, network, self.config)
-
-    def assignment(self, network: ORCANetwork) -> Assignment:
-        return ClassifierAssignment(network)

@@ -51,10 +51,8 @@ def self_distillation(
 
 def teacher_temperature(settings: ParametricSettings, epoch: int) -> float:
     """The teacher's temperature: linear in the epoch, from its start at epoch 0 to its end at the end of the ramp."""
-    progress = min(1.0, epoch / max(1, settings.teacher_epochs - 1))
-    return settings.teacher_temperature_start + progress * (
-        settings.teacher_temperature - settings.teacher_temperature_start
-    )
+    start, end = settings.teacher_temperature_start, settings.teacher_temperature
+    return start + min(1.0, epoch / max(1, settings.teacher_epochs - 1)) * (end - start)
 
 
 class ParametricTerms(NamedTuple):
@@ -68,11 +66,7 @@ class ParametricTerms(NamedTuple):
 def parametric_terms(
     cosines: Tensor, teacher_cosines: Tensor, labels: Tensor, settings: ParametricSettings, epoch: int
 ) -> ParametricTerms:
-    """SimGCD's terms from the cosines of 2B views with the categories; label -1 = unlabelled.
-
-    Self-distillation to the teacher's prediction of the other view, entropy of the mean prediction, and cross-entropy
-    of the labelled images.
-    """
+    """SimGCD's terms from the cosines of 2B views with the categories; label -1 = unlabelled."""
     student = settings.student_temperature
     distillation = self_distillation(cosines, teacher_cosines, student, teacher_temperature(settings, epoch))
     entropy = mean_entropy(torch.softmax(cosines / student, dim=1))

@@ -24,12 +24,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from promptcal.config import Config, Section
-from promptcal.methods.assignment import Assignment, ClassifierAssignment
-from promptcal.methods.base import OneStageMethod, StageContext
+from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.parametric import labelled_cross_entropy
-from promptcal.methods.registry import register_method
 from promptcal.models import ClassifierNetwork, PromptedViT
-from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
+from promptcal.training.stage import Batch, Stage, StepResult
 
 
 class RankStatsSettings(Section):
@@ -84,7 +82,7 @@ class RankStatsNetwork(ClassifierNetwork):
         return self.classifier(features * math.sqrt(self.vit.dim)).float()
 
 
-class RankStatsStage(PlainStage):
+class RankStatsStage(Stage):
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         settings, n = self.config.rankstats, len(batch.labels) // 2
         features, logits = self.network(batch.views)
@@ -95,27 +93,15 @@ class RankStatsStage(PlainStage):
         pairwise = pairwise_cross_entropy(p[unlabelled], p_other_view[unlabelled], same)
         consistency = F.mse_loss(p, p_other_view)
         loss = supervised + pairwise + ramp_up(settings.consistency, epochs_done, settings.ramp_epochs) * consistency
-        logs = {
-            "supervised": supervised,
-            "pairwise": pairwise,
-            "consistency": consistency,
-            "same_ranking": same.float().sum() / max(1, same.numel()),
-        }
-        return StepResult(loss, {name: value.detach() for name, value in logs.items()})
+        same_share = same.float().sum() / max(1, same.numel())
+        logs = {"supervised": supervised, "pairwise": pairwise, "consistency": consistency, "same_ranking": same_share}
+        return StepResult(loss, logs)
 
 
-@register_method
-class RankStats(OneStageMethod[RankStatsConfig]):
+class RankStats(ClassifierMethod[RankStatsConfig]):
     name = "rankstats"
     title = "RankStats+"
     config_class = RankStatsConfig
+    network_class = RankStatsNetwork
+    stage_class = RankStatsStage
     presets: ClassVar[dict[str, Any]] = {"": {"model": {"prompts": 0}, "optim": {"weight_decay": 1e-4}}}
-
-    def build_network(self, vit: PromptedViT, n_known: int) -> RankStatsNetwork:
-        return RankStatsNetwork(vit, self.config)
-
-    def stage(self, name: str, network: RankStatsNetwork, context: StageContext) -> Stage:
-        return RankStatsStage(name, network, self.config)
-
-    def assignment(self, network: RankStatsNetwork) -> Assignment:
-        return ClassifierAssignment(network)

@@ -20,13 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from promptcal.config import Config
-from promptcal.methods.assignment import Assignment, ClassifierAssignment
-from promptcal.methods.base import OneStageMethod, StageContext
+from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.losses import semi_supervised_terms
 from promptcal.methods.parametric import ParametricSettings, parametric_terms
-from promptcal.methods.registry import register_method
 from promptcal.models import CosineNetwork, PromptedViT
-from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
+from promptcal.training.stage import Batch, Stage, StepResult
 
 
 class SimGCDConfig(Config):
@@ -51,44 +49,26 @@ class SimGCDNetwork(CosineNetwork):
         return self.classifier(embedding), F.normalize(self.projection(embedding).float(), dim=1)
 
 
-class SimGCDStage(PlainStage):
+class SimGCDStage(Stage):
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss
         cosines, z = self.network(batch.views)
         parametric = parametric_terms(cosines, cosines, batch.labels, self.config.simgcd, int(epochs_done))
-        contrastive = semi_supervised_terms(
-            z @ z.T,
-            batch.labels,
-            self_temperature=weights.self_temperature,
-            supervised_temperature=weights.supervised_temperature,
-        )
+        contrastive = semi_supervised_terms(z @ z.T, batch.labels, weights)
         unsupervised = contrastive.self_supervised + parametric.unsupervised
         supervised = contrastive.supervised + parametric.supervised
-        logs = {
-            **parametric.logs,
-            "cls/self": contrastive.self_supervised,
-            "cls/supervised": contrastive.supervised,
-        }
         loss = (1 - weights.alpha) * unsupervised + weights.alpha * supervised
-        return StepResult(loss, {name: value.detach() for name, value in logs.items()})
+        return StepResult(loss, {**parametric.logs, **contrastive.logs("cls")})
 
 
-@register_method
-class SimGCD(OneStageMethod[SimGCDConfig]):
+class SimGCD(ClassifierMethod[SimGCDConfig]):
     name = "simgcd"
     title = "SimGCD"
     config_class = SimGCDConfig
+    network_class = SimGCDNetwork
+    stage_class = SimGCDStage
     presets: ClassVar[dict[str, Any]] = {
         "": {"model": {"prompts": 0}},
         # with few steps, the entropy term outweighs the labels at the preset's learning rate
         "quick": {"optim": {"lr": 0.01}},
     }
-
-    def build_network(self, vit: PromptedViT, n_known: int) -> SimGCDNetwork:
-        return SimGCDNetwork(vit, self.config)
-
-    def stage(self, name: str, network: SimGCDNetwork, context: StageContext) -> Stage:
-        return SimGCDStage(name, network, self.config)
-
-    def assignment(self, network: SimGCDNetwork) -> Assignment:
-        return ClassifierAssignment(network)

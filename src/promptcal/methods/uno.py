@@ -21,11 +21,9 @@ from torch.nn import functional as F
 
 from promptcal.config import Config, Section
 from promptcal.config.schema import LEAST_TEMPERATURE
-from promptcal.methods.assignment import Assignment, ClassifierAssignment
-from promptcal.methods.base import OneStageMethod, StageContext
-from promptcal.methods.registry import register_method
+from promptcal.methods.base import ClassifierMethod
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
-from promptcal.training.stage import Batch, PlainStage, Stage, StepResult
+from promptcal.training.stage import Batch, Stage, StepResult
 
 _LOSS_MOMENTUM = 0.99  # of the moving average that selects a head
 
@@ -105,17 +103,13 @@ class UNONetwork(ClassifierNetwork):
         return torch.cat([self.known(features), best], dim=1) / self.temperature
 
 
-class UNOStage(PlainStage):
-    def __init__(self, name: str, network: UNONetwork, config: UNOConfig) -> None:
-        super().__init__(name, network, config)
-        self._losses: Tensor | None = None
-
+class UNOStage(Stage):
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         heads, overclustering = self.network(batch.views)
         by_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in heads])
         by_fine_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in overclustering])
-        self._losses = by_head.detach()
-        logs = {"clustering": by_head.detach().mean(), "overclustering": by_fine_head.detach().mean()}
+        self.network.head_losses.lerp_(by_head.detach(), 1 - _LOSS_MOMENTUM)
+        logs = {"clustering": by_head.mean(), "overclustering": by_fine_head.mean()}
         return StepResult((by_head.mean() + by_fine_head.mean()) / 2, logs)
 
     def _cross_entropy(self, cosines: Tensor, labels: Tensor) -> Tensor:
@@ -123,26 +117,15 @@ class UNOStage(PlainStage):
         targets = swapped_targets(cosines, labels, settings.epsilon, settings.iterations)
         return -(targets * torch.log_softmax(cosines / settings.temperature, dim=1)).sum(dim=1).mean()
 
-    @torch.no_grad()
-    def after_update(self) -> None:
-        assert self._losses is not None
-        self.network.head_losses.lerp_(self._losses, 1 - _LOSS_MOMENTUM)
 
-
-@register_method
-class UNO(OneStageMethod[UNOConfig]):
+class UNO(ClassifierMethod[UNOConfig]):
     name = "uno"
     title = "UNO+"
     config_class = UNOConfig
+    stage_class = UNOStage
     presets: ClassVar[dict[str, Any]] = {
         "": {"model": {"prompts": 0}, "optim": {"min_lr": 1e-3, "weight_decay": 1.5e-4}}
     }
 
     def build_network(self, vit: PromptedViT, n_known: int) -> UNONetwork:
         return UNONetwork(vit, self.config, n_known)
-
-    def stage(self, name: str, network: UNONetwork, context: StageContext) -> Stage:
-        return UNOStage(name, network, self.config)
-
-    def assignment(self, network: UNONetwork) -> Assignment:
-        return ClassifierAssignment(network)

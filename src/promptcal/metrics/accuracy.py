@@ -14,8 +14,7 @@ class DiscoveryAccuracy:
     """Accuracies in [0, 1]; NaN if there are no points to score.
 
     ``all``, ``known`` and ``new`` use one matching of all points, as papers report. The ``separate_`` accuracies match
-    the known and the new points separately (an older, more lenient protocol); ``separate_all`` is their mean weighted
-    by the number of points.
+    the known and the new points separately (an older, more lenient protocol).
     """
 
     all: float
@@ -33,10 +32,6 @@ def contingency_table(rows: np.ndarray, columns: np.ndarray, n_rows: int, n_colu
     """How often each pair of numbers occurs (n_rows x n_columns); pairs with -1 on either side are ignored.
 
     scikit-learn's ``contingency_matrix`` builds its table in the same way, but omits rows and columns without points.
-
-    >>> contingency_table(np.array([0, 0, 1, -1]), np.array([1, 1, 0, 0]), 2, 3)
-    array([[0, 2, 0],
-           [1, 0, 0]])
     """
     counted = (rows >= 0) & (columns >= 0)
     pairs = (rows[counted], columns[counted])
@@ -48,23 +43,15 @@ def match_clusters(y_true: np.ndarray, y_pred: np.ndarray) -> dict[Any, Any]:
     classes, class_ids = np.unique(y_true, return_inverse=True)
     clusters, cluster_ids = np.unique(y_pred, return_inverse=True)
     overlap = contingency_table(cluster_ids, class_ids, len(clusters), len(classes))
-    pairs = zip(*linear_sum_assignment(overlap, maximize=True), strict=True)
-    return {clusters[cluster]: classes[chosen] for cluster, chosen in pairs}
+    rows, columns = linear_sum_assignment(overlap, maximize=True)
+    return dict(zip(clusters[rows].tolist(), classes[columns].tolist(), strict=True))
 
 
 def _is_correct(y_true: np.ndarray, y_pred: np.ndarray) -> np.ndarray:
     """For each point, whether its cluster is matched to its class."""
-    classes, class_ids = np.unique(y_true, return_inverse=True)
-    clusters, cluster_ids = np.unique(y_pred, return_inverse=True)
-    overlap = contingency_table(cluster_ids, class_ids, len(clusters), len(classes))
-    matched_clusters, matched_classes = linear_sum_assignment(overlap, maximize=True)
-    class_of = np.full(len(clusters), -1)
-    class_of[matched_clusters] = matched_classes
-    return class_of[cluster_ids] == class_ids
-
-
-def _mean(correct: np.ndarray) -> float:
-    return float(correct.mean()) if len(correct) else float("nan")
+    class_of = match_clusters(y_true, y_pred)
+    pairs = zip(y_true.tolist(), y_pred.tolist(), strict=True)
+    return np.fromiter((class_of.get(cluster) == own for own, cluster in pairs), bool, len(y_true))
 
 
 def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -> DiscoveryAccuracy:
@@ -75,15 +62,8 @@ def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -
     .. math:: \text{ACC} = \max_{p} \frac{1}{N} \sum_{i=1}^N 1[y_i = p(\hat{y}_i)],
 
     where p runs over the one-to-one maps from clusters to classes (found with the Hungarian algorithm). ``known`` and
-    ``new`` average over the points of known and of new classes under the same p.
-
-    Args:
-        y_true: true classes, N values of any type that can be sorted.
-        y_pred: clusters, N values; their numbers have no meaning.
-        known_classes: the classes with labels in training.
-
-    Returns:
-        `DiscoveryAccuracy`, all values in [0, 1].
+    ``new`` average over the points of known and of new classes under the same p. Classes and clusters may be values of
+    any type that can be sorted; the names of clusters have no meaning.
 
     >>> accuracy = discovery_accuracy(["cat", "cat", "dog", "dog", "emu"], [7, 7, 3, 7, 1], known_classes=["cat"])
     >>> accuracy.all, accuracy.known, round(accuracy.new, 3)
@@ -97,11 +77,5 @@ def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -
     separate = np.zeros(len(y_true), dtype=bool)
     for part in (known, ~known):
         separate[part] = _is_correct(y_true[part], y_pred[part])
-    return DiscoveryAccuracy(
-        all=_mean(joint),
-        known=_mean(joint[known]),
-        new=_mean(joint[~known]),
-        separate_all=_mean(separate),
-        separate_known=_mean(separate[known]),
-        separate_new=_mean(separate[~known]),
-    )
+    parts = [correct[group] for correct in (joint, separate) for group in (slice(None), known, ~known)]
+    return DiscoveryAccuracy(*(float(part.mean()) if len(part) else float("nan") for part in parts))

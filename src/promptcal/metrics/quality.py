@@ -12,13 +12,8 @@ def silhouette(points: Tensor, labels: Tensor, block: int = 2048) -> float:
     where :math:`a_i` is the mean distance of point i to the other points of its cluster, and :math:`b_i` the mean
     distance to the points of the nearest other cluster. The only point of a cluster counts as 0.
 
-    Args:
-        points: N x dim.
-        labels: cluster of each point, N integers.
-        block: number of points whose distances to all points are in memory at a time.
-
-    Returns:
-        A value in [-1, 1]; NaN with fewer than two clusters, or if each point is a cluster.
+    It is NaN with fewer than two clusters, or if each point is a cluster. ``labels`` holds the cluster of each point;
+    the distances of ``block`` points to all points are in memory at a time.
 
     >>> round(silhouette(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([0, 0, 1, 1])), 3)
     0.98

@@ -1,10 +1,10 @@
 """Networks: a prompted ViT, projection heads, classifiers, and a teacher (a moving average of the student)."""
 
 from promptcal.models.backbones import EMBEDDED_BACKBONE, create_backbone, preprocessing
-from promptcal.models.classifier import ClassifierNetwork, CosineClassifier, CosineNetwork, ParametricNetwork
-from promptcal.models.head import DINOHead, Projection, projected_cosine
+from promptcal.models.classifier import ClassifierNetwork, CosineNetwork
+from promptcal.models.head import CosineClassifier, DINOHead, projected_cosine
 from promptcal.models.network import DiscoveryNetwork, ProjectionNetwork, TokenOutput
-from promptcal.models.prompted_vit import PromptedViT, TokenEmbeddings
+from promptcal.models.prompted_vit import PromptedViT
 from promptcal.models.teacher import Teacher
 from promptcal.models.weights import load_weights
 
@@ -15,12 +15,9 @@ __all__ = [
     "CosineNetwork",
     "DINOHead",
     "DiscoveryNetwork",
-    "ParametricNetwork",
-    "Projection",
     "ProjectionNetwork",
     "PromptedViT",
     "Teacher",
-    "TokenEmbeddings",
     "TokenOutput",
     "create_backbone",
     "load_weights",

@@ -39,9 +39,3 @@ def class_attention(vit: PromptedViT, images: Tensor) -> Tensor:
     weights = torch.softmax(query @ key.transpose(-2, -1) * attention.scale, dim=-1).squeeze(2)
     patches = weights[:, :, vit.backbone.num_prefix_tokens + vit.n_prompts :]
     return patches / patches.sum(dim=-1, keepdim=True)
-
-
-def patch_grid(vit: PromptedViT) -> tuple[int, int]:
-    """Number of patch rows and patch columns."""
-    rows, columns = vit.backbone.patch_embed.grid_size
-    return int(rows), int(columns)

@@ -1,18 +1,26 @@
 """Vision transformers by name: timm's, and a tiny one included in the package."""
 
+import contextlib
 import difflib
+import socket
+import time
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import timm
+from huggingface_hub import constants
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 
 from promptcal.errors import WeightsError
-from promptcal.models.hub import offline_if_unreachable
+from promptcal.models.weights import load_weights
 
 EMBEDDED_BACKBONE = "vit_tiny_patch4_32.promptcal"
+_ATTEMPTS, _PAUSE, _TIMEOUT = 2, 2.0, 5.0  # of connecting to the hub; the last two in seconds
 
 
 class Preprocessing(NamedTuple):
@@ -59,15 +67,43 @@ def require_vit(model: Any, name: str | None = None) -> None:
     """Raise an error unless ``model`` is a timm ViT or EVA with a class token, which prompts need."""
     label = name or type(model).__name__
     if not isinstance(model, VisionTransformer | Eva):
-        raise WeightsError(
-            f"{label} is not a vision transformer that supports prompts; choose a timm VisionTransformer or Eva model "
-            "(for example vit_base_patch16_224.dino)"
-        )
-    if model.cls_token is None:
-        raise WeightsError(
-            f"{label} has no class token, which the method clusters; choose a ViT with a class token "
-            "(for example vit_base_patch16_224.dino)"
-        )
+        problem = "is not a vision transformer that supports prompts; choose a timm VisionTransformer or Eva model"
+    elif model.cls_token is None:
+        problem = "has no class token, which the method clusters; choose a ViT with a class token"
+    else:
+        return
+    raise WeightsError(f"{label} {problem} (for example vit_base_patch16_224.dino)")
+
+
+@contextlib.contextmanager
+def offline_if_unreachable() -> Iterator[str | None]:
+    """Context in which the hub's client uses only its cache if the hub cannot be reached; yields the reason, or None.
+
+    Without it the client retries for most of a minute before it fails.
+    """
+    was_offline = constants.HF_HUB_OFFLINE
+    reason = None if was_offline else _connection_error()
+    constants.HF_HUB_OFFLINE = was_offline or reason is not None
+    try:
+        yield reason
+    finally:
+        constants.HF_HUB_OFFLINE = was_offline
+
+
+def _connection_error() -> str | None:
+    """The reason why no connection is possible; None if one is, or if a proxy is configured."""
+    if {"http", "https", "all"} & set(getproxies()):
+        return None
+    hub, reason = urlsplit(constants.ENDPOINT), ""
+    address = (hub.hostname or "", hub.port or (80 if hub.scheme == "http" else 443))
+    for attempt in range(_ATTEMPTS):
+        time.sleep(_PAUSE if attempt else 0)
+        try:
+            socket.create_connection(address, timeout=_TIMEOUT).close()
+            return None
+        except OSError as error:
+            reason = error.strerror or str(error)
+    return f"{address[0]} cannot be reached: {reason}"
 
 
 def preprocessing(backbone: Any) -> Preprocessing:
@@ -104,8 +140,6 @@ def _embedded(image_size: int | None, pretrained: bool) -> Any:
     model = VisionTransformer(img_size=32, patch_size=4, embed_dim=192, depth=6, num_heads=3, num_classes=0)
     model.pretrained_cfg = {"mean": IMAGENET_DEFAULT_MEAN, "std": IMAGENET_DEFAULT_STD}
     if pretrained:
-        from promptcal.models.weights import load_weights
-
         asset = resources.files("promptcal.models") / "assets" / "vit_tiny_patch4_32.safetensors"
         with resources.as_file(asset) as path:
             load_weights(model, path)

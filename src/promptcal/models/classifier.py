@@ -2,14 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from promptcal.errors import ConfigError
-from promptcal.models.network import DiscoveryNetwork, ProjectionNetwork
+from promptcal.models.head import CosineClassifier
+from promptcal.models.network import DiscoveryNetwork
 from promptcal.models.prompted_vit import PromptedViT
 
 
@@ -28,12 +28,8 @@ class ClassifierNetwork(DiscoveryNetwork, ABC):
                 "the new categories of this method have a network of their own that cannot become known ones; "
                 "fit without --from, or continue a run of another method"
             )
-        self.load_reordered(state, outputs())
-
-    def load_reordered(self, state: dict[str, Tensor], rows: Sequence[int]) -> None:
-        """Load another network's ``state``: category i gets its row ``rows[i]``, or stays unchanged if that is -1."""
         own = self.state_dict()
-        sources = torch.tensor(rows, device=next(self.parameters()).device)
+        sources = torch.tensor(outputs(), device=next(self.parameters()).device)
         for name in self.category_parameters:
             own[name][sources >= 0] = state[name].to(own[name])[sources[sources >= 0]]
         self.load_state_dict({**state, **{name: own[name] for name in self.category_parameters}})
@@ -41,23 +37,6 @@ class ClassifierNetwork(DiscoveryNetwork, ABC):
     @abstractmethod
     def classify(self, features: Tensor) -> Tensor:
         """Logits (images x categories) of L2-normalised class tokens; their softmax is the confidence."""
-
-
-class CosineClassifier(nn.Module):
-    """Cosine similarity of the input to one prototype per category."""
-
-    def __init__(self, dim: int, categories: int) -> None:
-        super().__init__()
-        self.prototypes = nn.Parameter(torch.empty(categories, dim))
-        nn.init.trunc_normal_(self.prototypes, std=0.02)
-
-    def forward(self, features: Tensor) -> Tensor:
-        return F.normalize(features.float(), dim=1) @ F.normalize(self.prototypes.float(), dim=1).T
-
-    @torch.no_grad()
-    def initialize_from(self, centroids: Tensor) -> None:
-        """Set the prototypes to the centroids of existing clusters."""
-        self.prototypes.copy_(centroids)
 
 
 class CosineNetwork(ClassifierNetwork):
@@ -76,11 +55,3 @@ class CosineNetwork(ClassifierNetwork):
 
     def classify(self, features: Tensor) -> Tensor:
         return self.classifier(features) / self.temperature
-
-
-class ParametricNetwork(ProjectionNetwork):
-    """`ProjectionNetwork` with an auxiliary classifier for training; clusters still come from k-means."""
-
-    def __init__(self, vit: PromptedViT, categories: int, **heads: Any) -> None:
-        super().__init__(vit, **heads)
-        self.classifier = CosineClassifier(vit.dim, categories)

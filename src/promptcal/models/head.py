@@ -1,6 +1,6 @@
-"""DINO's projection head, and the cosine similarity of its outputs without computing the outputs.
+"""Heads: a cosine classifier, DINO's projection head, and the cosine of its outputs without computing the outputs.
 
-The head's output is a 65,536-wide unit vector, but the losses need only cosines of such vectors. With unit rows W and
+DINO's output is a 65,536-wide unit vector, but the losses need only cosines of such vectors. With unit rows W and
 256-wide bottlenecks x, y the cosine is ``x^T M y / sqrt(x^T M x * y^T M y)``, ``M = W^T W`` only 256 x 256.
 """
 
@@ -24,11 +24,7 @@ class DINOHead(nn.Module):
     def __init__(self, dim: int, hidden: int = 2048, bottleneck: int = 256, prototypes: int = 65536) -> None:
         super().__init__()
         self.mlp = nn.Sequential(
-            nn.Linear(dim, hidden),
-            nn.GELU(),
-            nn.Linear(hidden, hidden),
-            nn.GELU(),
-            nn.Linear(hidden, bottleneck),
+            nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
         )
         self.last_layer = nn.Linear(bottleneck, prototypes, bias=False)
         for layer in self.mlp:
@@ -40,10 +36,22 @@ class DINOHead(nn.Module):
         bottleneck = F.normalize(self.mlp(embedding).float(), dim=1)
         return Projection(bottleneck, F.normalize(self.last_layer.weight.float(), dim=1))
 
-    @staticmethod
-    def widen(projection: Projection) -> Tensor:
-        """The output itself (n x prototypes), L2-normalised; for tests of the factored form."""
-        return F.normalize(projection.bottleneck @ projection.prototypes.T, dim=1)
+
+class CosineClassifier(nn.Module):
+    """Cosine similarity of the input to one prototype per category."""
+
+    def __init__(self, dim: int, categories: int) -> None:
+        super().__init__()
+        self.prototypes = nn.Parameter(torch.empty(categories, dim))
+        nn.init.trunc_normal_(self.prototypes, std=0.02)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.normalize(features.float(), dim=1) @ F.normalize(self.prototypes.float(), dim=1).T
+
+    @torch.no_grad()
+    def initialize_from(self, centroids: Tensor) -> None:
+        """Set the prototypes to the centroids of existing clusters."""
+        self.prototypes.copy_(centroids)
 
 
 def projected_cosine(queries: Projection, keys: Projection) -> Tensor:
@@ -57,8 +65,8 @@ def projected_cosine(queries: Projection, keys: Projection) -> Tensor:
     key_gram = query_gram if same_head else keys.prototypes.T @ keys.prototypes
     cross_gram = query_gram if same_head else queries.prototypes.T @ keys.prototypes
     cross = queries.bottleneck @ cross_gram @ keys.bottleneck.T
-    query_norm = _quadratic(queries.bottleneck, query_gram)
-    key_norm = _quadratic(keys.bottleneck, key_gram)
+    query_norm = ((queries.bottleneck @ query_gram) * queries.bottleneck).sum(dim=1)
+    key_norm = ((keys.bottleneck @ key_gram) * keys.bottleneck).sum(dim=1)
     # clamp before the square root, whose gradient at 0 is infinite
     return cross / torch.sqrt((query_norm.unsqueeze(1) * key_norm.unsqueeze(0)).clamp(min=1e-24))
 
@@ -66,7 +74,3 @@ def projected_cosine(queries: Projection, keys: Projection) -> Tensor:
 def _at_least_float32(rows: Tensor) -> Tensor:
     """Half precision as float32, because it would round the lower bound of the norms to 0."""
     return rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-
-
-def _quadratic(rows: Tensor, gram: Tensor) -> Tensor:
-    return ((rows @ gram) * rows).sum(dim=1)

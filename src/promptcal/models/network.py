@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from promptcal.errors import ConfigError
-from promptcal.models.head import DINOHead, Projection
+from promptcal.models.head import CosineClassifier, DINOHead, Projection
 from promptcal.models.prompted_vit import PromptedViT, TokenEmbeddings
 from promptcal.runtime.distributed import ALONE, Group
 
@@ -46,10 +46,7 @@ class DiscoveryNetwork(nn.Module):
             self.group.all_reduce_sum([p.grad for p in self.vit.parameters() if p.grad is not None])
 
     def load_previous(self, state: dict[str, Tensor], outputs: Callable[[], Sequence[int]]) -> None:
-        """Load the weights of a finished run to continue from.
-
-        ``outputs`` gives, for each category of this network, the previous classifier's output for it (-1 = none).
-        """
+        """Load a finished run's weights; ``outputs`` returns its classifier's output for each category (-1 = none)."""
         self.load_state_dict(state)
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
@@ -62,14 +59,19 @@ def _is_active_dropout(module: nn.Module) -> bool:
 
 
 class ProjectionNetwork(DiscoveryNetwork):
-    """A ViT with one DINO head per token: "cls", and "prompt" if prompts are supervised."""
+    """A ViT with one DINO head per token: "cls", and "prompt" if prompts are supervised.
 
-    def __init__(self, vit: PromptedViT, *, hidden: int = 2048, bottleneck: int = 256, prototypes: int = 65536) -> None:
+    With ``categories`` it has an auxiliary classifier for training; clusters still come from k-means. ``head_sizes``
+    are parameters of `DINOHead`.
+    """
+
+    def __init__(self, vit: PromptedViT, categories: int = 0, **head_sizes: int) -> None:
         super().__init__(vit)
-        self._head_sizes = {"hidden": hidden, "bottleneck": bottleneck, "prototypes": prototypes}
+        self._head_sizes = head_sizes
         self.heads = nn.ModuleDict({"cls": self._new_head()})
         if vit.n_supervised:
             self.heads["prompt"] = self._new_head()
+        self.classifier = CosineClassifier(vit.dim, categories) if categories else None
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -78,11 +80,10 @@ class ProjectionNetwork(DiscoveryNetwork):
     def reset_prompt_head(self) -> None:
         """Reinitialize the head of the prompt token, as the official second stage does."""
         if "prompt" in self.heads:
-            device = next(self.heads["prompt"].parameters()).device
-            self.heads["prompt"] = self._new_head().to(device)
+            self.heads["prompt"] = self._new_head().to(next(self.parameters()).device)
 
     def load_previous(self, state: dict[str, Tensor], outputs: Callable[[], Sequence[int]]) -> None:
-        """Without a classifier beside the heads, which starts again at the clusters."""
+        """Load all but the auxiliary classifier, which starts again at the clusters."""
         kept = {name: values for name, values in state.items() if not name.startswith("classifier.")}
         own = {name: values for name, values in self.state_dict().items() if name.startswith("classifier.")}
         self.load_state_dict({**own, **kept})

@@ -59,12 +59,8 @@ class PromptedViT(nn.Module):
         self.prompts = nn.Parameter(torch.empty(depth, prompts, self.dim)) if prompts else None
         if self.prompts is not None:
             nn.init.trunc_normal_(self.prompts, std=0.02)
-        self.train_only(train_blocks)
-
-    def train_only(self, train_blocks: int) -> None:
-        """Freeze everything but the prompts and the last ``train_blocks`` blocks."""
-        self.backbone.requires_grad_(False)
-        for block in self.backbone.blocks[len(self.backbone.blocks) - train_blocks :]:
+        backbone.requires_grad_(False)
+        for block in backbone.blocks[depth - train_blocks :]:
             block.requires_grad_(True)
 
     def set_compute_dtype(self, dtype: torch.dtype) -> None:
@@ -84,9 +80,9 @@ class PromptedViT(nn.Module):
     def forward(self, images: Tensor) -> TokenEmbeddings:
         first = self.backbone.num_prefix_tokens
         output = self.forward_tokens(images, read=first + self.n_supervised)
-        supervised = output[:, first:]
         if self.n_supervised == 0:
             return TokenEmbeddings(output[:, 0], None)
+        supervised = output[:, first:]
         if self.prompt_pooling == "mean-of-normalised":
             supervised = F.normalize(supervised, dim=-1)
         return TokenEmbeddings(output[:, 0], supervised.mean(dim=1))
@@ -114,8 +110,7 @@ class PromptedViT(nn.Module):
             return tokens
         prefix = self.backbone.num_prefix_tokens
         patches = tokens[:, prefix if block == 0 else prefix + self.n_prompts :]
-        prompts = self.prompts[block].to(tokens.dtype)
-        prompts = prompts.expand(tokens.shape[0], -1, -1)  # len() would be constant in an export
+        prompts = self.prompts[block].to(tokens.dtype).expand(tokens.shape[0], -1, -1)  # len() is constant in an export
         return torch.cat([tokens[:, :prefix], prompts, patches], dim=1)
 
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:

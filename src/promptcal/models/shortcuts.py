@@ -1,8 +1,7 @@
 """Faster computations of two parts of timm's ViT with the same result.
 
 Patches are embedded by a matrix product instead of a strided convolution, which is slow on GPUs. The last block
-computes only the tokens that are used: 3 of 202 (class token, prompts, patches); keys and values still come from all
-tokens. A module that is not timm's plain one, or has a hook, is called as usual.
+computes only the tokens that are used, 3 of 202. A module with a hook, or not of plain timm, is called itself.
 """
 
 from typing import Any
@@ -32,9 +31,7 @@ def _is_plain(patch_embed: Any, images: Tensor) -> bool:
         type(patch_embed) is PatchEmbed
         and type(proj) is nn.Conv2d
         and tuple(proj.kernel_size) == tuple(proj.stride) == tuple(patch_embed.patch_size)
-        and tuple(proj.padding) == (0, 0)
-        and tuple(proj.dilation) == (1, 1)
-        and proj.groups == 1
+        and (tuple(proj.padding), tuple(proj.dilation), proj.groups) == ((0, 0), (1, 1), 1)
         and _has_no_hooks(patch_embed, proj)
         and patch_embed.flatten
         and patch_embed.output_fmt == Format.NCHW

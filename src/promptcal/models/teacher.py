@@ -33,9 +33,8 @@ class Teacher:
     @torch.no_grad()
     def update(self) -> None:
         """One step of the moving average: ``teacher <- m teacher + (1 - m) student``."""
-        torch._foreach_lerp_(
-            list(self.parameters.values()), list(self._student_parameters.values()), 1.0 - self.momentum
-        )
+        own, student = tuple(self.parameters.values()), tuple(self._student_parameters.values())
+        torch._foreach_lerp_(own, student, 1.0 - self.momentum)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.parameters

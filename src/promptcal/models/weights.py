@@ -1,7 +1,6 @@
-"""Loads weights from a local file and converts their key names.
+"""Loads weights from local files: timm, DINO, iBOT, DINOv2, DINOv3, MAE, CLIP, published PromptCAL and own files.
 
-Supported: timm, DINO, iBOT, DINOv2, DINOv3, MAE and CLIP backbones, the published PromptCAL checkpoints, and
-promptcal's files. Files are read as safetensors or with ``weights_only``, so they cannot execute code.
+Files are read as safetensors or with ``weights_only``, so they cannot execute code.
 """
 
 import argparse
@@ -38,8 +37,7 @@ def load_weights(model: Any, path: str | Path) -> None:
     prompts = _pop_prompts(state, path)
     if prompts is not None:
         _check_prompts(model, prompts, path)
-    backbone: Any = getattr(model, "backbone", model)
-    _load_backbone(backbone, state, path)
+    _load_backbone(getattr(model, "backbone", model), state, path)
     if prompts is not None:
         with torch.no_grad():
             model.prompts.copy_(prompts)
@@ -55,7 +53,7 @@ def _read(path: Path) -> dict[str, Any]:
             loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files raise many kinds of errors
         raise WeightsError(
-            f"{path} is not a readable weight file ({_why_unreadable(error)}); give a .safetensors file or a "
+            f"{path} is not a readable weight file ({_explain(error)}); give a .safetensors file or a "
             "PyTorch .pth that holds only tensors"
         ) from error
     if not isinstance(loaded, dict):
@@ -70,14 +68,9 @@ def _unwrap(loaded: dict[str, Any], path: Path) -> dict[str, Tensor]:
     state = {k: v for k, v in loaded.items() if isinstance(k, str) and isinstance(v, Tensor)}
     if not state:
         raise WeightsError(f"{path} holds no weights, nor under {', '.join(_WRAPPERS)}; is it a ViT checkpoint?")
-    stripping = True
-    while stripping:
-        stripping = False
-        for prefix in _PREFIXES:
-            if any(k.startswith(prefix) for k in state):
-                # keys without the backbone's prefix are heads, which are dropped below, or prompts
-                state = {k.removeprefix(prefix): v for k, v in state.items()}
-                stripping = True
+    while prefix := next((p for p in _PREFIXES if any(k.startswith(p) for k in state)), None):
+        # keys without the backbone's prefix are heads, which are dropped below, or prompts
+        state = {k.removeprefix(prefix): v for k, v in state.items()}
     # DINOv2's training checkpoints group blocks into chunks: blocks.CHUNK.INDEX.rest
     return {re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", k): v for k, v in state.items()}
 
@@ -121,9 +114,9 @@ def _load_backbone(backbone: Any, state: dict[str, Tensor], path: Path) -> None:
         with contextlib.redirect_stdout(io.StringIO()):  # timm prints messages about unused biases of DINOv3
             state = convert(state, backbone)
     except (RuntimeError, KeyError, IndexError, TypeError, AttributeError, AssertionError, ValueError) as error:
-        raise WeightsError(
-            f"{path} does not fit {type(backbone).__name__} ({_first_line(error)}); it has another architecture"
-        ) from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        model = type(backbone).__name__
+        raise WeightsError(f"{path} does not fit {model} ({reason}); it has another architecture") from error
     # a classifier is loaded if it fits, else ignored; it is never required
     state = {
         k: v for k, v in state.items() if not _UNUSED_PARTS.match(k) or (k in expected and v.shape == expected[k].shape)
@@ -131,18 +124,23 @@ def _load_backbone(backbone: Any, state: dict[str, Tensor], path: Path) -> None:
     _require_shapes(state, expected, backbone, path)
     missing = [k for k in expected if k not in state and not _UNUSED_PARTS.match(k)]
     unexpected = [k for k in state if k not in expected]
-    if missing or unexpected:
-        raise WeightsError(_mismatch(path, type(backbone).__name__, missing, unexpected))
+    problems = [f"{len(missing)} of its weights are missing (such as {missing[0]})"] if missing else []
+    problems += [f"{len(unexpected)} are unknown to it (such as {unexpected[0]})"] if unexpected else []
+    if problems:
+        raise _mismatch(path, backbone, " and ".join(problems))
     backbone.load_state_dict(state, strict=False)
 
 
 def _require_shapes(state: dict[str, Tensor], expected: dict[str, Tensor], backbone: Any, path: Path) -> None:
     for key, value in state.items():
         if key in expected and value.shape != expected[key].shape:
-            raise WeightsError(
-                f"{path} does not fit {type(backbone).__name__}: {key} is {list(value.shape)} in the file and "
-                f"{list(expected[key].shape)} in the model; choose the backbone the file was made for"
-            )
+            shapes = f"{list(value.shape)} in the file and {list(expected[key].shape)} in the model"
+            raise _mismatch(path, backbone, f"{key} is {shapes}")
+
+
+def _mismatch(path: Path, backbone: Any, problem: str) -> WeightsError:
+    choose = "choose the backbone the file was made for"
+    return WeightsError(f"{path} does not fit {type(backbone).__name__}: {problem}; {choose}")
 
 
 def _check_prompts(model: Any, prompts: Tensor, path: Path) -> None:
@@ -155,23 +153,9 @@ def _check_prompts(model: Any, prompts: Tensor, path: Path) -> None:
         )
 
 
-def _mismatch(path: Path, model: str, missing: list[str], unexpected: list[str]) -> str:
-    parts = [
-        f"{len(keys)} {what} (such as {keys[0]})"
-        for keys, what in ((missing, "of its weights are missing"), (unexpected, "are unknown to it"))
-        if keys
-    ]
-    return f"{path} does not fit {model}: {' and '.join(parts)}; choose the backbone the file was made for"
-
-
-def _why_unreadable(error: Exception) -> str:
+def _explain(error: Exception) -> str:
     """The reason, without PyTorch's advice to load the file unsafely."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     named = re.search(r"GLOBAL ([\w.]+)", str(error))
     return f"it would call {named[1]}" if named else "it is damaged or not a weight file"
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__

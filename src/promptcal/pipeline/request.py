@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from promptcal.config.names import preset_names
-from promptcal.methods.registry import METHODS
+from promptcal.methods import METHODS
 
 if TYPE_CHECKING:
     from promptcal.pipeline.problem import Inductive

@@ -46,5 +46,5 @@ def _score_test(
     session: Session,
 ) -> Scores:
     features = embed_all(network, test.view, len(test.truth), title, session)
-    clusters = assignment.unlabelled_clusters(features, final_kmeans(prepared.config, session))
+    clusters = assignment.clusters(features, None, final_kmeans(prepared.config, session))
     return Scores.of(discovery_accuracy(test.truth, clusters, prepared.problem.classes))

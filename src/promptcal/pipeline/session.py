@@ -14,7 +14,7 @@ from promptcal.run.directory import RunDirectory
 from promptcal.runtime import distributed
 from promptcal.runtime.device import choose_device, choose_dtype, deterministic_mode, device_context
 from promptcal.runtime.interrupts import StopRequest
-from promptcal.training.shared import SharedCheckpoints
+from promptcal.training.checkpoints import Checkpoints
 
 
 class Clock:
@@ -41,7 +41,7 @@ class Session:
         self.dtype: torch.dtype = choose_dtype(config.precision, self.device)
         self.deterministic = config.deterministic
         self.clock = Clock()
-        self.checkpoints = SharedCheckpoints(directory.checkpoints_folder, self.group, self.clock.elapsed)
+        self.checkpoints = Checkpoints(directory.checkpoints_folder, self.clock.elapsed, self.group)
         self.stop = StopRequest(
             self._say_stopping, None if stop_after is None else self.clock.started + 60 * stop_after
         )

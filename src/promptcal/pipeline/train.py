@@ -19,7 +19,6 @@ from promptcal.runtime.device import choose_compile, compile_in_place
 from promptcal.runtime.seeds import derive_seed, isolated_rng
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Recorder
-from promptcal.training.shared import recorder_of
 from promptcal.training.stage import Stage
 from promptcal.training.validation import ValidationResult, Validator
 
@@ -46,7 +45,8 @@ def _train_stages(prepared: Prepared, results: RunResults, session: Session) -> 
         return results
     state = session.checkpoints.load_last() if prepared.is_resumed else None
     session.clock.before = state.get("seconds", 0.0) if state else 0.0
-    recorder = recorder_of(group, session.directory.path, session.console, tensorboard=config.tensorboard)
+    folder, console = session.directory.path, session.console
+    recorder = Recorder(folder, console, tensorboard=config.tensorboard, writes=group.is_first)
     recorder.rewind(state["records"] if state else 0)  # drop what was recorded after the last checkpoint
     labels = prepared.training_labels
     drawn = None if prepared.problem.inductive is None else torch.from_numpy(~prepared.problem.inductive.validation)
@@ -97,7 +97,7 @@ def _run_stage(
         assert validator is not None
         return validator.validate(
             network,
-            lambda features, labels: assignment.validation_clusters(features, labels, kmeans),
+            lambda features, labels: assignment.clusters(features, labels, kmeans),
             lambda known, silhouette: method.validation_score(stage.name, known, silhouette),
         )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from promptcal.data.views import Normalise
 from promptcal.errors import PromptCALError
 from promptcal.models import PromptedViT
-from promptcal.models.attention import class_attention, has_class_attention, patch_grid
+from promptcal.models.attention import class_attention, has_class_attention
 from promptcal.report.array_files import write_arrays
 from promptcal.run import Assignments, Run, RunResults
 from promptcal.runtime.arrays import read_arrays
@@ -118,7 +118,7 @@ def attention_maps(run: Run, results: RunResults, examples: Examples | None) -> 
     missing = ""
 
     def add(step: str, vit: PromptedViT) -> None:
-        rows, columns = patch_grid(vit)
+        rows, columns = vit.backbone.patch_embed.grid_size
         attention = class_attention(vit, views).mean(dim=1)
         steps.append(step)
         maps.append(attention.reshape(-1, rows, columns).cpu().numpy())

@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from promptcal._version import __version__
-from promptcal.runtime.formats import check_format
-from promptcal.runtime.json_model import JSONModel, damaged
+from promptcal.runtime.json_model import JSONModel, check_format, damaged
 
 FORMAT = 2
 OLDEST_FORMAT = 2  # that this version reads

@@ -1,4 +1,4 @@
-"""Stop on Ctrl-C, SIGTERM or a time limit: at once, or after the current step if a checkpoint must be written.
+"""Stop a run on Ctrl-C, SIGTERM or a time limit: at once, or after the current step has been saved.
 
 A second Ctrl-C always stops at once.
 """
@@ -15,22 +15,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from promptcal.runtime.distributed import Group
 
-_CLOCK = 1  # sent between processes instead of a signal number; SIGINT and SIGTERM are higher
+_TIME_LIMIT = 1  # sent instead of a signal number; SIGINT and SIGTERM have higher numbers
 EXIT_TIME_LIMIT = 75  # exit code: no error; the same command with --resume continues
 
 
 class StopRequest:
-    """True once a signal arrived or the deadline passed.
+    """True after a signal or after ``deadline`` (of `time.monotonic`).
 
-    A signal raises `KeyboardInterrupt`; inside `waiting` it is only stored, and the training loop checks for it.
-    ``on_first`` is called when the first signal is stored. ``deadline`` is a time of `time.monotonic`.
+    A signal raises `KeyboardInterrupt`, except in `waiting`, where the training loop reads this object.
     """
 
     def __init__(self, on_first: Callable[[], None] = lambda: None, deadline: float | None = None) -> None:
         self.signal: int | None = None
         self._on_first = on_first
         self._deadline = deadline
-        self.has_progressed = False  # the deadline applies after the first step, so that every run makes progress
+        self.has_progressed = False  # the time limit applies after the first step, so that every run makes progress
         self._waits = False
 
     def __bool__(self) -> bool:
@@ -40,12 +39,12 @@ class StopRequest:
         return self.has_progressed and self._deadline is not None and time.monotonic() >= self._deadline
 
     def requested_by_any(self, group: "Group") -> bool:
-        """Whether any process of the group was asked to stop; then all stop before the same step."""
-        received = group.all_reduce_max(self.signal or (_CLOCK if self._time_is_up() else 0))
-        if received == _CLOCK:
+        """Whether any process of a group was asked to stop; then all stop before the same step."""
+        received = group.all_reduce_max(self.signal or (_TIME_LIMIT if self._time_is_up() else 0))
+        if received == _TIME_LIMIT:
             self._deadline, self.has_progressed = -math.inf, True
-        elif received and self.signal is None:
-            self.signal = received
+        elif received:
+            self.signal = self.signal or received
         return bool(received)
 
     @property
@@ -66,7 +65,7 @@ class StopRequest:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """In this context a signal is only stored, unless it is a second Ctrl-C."""
+        """In this context, a signal is only recorded, unless it is a second Ctrl-C."""
         self._waits = True
         try:
             yield
@@ -78,5 +77,5 @@ class StopRequest:
         self.signal = self.signal or number
         if not self._waits or (number == signal.SIGINT and not is_first):
             raise KeyboardInterrupt
-        if is_first:  # schedulers may send SIGTERM twice
+        if is_first:  # a scheduler may send SIGTERM twice
             self._on_first()

@@ -12,40 +12,41 @@ from torch import nn
 
 from promptcal.errors import RunError
 from promptcal.models import DiscoveryNetwork
+from promptcal.runtime.distributed import ALONE, Group
 from promptcal.runtime.files import read_safetensors, read_torch, save_torch, write_safetensors, write_with
-from promptcal.runtime.formats import check_format
+from promptcal.runtime.json_model import check_format
 
 FORMAT = 2
 _PARTS = ("stage", "position", "network", "optimiser", "stage_state", "records", "random")
 
 
 class Checkpoints:
-    """Files are written under a temporary name, then renamed, and have a checksum: a damaged file is detected.
+    """Every file is written under a temporary name and renamed, and has a checksum, so a file that is read is complete.
 
-    ``elapsed`` returns the seconds that the run has taken so far, including the parts before it was resumed.
+    ``elapsed`` returns the seconds that the run has taken so far, including the time before it was resumed. In a
+    ``group`` of processes only the first one reads and writes files; the others get what it reads.
     """
 
-    def __init__(self, folder: Path, elapsed: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, folder: Path, elapsed: Callable[[], float] = lambda: 0.0, group: Group = ALONE) -> None:
         self.folder = folder
         self.elapsed = elapsed
-
-    @property
-    def last(self) -> Path:
-        return self.folder / "last.pt"
-
-    @property
-    def previous(self) -> Path:
-        """The second-last checkpoint, in case the last one is damaged; it is only used if a user renames it."""
-        return self.folder / "previous.pt"
+        self.group = group
+        self.last = folder / "last.pt"
+        self.previous = folder / "previous.pt"  # in case the last one is damaged; used only if a person renames it
 
     def save_last(self, state: dict[str, Any]) -> None:
-        """Write the last checkpoint; the old one becomes the previous one once the new one is complete."""
+        """The last checkpoint becomes the previous one; both stay unchanged until the new one is complete."""
+        if not self.group.is_first:
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         complete = {"format": FORMAT, **state, "seconds": self.elapsed(), "random": random_states()}
         write_with(self.last, lambda temporary: save_torch(complete, temporary), keep_as=self.previous)
 
     def load_last(self) -> dict[str, Any] | None:
-        """The state to resume from, or None; also restores the states of the global random generators."""
+        """The state to resume from, or None; the states of the random generators are restored."""
+        return self.group.on_first(self._restore_last)
+
+    def _restore_last(self) -> dict[str, Any] | None:
         if not self.last.exists():
             return None
         state = self._read_last()
@@ -53,14 +54,19 @@ class Checkpoints:
         return state
 
     def load_last_weights(self, network: DiscoveryNetwork) -> None:
-        """Load the weights of the last epoch into the network."""
-        load_trained(network, self._read_last()["network"])
+        """Load the weights that training ended with into the network."""
+        self._load_on_first(network, lambda: self._read_last()["network"])
+
+    def _load_on_first(self, network: DiscoveryNetwork, read: Callable[[], dict[str, torch.Tensor]]) -> None:
+        self.group.on_first(lambda: load_trained(network, read()))
+        self.group.broadcast_parameters(network.trained_parameters().values())
 
     def describe_last(self) -> str:
         """The last checkpoint in words, for error messages."""
+        if not self.group.is_first:
+            return "the first process has the last checkpoint"
         try:
-            state = read_torch(self.last)
-            return f"the checkpoint after {_place(state)} is kept in {self.last}"
+            return f"the checkpoint after {_place(read_torch(self.last))} is kept in {self.last}"
         except OSError:
             return "there is no checkpoint yet"
 
@@ -68,12 +74,7 @@ class Checkpoints:
         try:
             state = read_torch(self.last)
         except OSError as error:
-            reason = f"the checkpoint {self.last} is damaged ({error.strerror})"
-            raise RunError(f"{reason}; {self._remedy()}") from error
-        return self._checked(state)
-
-    def _checked(self, state: Any) -> dict[str, Any]:
-        """The state, if its format is supported and it is complete."""
+            raise RunError(f"the checkpoint {self.last} is damaged ({error.strerror}); {self._remedy()}") from error
         if isinstance(state, dict):
             check_format(state.get("format"), FORMAT, FORMAT, f"the checkpoint {self.last}")
         is_complete = isinstance(state, dict) and all(key in state for key in _PARTS)
@@ -92,13 +93,17 @@ class Checkpoints:
         return self.folder / f"{stage}-best.safetensors"
 
     def save_best(self, stage: str, network: DiscoveryNetwork) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_safetensors(self.best(stage), {n: p.detach() for n, p in network.trained_parameters().items()})
+        if self.group.is_first:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_safetensors(self.best(stage), {n: p.detach() for n, p in network.trained_parameters().items()})
 
     def load_best(self, stage: str, network: DiscoveryNetwork) -> None:
-        """Load the best weights of a stage into the network."""
+        """Load a stage's best weights into the network."""
+        self._load_on_first(network, lambda: self._read_best(stage))
+
+    def _read_best(self, stage: str) -> dict[str, torch.Tensor]:
         try:
-            load_trained(network, read_safetensors(self.best(stage)))
+            return read_safetensors(self.best(stage))
         except OSError as error:
             raise RunError(
                 f"the weights {self.best(stage)} are damaged ({error.strerror}); start the run again with --overwrite"

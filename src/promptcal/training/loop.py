@@ -40,7 +40,7 @@ class Position:
     def add(self, logs: dict[str, Tensor]) -> None:
         """Add values to log: numbers, of which the mean is taken, or pairs of a sum and a count."""
         for key, value in logs.items():
-            self.sums[key] = self.sums[key] + value if key in self.sums else value
+            self.sums[key] = self.sums[key] + value.detach() if key in self.sums else value.detach()
             self.counts[key] = self.counts.get(key, 0) + 1
 
     def means(self) -> dict[str, Tensor]:
@@ -173,7 +173,7 @@ class Loop:
         norm = get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
         self.optimiser.step()
         self.stage.after_update()
-        position.add({"loss": result.loss.detach(), "gradient_norm": norm, **result.logs})
+        position.add({"loss": result.loss, "gradient_norm": norm, **result.logs})
         position.step += 1
         self.stop.has_progressed = True
 
@@ -203,17 +203,12 @@ class Loop:
         position = self.position
         if position.epoch != self.epochs and (self.validate is None or position.epoch % self.validate_every):
             return {}
-        if self.validate is None:
-            self._keep(math.nan)
-            return {}
-        found = self.validate()
-        if not found.score < position.best_score:  # a score of NaN must not leave a stage without weights
-            self._keep(found.score)
-        return found.logs()
-
-    def _keep(self, score: float) -> None:
-        self.position.best_score, self.position.best_epoch = score, self.position.epoch
-        self.checkpoints.save_best(self.stage.name, self.stage.network)
+        found = None if self.validate is None else self.validate()
+        score = math.nan if found is None else found.score
+        if not score < position.best_score:  # a score of NaN must not leave a stage without weights
+            position.best_score, position.best_epoch = score, position.epoch
+            self.checkpoints.save_best(self.stage.name, self.stage.network)
+        return {} if found is None else found.logs()
 
     def _stop_if_requested(self) -> None:
         if self.stop.requested_by_any(self.stage.network.group):

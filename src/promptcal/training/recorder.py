@@ -53,28 +53,29 @@ class AsyncScalars:
 
 
 class Recorder:
-    """Records epochs and shows steps. An epoch that is trained again after a resume has one record."""
+    """Records epochs; shows steps. Nothing is written unless ``writes`` (in a group, only the first process writes)."""
 
     _REFRESH_SECONDS = 0.5
 
-    def __init__(self, folder: Path, console: Console, *, tensorboard: bool) -> None:
+    def __init__(self, folder: Path, console: Console, *, tensorboard: bool, writes: bool = True) -> None:
         self.path = folder / "metrics.jsonl"
         self.console = console
-        self._tensorboard_folder = folder / "tensorboard" if tensorboard else None
+        self.writes = writes
+        self._tensorboard_folder = folder / "tensorboard" if tensorboard and writes else None
         self._writer: Any = None
         self._shown_at = 0.0
 
     def position(self) -> int:
-        """The size of the records, which a checkpoint stores."""
-        return self.path.stat().st_size if self.path.exists() else 0
+        """The size of the records in bytes, which a checkpoint stores."""
+        return self.path.stat().st_size if self.writes and self.path.exists() else 0
 
     def rewind(self, position: int) -> None:
-        """Remove what was recorded after a checkpoint."""
-        if self.path.exists():
+        """Remove what was recorded after a checkpoint, so that no epoch is recorded twice."""
+        if self.writes and self.path.exists():
             os.truncate(self.path, min(position, self.path.stat().st_size))
 
     def open(self, stage: str, global_step: int) -> None:
-        """Begin or continue a stage; TensorBoard drops what an earlier process wrote after this step."""
+        """Start or resume a stage; TensorBoard drops what an earlier process wrote after this step."""
         if self._tensorboard_folder is not None:
             from torch.utils.tensorboard import SummaryWriter
 
@@ -97,7 +98,9 @@ class Recorder:
         return _describe(values, _BAR_LABELS)
 
     def epoch(self, record: dict[str, Any], global_step: int) -> None:
-        """Write the means of one epoch; numbers that are not finite become null."""
+        """Write one epoch's means; numbers that are not finite become null."""
+        if not self.writes:
+            return
         clean = finite(record)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(clean) + "\n")

@@ -1,11 +1,10 @@
-"""The interface between the training loop and a stage."""
+"""A stage of training: the interface between the training loop and a method."""
 
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from promptcal.models import DiscoveryNetwork
 
 
 class Batch(NamedTuple):
@@ -18,37 +17,17 @@ class Batch(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The loss to minimise and values to log, as tensors, so that the step does not wait for the device."""
+    """The loss to minimise and what to log (the loop detaches it), as tensors so that nothing waits for the device."""
 
     loss: Tensor
     logs: dict[str, Tensor]
 
 
-class Stage(Protocol):
-    """A stage of a method. ``description`` is printed before training; it may be empty."""
+class Stage(ABC):
+    """What the training loop runs: the loss of a batch. A stage with state besides its network saves and loads it.
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def description(self) -> str: ...
-
-    @property
-    def network(self) -> DiscoveryNetwork:
-        """The network whose parameters the optimiser updates."""
-
-    def step(self, batch: Batch, epochs_done: float) -> StepResult: ...
-
-    def after_update(self) -> None:
-        """Called after the optimiser has updated the network."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class PlainStage:
-    """A stage without any state besides its network; a subclass has a `step`."""
+    ``description`` is printed before training; it may be empty. ``network`` is what the optimiser updates.
+    """
 
     description = ""
 
@@ -57,11 +36,14 @@ class PlainStage:
         self.network = network
         self.config = config
 
-    def after_update(self) -> None:
-        pass
+    @abstractmethod
+    def step(self, batch: Batch, epochs_done: float) -> StepResult: ...
+
+    def after_update(self) -> None:  # noqa: B027
+        """Called after each step of the optimiser."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Load what `state_dict` returned."""

@@ -15,8 +15,15 @@ from promptcal.methods.promptcal.graph.affinity_graph import (
     select_backend,
     sparse_affinity_graph,
 )
-from promptcal.methods.promptcal.graph.consensus import consensus_graph, nearest_neighbours, neighbour_graph
-from promptcal.methods.promptcal.graph.diffusion import diffuse, diffused_rows, sparse_diffusion, split_fp16_diffusion
+from promptcal.methods.promptcal.graph.diffusion import (
+    consensus_graph,
+    diffuse,
+    diffused_rows,
+    nearest_neighbours,
+    neighbour_graph,
+    sparse_diffusion,
+    split_fp16_diffusion,
+)
 
 
 def nodes(n, classes, dim=24, spread=0.6, seed=0):

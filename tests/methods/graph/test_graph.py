@@ -6,10 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from promptcal.methods.promptcal.graph import GraphSettings, affinity_graph
-from promptcal.methods.promptcal.graph.consensus import consensus_graph, nearest_neighbours
-from promptcal.methods.promptcal.graph.diffusion import diffuse
-from promptcal.methods.promptcal.graph.threshold import affinity_threshold
+from promptcal.methods.promptcal.graph.affinity_graph import GraphSettings, affinity_graph, affinity_threshold
+from promptcal.methods.promptcal.graph.diffusion import consensus_graph, diffuse, nearest_neighbours
 
 
 def memory_positives(queries, memory, k, quantile, include_diagonal=True):

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from promptcal.methods.promptcal.graph.kernels import join_scaled, split_scaled
-from promptcal.methods.promptcal.graph.threshold import quantile_above_mean
+from promptcal.methods.promptcal.graph.kernels import join_scaled, quantile_above_mean, split_scaled
 
 SPLIT = 2048.0
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from promptcal.methods.promptcal.graph import EmbeddingMemory
+from promptcal.methods.promptcal.graph.memory import EmbeddingMemory
 
 
 def rows(start, n):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from promptcal.methods.promptcal.graph import neighbour_positives, ranking_positives
+from promptcal.methods.promptcal.graph.pairs import neighbour_positives, ranking_positives
 
 
 def nodes_of(n, dim, seed=0):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from promptcal.methods.promptcal.graph import apply_label_prior, sample_negatives
+from promptcal.methods.promptcal.graph.pairs import apply_label_prior, sample_negatives
 
 
 def random_positives(seed=0, shape=(8, 40), share=0.2):

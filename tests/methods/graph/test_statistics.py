@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from promptcal.methods.promptcal.graph import mining_statistics
+from promptcal.methods.promptcal.graph.pairs import mining_statistics
 
 
 def brute_force(positives, query_truth, key_truth, group):

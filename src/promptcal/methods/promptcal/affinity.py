@@ -1,40 +1,26 @@
 """Stage 2, contrastive affinity learning: a teacher, a memory and an affinity graph for each token (Eq. 6 to 9)."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from promptcal.methods.losses import SemiSupervisedTerms, contrastive_loss, semi_supervised_terms
 from promptcal.methods.parametric import parametric_terms
-from promptcal.methods.promptcal.graph import (
-    EmbeddingMemory,
-    affinity_graph,
-    apply_label_prior,
-    mining_statistics,
-    neighbour_positives,
-    ranking_positives,
-    sample_negatives,
-)
-from promptcal.methods.promptcal.graph.affinity_graph import SAMPLED_ROWS, GraphSettings, select_backend
+from promptcal.methods.promptcal.graph import pairs
+from promptcal.methods.promptcal.graph.affinity_graph import SAMPLED_ROWS, GraphSettings, affinity_graph, select_backend
+from promptcal.methods.promptcal.graph.memory import EmbeddingMemory
 from promptcal.methods.promptcal.settings import PromptCALConfig, Recipe, applies_to
 from promptcal.models import ProjectionNetwork, Teacher, TokenOutput, projected_cosine
-from promptcal.training.stage import Batch, StepResult
+from promptcal.training.stage import Batch, Stage, StepResult
 
 
-class Term(NamedTuple):
-    loss: Tensor
-    logs: dict[str, Tensor]
-
-
-class AffinityStage:
+class AffinityStage(Stage):
     """Contrastive affinity learning.
 
     ``truth`` (class number by image, known classes first, -1 = unknown) is only used for the statistics of the graph.
     A term that is switched off for a token is 0. ``recipe`` replaces the config's, for tests of single details.
     """
-
-    name = "affinity"
 
     def __init__(
         self,
@@ -45,11 +31,17 @@ class AffinityStage:
         *,
         recipe: Recipe | None = None,
     ) -> None:
+        super().__init__("affinity", network, config)
         self.recipe = config.recipe if recipe is None else recipe
-        self.network = network
-        self.config = config
         self.truth = truth
         self.n_known = n_known
+        self.graph_settings = GraphSettings(
+            config.neighbours,
+            config.affinity.quantile,
+            config.affinity.diffusion_steps,
+            self.recipe.threshold_diagonal,
+            config.affinity.consensus,
+        )
         self.teacher = Teacher(network, config.affinity.teacher_momentum)
         device = next(network.parameters()).device
         self.memories = {
@@ -58,27 +50,17 @@ class AffinityStage:
             if applies_to(token, config.affinity.cal)
         }
         self._to_push: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
+        self.description = self._describe_graph()
 
-    @property
-    def description(self) -> str:
-        """Whether the affinity graph is exact."""
+    def _describe_graph(self) -> str:
+        """Whether the affinity graph is exact; empty without one."""
         settings = self.config.affinity
         if settings.mining != "graph" or not self.memories:
             return ""
         nodes = 2 * self.config.data.batch_size + settings.memory
-        backend = select_backend(nodes, self._graph_settings(), next(self.network.parameters()).device)
+        backend = select_backend(nodes, self.graph_settings, next(self.network.parameters()).device)
         rows = f"{SAMPLED_ROWS:,} sampled rows" if backend == "sampled" else "all rows (exact)"
         return f"Affinity graph of {nodes:,} nodes, its threshold from {rows}"
-
-    def _graph_settings(self) -> GraphSettings:
-        settings = self.config.affinity
-        return GraphSettings(
-            self.config.neighbours,
-            settings.quantile,
-            settings.diffusion_steps,
-            self.recipe.threshold_diagonal,
-            settings.consensus,
-        )
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss
@@ -87,15 +69,14 @@ class AffinityStage:
         total = torch.zeros((), device=batch.views.device)
         logs: dict[str, Tensor] = {}
         for token in self.network.tokens:
-            terms = self._semi_supervised_terms(token, student[token], teacher[token], batch)
+            terms = self._semicl(token, student[token], teacher[token], batch)
             affinity = self._affinity_term(token, student[token].h, teacher[token].h, batch)
             loss = weights.alpha * terms.supervised + (1 - weights.alpha) * (
                 (1 - beta) * terms.self_supervised + beta * affinity.loss
             )
             total = total + (loss if token == "cls" else weights.gamma * loss)
             if applies_to(token, self.config.affinity.semicl):
-                logs[f"{token}/self"] = terms.self_supervised.detach()
-                logs[f"{token}/supervised"] = terms.supervised.detach()
+                logs |= terms.logs(token)
             logs |= {f"{token}/{name}": value for name, value in affinity.logs.items()}
         if self.config.affinity.classifier:
             parametric = self._parametric_term(student["cls"].h, teacher["cls"].h, batch, int(epochs_done))
@@ -115,34 +96,25 @@ class AffinityStage:
         ramp = self.recipe.beta_ramp_epochs
         return self.config.loss.beta * (min(1.0, epochs_done / ramp) if ramp else 1.0)
 
-    def _semi_supervised_terms(
-        self, token: str, student: TokenOutput, teacher: TokenOutput, batch: Batch
-    ) -> SemiSupervisedTerms:
-        """SemiCL: student features as queries, teacher features as keys."""
+    def _semicl(self, token: str, student: TokenOutput, teacher: TokenOutput, batch: Batch) -> SemiSupervisedTerms:
+        """SemiCL: student features are queries, teacher features are keys."""
         if not applies_to(token, self.config.affinity.semicl):
             return SemiSupervisedTerms(student.h.sum() * 0.0, student.h.sum() * 0.0)
-        return semi_supervised_terms(
-            projected_cosine(student.z, teacher.z),
-            batch.labels,
-            self_temperature=self.config.loss.self_temperature,
-            supervised_temperature=self.config.loss.supervised_temperature,
-        )
+        return semi_supervised_terms(projected_cosine(student.z, teacher.z), batch.labels, self.config.loss)
 
-    def _parametric_term(self, student: Tensor, teacher: Tensor, batch: Batch, epoch: int) -> Term:
+    def _parametric_term(self, student: Tensor, teacher: Tensor, batch: Batch, epoch: int) -> StepResult:
         """A classifier beside the graph, as in SimGCD, taught by the teacher's."""
-        cosines = self.network.get_submodule("classifier")(student)
-        terms = parametric_terms(
-            cosines, self.teacher.part("classifier", teacher), batch.labels, self.config.simgcd, epoch
-        )
+        cosines = self.network.classifier(student)
+        targets = self.teacher.part("classifier", teacher)
+        terms = parametric_terms(cosines, targets, batch.labels, self.config.simgcd, epoch)
         alpha = self.config.loss.alpha
-        loss = alpha * terms.supervised + (1 - alpha) * terms.unsupervised
-        return Term(loss, {name: value.detach() for name, value in terms.logs.items()})
+        return StepResult(alpha * terms.supervised + (1 - alpha) * terms.unsupervised, terms.logs)
 
-    def _affinity_term(self, token: str, queries: Tensor, teacher: Tensor, batch: Batch) -> Term:
+    def _affinity_term(self, token: str, queries: Tensor, teacher: Tensor, batch: Batch) -> StepResult:
         """CAL: pull a query to its own teacher embedding and to what the affinity graph finds for it."""
         memory = self.memories.get(token)
         if memory is None or len(memory) == 0:
-            return Term(queries.sum() * 0.0, {})
+            return StepResult(queries.sum() * 0.0, {})
         settings, recipe = self.config.affinity, self.recipe
         n = len(queries)
         other_view = teacher.roll(n // 2, dims=0)  # the graph's node for a query is the teacher's other view
@@ -152,17 +124,16 @@ class AffinityStage:
             keys, key_labels, key_indices = memory.embeddings, memory.labels, memory.indices
             positives, drawable = found[:, n:], None
         else:
-            swapped = [rows.roll(n // 2, dims=0) for rows in (batch.labels, batch.indices)]
             keys = torch.cat([other_view, memory.embeddings])
-            key_labels = torch.cat([swapped[0], memory.labels])
-            key_indices = torch.cat([swapped[1], memory.indices])
+            key_labels = torch.cat([batch.labels.roll(n // 2, dims=0), memory.labels])
+            key_indices = torch.cat([batch.indices.roll(n // 2, dims=0), memory.indices])
             # both views of the query's own image: one is its own positive, added below, the other is itself (j = i)
             own_image = own_node | own_node.roll(n // 2, dims=1)
             drawable = ~torch.cat([own_image, own_image.new_zeros(n, len(memory))], dim=1)
             positives = found & drawable
-        logs |= self._statistics(positives, batch.indices, key_indices)
+        logs |= self._statistics(positives, batch.indices, key_indices)  # before the labels correct what was mined
 
-        negatives = sample_negatives(
+        negatives = pairs.sample_negatives(
             positives,
             settings.negatives,
             subtract_positives=recipe.subtract_positives,
@@ -170,12 +141,11 @@ class AffinityStage:
             generator=batch.generator,
         )
         if settings.label_prior:
-            positives, negatives = apply_label_prior(positives, negatives, batch.labels, key_labels)
+            positives, negatives = pairs.apply_label_prior(positives, negatives, batch.labels, key_labels)
         if drawable is not None:
             positives, negatives = positives & drawable, negatives & drawable
 
-        same_view = token == "cls" and recipe.own_view_positive
-        own = teacher if same_view else other_view
+        own = teacher if token == "cls" and recipe.own_view_positive else other_view
         always = own_node.new_ones(n, 1)
         similarity = torch.cat([(queries * own).sum(dim=1, keepdim=True), queries @ keys.T], dim=1)
         loss = contrastive_loss(
@@ -184,23 +154,21 @@ class AffinityStage:
             torch.cat([always, positives | negatives], dim=1),
             self.config.loss.affinity_temperature,
         )
-        return Term(loss, {"affinity": loss.detach(), **logs})
+        return StepResult(loss, {"affinity": loss, **logs})
 
     def _mine(self, queries: Tensor, memory: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Pseudo positives of each query among the nodes [queries; memory], and what there is to log of them."""
         settings = self.config.affinity
         if settings.mining == "knn":
-            return neighbour_positives(queries, memory, self.config.neighbours), {}
+            return pairs.neighbour_positives(queries, memory, self.config.neighbours), {}
         if settings.mining == "ranking":
-            return ranking_positives(queries, memory, settings.ranking_top), {}
-        graph = affinity_graph(queries, memory, self._graph_settings())
+            return pairs.ranking_positives(queries, memory, settings.ranking_top), {}
+        graph = affinity_graph(queries, memory, self.graph_settings)
         return graph.positives, {"threshold": graph.threshold}
 
     def _statistics(self, positives: Tensor, query_indices: Tensor, key_indices: Tensor) -> dict[str, Tensor]:
-        """Before the labels correct what was mined."""
-        if self.truth is None:
-            return mining_statistics(positives)
-        return mining_statistics(positives, self.truth[query_indices], self.truth[key_indices], self.n_known)
+        truth = () if self.truth is None else (self.truth[query_indices], self.truth[key_indices], self.n_known)
+        return pairs.mining_statistics(positives, *truth)
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -13,30 +13,20 @@ from promptcal.methods.base import Method, StageContext
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.settings import VARIANTS, PromptCALConfig
 from promptcal.methods.promptcal.warmup import Distillation, WarmupStage
-from promptcal.methods.registry import register_method
-from promptcal.models import ParametricNetwork, ProjectionNetwork, PromptedViT
+from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.stage import Stage
 
 WARMUP, AFFINITY = "warmup", "affinity"
-# settings that stage 1 does not use; None: the whole section
-_ONLY_STAGE_2: dict[str, set[str] | None] = {
-    "method": None,
-    "variant": None,
-    "affinity": None,
-    "simgcd": None,
-    "clustering": None,
-    "estimation": None,
-    "device": None,
-    "compile": None,
-    "tensorboard": None,
+_SECTIONS = ("method", "variant", "affinity", "simgcd", "clustering", "estimation", "device", "compile", "tensorboard")
+_NOT_IN_STAGE_1: dict[str, Any] = {  # settings that stage 1 does not use; True: the whole section
+    **dict.fromkeys(_SECTIONS, True),
     "loss": {"beta", "affinity_temperature"},
     "optim": {"epochs"},
     "data": {"store", "cache"},
 }
 
 
-@register_method
 class PromptCAL(Method[PromptCALConfig]):
     name = "promptcal"
     title = "PromptCAL"
@@ -52,17 +42,14 @@ class PromptCAL(Method[PromptCALConfig]):
         return self.config.recipe.prompt_pooling
 
     def build_network(self, vit: PromptedViT, n_known: int) -> ProjectionNetwork:
-        if not self.config.affinity.classifier:
-            return ProjectionNetwork(vit, **self.head_sizes())
-        return ParametricNetwork(vit, self.config.n_classes, **self.head_sizes())
+        categories = self.config.n_classes if self.config.affinity.classifier else 0
+        return ProjectionNetwork(vit, categories, **self.head_sizes())
 
     def epochs(self) -> dict[str, int]:
         return {WARMUP: self.config.warmup.epochs, AFFINITY: self.config.affinity.epochs}
 
     def stage(self, name: str, network: Any, context: StageContext) -> Stage:
-        if name == WARMUP:
-            return self._warmup_stage(network, context)
-        return self._affinity_stage(network, context)
+        return (self._warmup_stage if name == WARMUP else self._affinity_stage)(network, context)
 
     def _warmup_stage(self, network: ProjectionNetwork, context: StageContext) -> WarmupStage:
         settings = self.config.warmup
@@ -71,13 +58,9 @@ class PromptCAL(Method[PromptCALConfig]):
             # the trunk has its pretrained weights here even in a resumed run, whose weights are loaded later
             frozen = PromptedViT(copy.deepcopy(network.vit.backbone), prompts=0, train_blocks=0)
             frozen.set_compute_dtype(network.vit.compute_dtype)
-            distillation = Distillation(
-                frozen,
-                context.load_images(settings.distillation),
-                self.config.data.batch_size,
-                settings.distillation_weight,
-                settings.distillation_epochs,
-            )
+            images = context.load_images(settings.distillation)
+            weight, epochs = settings.distillation_weight, settings.distillation_epochs
+            distillation = Distillation(frozen, images, self.config.data.batch_size, weight, epochs)
         return WarmupStage(WARMUP, network, self.config.loss, distillation, semicl=settings.semicl)
 
     def _affinity_stage(self, network: ProjectionNetwork, context: StageContext) -> AffinityStage:
@@ -85,8 +68,8 @@ class PromptCAL(Method[PromptCALConfig]):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derive_seed(self.config.seed, "affinity", "head"))
                 network.reset_prompt_head()
-        if self.config.affinity.classifier and not context.is_resumed:
-            network.get_submodule("classifier").initialize_from(context.centroids())  # type: ignore[operator]
+        if network.classifier is not None and not context.is_resumed:
+            network.classifier.initialize_from(context.centroids())
         return AffinityStage(network, self.config, context.truth, context.n_known)
 
     def validation_score(self, stage: str, known: float, silhouette: float) -> float:
@@ -96,16 +79,9 @@ class PromptCAL(Method[PromptCALConfig]):
     def first_stage_settings(self) -> dict[str, Any] | None:
         if not (self.config.warmup.epochs and self.config.affinity.epochs):
             return None
-        settings: dict[str, Any] = {"prompt_pooling": self.prompt_pooling}
-        for key, value in self.config.model_dump().items():
-            left_out = _ONLY_STAGE_2.get(key, set())
-            if left_out is not None:
-                kept = isinstance(value, dict) and {k: v for k, v in value.items() if k not in left_out}
-                settings[key] = kept if isinstance(value, dict) else value
-        return settings
+        return {"prompt_pooling": self.prompt_pooling, **self.config.model_dump(exclude=_NOT_IN_STAGE_1)}
 
 
-@register_method
 class PromptCALWarmup(PromptCAL):
     """Stage 1 alone."""
 

@@ -68,22 +68,15 @@ class AffinitySettings(Section):
 
 @dataclass(frozen=True)
 class Recipe:
-    """Details in which the published release and the paper's text differ.
+    """Details in which the published release and the paper's text differ."""
 
-    ``prompt_pooling``: mean of the supervised prompts, or of the L2-normalised ones. ``reset_prompt_head``: whether
-    stage 2 starts with a new [P] head. ``own_view_positive``: whether the class token's own positive is the teacher's
-    embedding of the same view, or of the other one. ``batch_keys``: whether the batch provides keys beside the memory.
-    ``subtract_positives``: whether positives count towards the budget of negatives. ``threshold_diagonal``: whether
-    the graph's diagonal counts for the threshold. ``beta_ramp_epochs``: epochs over which the CAL weight rises.
-    """
-
-    prompt_pooling: str = "mean"
-    reset_prompt_head: bool = True
-    own_view_positive: bool = True
-    batch_keys: bool = False
-    subtract_positives: bool = True
-    threshold_diagonal: bool = True
-    beta_ramp_epochs: float = 2.0
+    prompt_pooling: str = "mean"  # of the supervised prompts, or "mean-of-normalised"
+    reset_prompt_head: bool = True  # stage 2 starts with a new [P] head
+    own_view_positive: bool = True  # the class token's own positive: the teacher's same view, or else the other view
+    batch_keys: bool = False  # the batch provides keys beside the memory
+    subtract_positives: bool = True  # positives count towards the budget of negatives
+    threshold_diagonal: bool = True  # the graph's diagonal counts for the threshold
+    beta_ramp_epochs: float = 2.0  # epochs over which the CAL weight rises
 
 
 RELEASE = Recipe()

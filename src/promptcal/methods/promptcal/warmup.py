@@ -9,7 +9,7 @@ from promptcal.data import View
 from promptcal.methods.losses import semi_supervised_terms
 from promptcal.methods.promptcal.settings import TokenChoice, applies_to
 from promptcal.models import ProjectionNetwork, PromptedViT, projected_cosine
-from promptcal.training.stage import Batch, PlainStage, StepResult
+from promptcal.training.stage import Batch, Stage, StepResult
 
 
 class Distillation:
@@ -38,8 +38,8 @@ class Distillation:
         return F.mse_loss(network.group.all_gather(student), network.group.all_gather(target))
 
 
-class WarmupStage(PlainStage):
-    """``semicl`` names the tokens with the semi-supervised loss."""
+class WarmupStage(Stage):
+    """The stage's config is the section `loss`. ``semicl`` names the tokens with the semi-supervised loss."""
 
     def __init__(
         self,
@@ -50,31 +50,23 @@ class WarmupStage(PlainStage):
         *,
         semicl: TokenChoice = "both",
     ) -> None:
-        self.name = name
-        self.network = network
-        self.loss = loss
+        super().__init__(name, network, loss)
         self.distillation = distillation
         self.semicl = semicl
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
-        weights = self.loss
+        weights = self.config
         total = torch.zeros((), device=batch.views.device)
         logs: dict[str, Tensor] = {}
         for token, output in self.network(batch.views).items():
             if not applies_to(token, self.semicl):
                 continue
-            terms = semi_supervised_terms(
-                projected_cosine(output.z, output.z),
-                batch.labels,
-                self_temperature=weights.self_temperature,
-                supervised_temperature=weights.supervised_temperature,
-            )
+            terms = semi_supervised_terms(projected_cosine(output.z, output.z), batch.labels, weights)
             loss = (1 - weights.alpha) * terms.self_supervised + weights.alpha * terms.supervised
             total = total + (loss if token == "cls" else weights.gamma * loss)
-            logs[f"{token}/self"] = terms.self_supervised.detach()
-            logs[f"{token}/supervised"] = terms.supervised.detach()
+            logs |= terms.logs(token)
         if self.distillation is not None and (weight := self.distillation.weight(int(epochs_done))) > 0:
             distance = self.distillation.loss(self.network, batch.generator.initial_seed())
             total = total + weight * distance
-            logs["distillation"] = distance.detach()
+            logs["distillation"] = distance
         return StepResult(total, logs)

@@ -6,9 +6,16 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from promptcal.methods.promptcal.graph.consensus import consensus_graph, nearest_neighbours, neighbour_graph
-from promptcal.methods.promptcal.graph.diffusion import diffuse, diffused_rows, sparse_diffusion, split_fp16_diffusion
-from promptcal.methods.promptcal.graph.threshold import affinity_threshold, quantile_above_mean
+from promptcal.methods.promptcal.graph.diffusion import (
+    consensus_graph,
+    diffuse,
+    diffused_rows,
+    nearest_neighbours,
+    neighbour_graph,
+    sparse_diffusion,
+    split_fp16_diffusion,
+)
+from promptcal.methods.promptcal.graph.kernels import quantile_above_mean
 
 MAX_EXACT_NODES = 8192  # up to this number of nodes, a dense matrix of all pairs is computed
 SAMPLED_ROWS = 4096  # with more nodes, this number of rows determines the threshold
@@ -17,14 +24,10 @@ Backend = Literal["sparse", "split_fp16", "dense", "sampled"]
 
 
 class GraphSettings(NamedTuple):
-    """Settings of the affinity graph.
+    """Settings of the affinity graph: neighbours of each node, quantile of the threshold, and diffusion steps.
 
-    Args:
-        k: nearest neighbours of each node.
-        quantile: of the affinities above the mean; the threshold of the pseudo positives.
-        steps: diffusion steps; 0 uses the graph itself.
-        include_diagonal: whether the diagonal counts for the threshold.
-        consensus: the consensus graph, or else the plain neighbour graph.
+    ``include_diagonal``: whether the diagonal counts for the threshold. ``consensus``: the consensus graph, or else the
+    plain neighbour graph.
     """
 
     k: int
@@ -53,16 +56,8 @@ def affinity_graph(queries: Tensor, memory: Tensor, settings: GraphSettings) -> 
     Entry (i, j) is a pseudo positive if :math:`Q_{ij}` exceeds the threshold: the ``quantile`` of the entries of Q that
     are above the mean of its non-zero entries.
 
-    `dense_affinity_graph` is this definition. `select_backend` chooses the fastest computation of it for the device and
-    the number of nodes.
-
-    Args:
-        queries: embeddings, n x dim; they need not be normalised.
-        memory: more embeddings, m x dim.
-        settings: neighbours, quantile, diffusion steps.
-
-    Returns:
-        `AffinityGraph`: ``positives`` (boolean, n x (n + m)), ``threshold`` (a scalar tensor), and ``exact``.
+    `dense_affinity_graph` is this definition; `select_backend` chooses the fastest computation of it. ``queries`` (n x
+    dim) and ``memory`` (m x dim) are embeddings, not necessarily normalised; the positives are n x (n + m).
 
     >>> classes = torch.arange(60) % 3
     >>> noise = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
@@ -98,6 +93,15 @@ def split_fp16_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSett
     diffused = split_fp16_diffusion(nearest_neighbours(nodes, settings.k))
     diffused.diagonal().add_(1.0)
     return _apply_threshold(diffused, n_queries, settings)
+
+
+def affinity_threshold(diffused: Tensor, quantile: float, include_diagonal: bool = True) -> Tensor:
+    """`quantile_above_mean` of all entries of a square matrix, or of all entries off its diagonal."""
+    if not 0.0 <= quantile <= 1.0:
+        raise ValueError(f"quantile must lie in [0, 1], not {quantile}")
+    if not include_diagonal:
+        diffused = diffused.clone().fill_diagonal_(0.0)  # zeros are ignored
+    return quantile_above_mean(diffused, quantile)
 
 
 def _apply_threshold(diffused: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:

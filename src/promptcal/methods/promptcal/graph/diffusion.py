@@ -1,4 +1,4 @@
-"""Affinity diffusion (Eq. 5): the dense definition `diffuse`, and three faster computations of the same numbers.
+"""Graphs of embeddings (Eq. 4) and their diffusion (Eq. 5): dense definitions, and three faster computations.
 
 Let A be the membership matrix (row m: the nearest neighbours of m and m itself), C = A^T A without its diagonal, and
 D the row sums of C. The consensus graph is G = D^-1 C. C is symmetric, its entries are small integers, and
@@ -22,6 +22,37 @@ from promptcal.methods.promptcal.graph import kernels
 
 _MAX_WIDTH_FOR_PAIRS = 48  # larger neighbourhoods: a matrix product is faster than a list of all pairs
 SPLIT = 2048.0  # scale of the low part: the high part holds 11 bits
+
+
+def nearest_neighbours(embeddings: Tensor, k: int) -> Tensor:
+    """Indices (N x min(k, N - 1)) of each node's nearest other nodes by cosine similarity."""
+    if k < 1:
+        raise ValueError(f"k must be at least 1, not {k}")
+    unit = F.normalize(embeddings.float(), dim=1)
+    similarity = unit @ unit.T
+    similarity.fill_diagonal_(-torch.inf)
+    return similarity.topk(min(k, max(0, len(unit) - 1)), dim=1).indices
+
+
+def consensus_graph(embeddings: Tensor, k: int) -> Tensor:
+    """Row-normalised consensus graph (N x N): entry (i, j) counts the neighbourhoods that contain both i and j.
+
+    The neighbourhood of a node is its ``k`` nearest neighbours by cosine and the node itself. The diagonal is 0.
+    """
+    n = len(embeddings)
+    membership = torch.zeros(n, n, device=embeddings.device)
+    membership.scatter_(1, nearest_neighbours(embeddings, k), 1.0)
+    membership.fill_diagonal_(1.0)
+    counts = membership.T @ membership
+    counts.fill_diagonal_(0.0)
+    return counts / counts.sum(dim=1, keepdim=True).clamp(min=1.0)
+
+
+def neighbour_graph(embeddings: Tensor, k: int) -> Tensor:
+    """Row-normalised graph (N x N) of each node's ``k`` nearest neighbours, without consensus; not symmetric."""
+    neighbours = nearest_neighbours(embeddings, k)
+    graph = torch.zeros(len(embeddings), len(embeddings), device=embeddings.device)
+    return graph.scatter_(1, neighbours, 1.0 / max(1, neighbours.shape[1]))
 
 
 def diffuse(graph: Tensor, steps: int = 1) -> Tensor:
@@ -100,48 +131,32 @@ def diffused_rows(neighbours: Tensor, rows: Tensor, steps: int, consensus: bool)
 
     For a unit row vector e: e Q_t = ((e G) Q_(t-1)) G^T + e, and e Q_0 = e G. The code stores the rows as columns.
     """
-    operator = _GraphOperator(neighbours, consensus)
-    start = torch.zeros(len(neighbours), len(rows), device=rows.device).scatter_(0, rows.unsqueeze(0), 1.0)
-    left = [start]
+    members = add_self(neighbours)
+    sorted_members, order = members.flatten().sort(stable=True)
+    holders = order // members.shape[1]  # the nodes whose neighbourhood contains node 0, node 1, ...
+    starts = torch.searchsorted(sorted_members, torch.arange(len(neighbours), device=neighbours.device))
+    degrees = in_degrees(members).unsqueeze(1)
+    k = max(1, neighbours.shape[1])
+
+    def sum_members(x: Tensor) -> Tensor:  # A x
+        return F.embedding_bag(members, x, mode="sum")
+
+    def sum_holders(x: Tensor) -> Tensor:  # A^T x
+        return F.embedding_bag(holders, x, starts, mode="sum")
+
+    def multiply_counts(x: Tensor) -> Tensor:  # C x
+        return sum_holders(sum_members(x)) - degrees * x
+
+    def multiply(x: Tensor) -> Tensor:  # G x
+        return multiply_counts(x) / (k * degrees) if consensus else (sum_members(x) - x) / k
+
+    def multiply_transposed(x: Tensor) -> Tensor:  # G^T x
+        return multiply_counts(x / (k * degrees)) if consensus else (sum_holders(x) - x) / k
+
+    left = [torch.zeros(len(neighbours), len(rows), device=rows.device).scatter_(0, rows.unsqueeze(0), 1.0)]
     for _ in range(steps + 1):
-        left.append(operator.multiply_transposed(left[-1]))
+        left.append(multiply_transposed(left[-1]))
     diffused = left.pop()
     for identity_rows in reversed(left[:-1]):
-        diffused = operator.multiply(diffused) + identity_rows
+        diffused = multiply(diffused) + identity_rows
     return diffused.T.contiguous()
-
-
-class _GraphOperator:
-    """Computes G x and G^T x for columns x (nodes x any number) without building G."""
-
-    def __init__(self, neighbours: Tensor, consensus: bool) -> None:
-        self.members = add_self(neighbours)
-        self.consensus = consensus
-        self.k = max(1, neighbours.shape[1])
-        sorted_members, order = self.members.flatten().sort(stable=True)
-        self.holders = order // self.members.shape[1]  # the nodes whose neighbourhood contains node 0, node 1, ...
-        nodes = torch.arange(len(neighbours), device=neighbours.device)
-        self.starts = torch.searchsorted(sorted_members, nodes)
-        self.in_degrees = in_degrees(self.members).unsqueeze(1)
-
-    def multiply(self, x: Tensor) -> Tensor:
-        if not self.consensus:
-            return (self._sum_members(x) - x) / self.k
-        return self._multiply_counts(x) / (self.k * self.in_degrees)
-
-    def multiply_transposed(self, x: Tensor) -> Tensor:
-        if not self.consensus:
-            return (self._sum_holders(x) - x) / self.k
-        return self._multiply_counts(x / (self.k * self.in_degrees))
-
-    def _multiply_counts(self, x: Tensor) -> Tensor:
-        """C x = A^T (A x) - in-degree x."""
-        return self._sum_holders(self._sum_members(x)) - self.in_degrees * x
-
-    def _sum_members(self, x: Tensor) -> Tensor:
-        """A x: the sum over each node's neighbourhood."""
-        return F.embedding_bag(self.members, x, mode="sum")
-
-    def _sum_holders(self, x: Tensor) -> Tensor:
-        """A^T x: the sum over the nodes whose neighbourhood contains each node."""
-        return F.embedding_bag(self.holders, x, self.starts, mode="sum")

@@ -1,7 +1,6 @@
-"""Passes over N x N affinities as single Triton kernels, where plain PyTorch would need many passes.
+"""Passes over N x N affinities: one Triton kernel each, or plain PyTorch on a CPU or without Triton.
 
-`split_scaled` and `join_scaled` fall back to plain PyTorch on a CPU or without Triton. Nothing here synchronises with
-the device: counts and ranks stay tensors.
+Nothing here synchronises with the device: counts and ranks stay tensors.
 """
 
 import os
@@ -9,7 +8,7 @@ import os
 import torch
 from torch import Tensor
 
-from promptcal.runtime.device import can_run_triton
+from promptcal.runtime.device import can_run_triton, widest_float
 
 try:
     import triton
@@ -53,7 +52,37 @@ def join_scaled(high: Tensor, low: Tensor, scale: Tensor, split: float) -> Tenso
 
 
 def quantile_above_mean(values: Tensor, quantile: float) -> Tensor:
-    """`threshold.quantile_above_mean` by radix selection: four passes, each of which counts 8 bits of the entries."""
+    """The ``quantile`` (linear interpolation) of the entries above the mean of the non-zero entries.
+
+    ``values`` must not be negative. If no entry is above the mean, the result is the mean.
+
+    >>> quantile_above_mean(torch.tensor([0.0, 1.0, 2.0, 5.0, 9.0, 7.0]), 0.5)  # of 5, 9 and 7
+    tensor(7.)
+    """
+    values = values.flatten().float()
+    if use_triton(values):
+        return _radix_select(values, quantile)
+    # torch.quantile is limited to 16 million entries
+    double = widest_float(values.device)
+    nonzero = torch.count_nonzero(values).clamp(min=1)
+    mean = (values.sum(dtype=double) / nonzero).to(values.dtype)
+    if values.device.type == "cpu":  # fewer entries to sort; other devices would have to wait for their number
+        values = values[values > mean]
+    if len(values) == 0:
+        return mean
+    ordered = values.sort().values
+    above = len(values) - torch.searchsorted(ordered, mean, right=True)
+    first, last = len(values) - above, (above - 1).clamp(min=0)
+    position = quantile * last.to(double)
+    low = position.floor().long()
+    high = torch.minimum(low + 1, last)
+    ends = ordered.gather(0, (first + torch.stack([low, high])).clamp(max=len(values) - 1))
+    between = torch.lerp(ends[0], ends[1], (position - low).to(values.dtype))
+    return torch.where(above > 0, between, mean)
+
+
+def _radix_select(values: Tensor, quantile: float) -> Tensor:
+    """`quantile_above_mean` in four passes, each of which counts 8 bits of the entries."""
     n, grid = values.numel(), _grid(values.numel(), _ROUNDS)
     sums = torch.empty(grid, dtype=torch.float64, device=values.device)
     nonzeros = torch.empty(grid, dtype=torch.int64, device=values.device)
