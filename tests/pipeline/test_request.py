@@ -8,11 +8,13 @@ import pytest
 
 import promptcal
 from promptcal.estimator import PromptCAL
+from promptcal.experiments.request import TableRequest
 from promptcal.pipeline.request import BenchmarkRequest, FitRequest
 
 
 @pytest.mark.parametrize(
-    ("function", "request_type"), [(promptcal.fit, FitRequest), (promptcal.benchmark, BenchmarkRequest)]
+    ("function", "request_type"),
+    [(promptcal.fit, FitRequest), (promptcal.benchmark, BenchmarkRequest), (promptcal.table, TableRequest)],
 )
 def test_signature_and_help_list_every_option(function, request_type):
     parameters = inspect.signature(function).parameters
