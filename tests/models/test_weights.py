@@ -154,17 +154,11 @@ def dinov3_style(source):
 
 def clip_style(source):
     """A timm CLIP image tower as OpenAI's and OpenCLIP's code name it, beside a text tower."""
-    names = (
-        ("patch_embed.proj.", "conv1."),
-        ("norm_pre.", "ln_pre."),
-        ("attn.qkv.", "attn.in_proj_"),
-        ("attn.proj.", "attn.out_proj."),
-        ("mlp.fc1.", "mlp.c_fc."),
-        ("mlp.fc2.", "mlp.c_proj."),
-        ("norm1.", "ln_1."),
-        ("norm2.", "ln_2."),
-        ("blocks.", "transformer.resblocks."),
-    )
+    names = {
+        "patch_embed.proj.": "conv1.", "norm_pre.": "ln_pre.", "attn.qkv.": "attn.in_proj_", "mlp.fc1.": "mlp.c_fc.",
+        "attn.proj.": "attn.out_proj.", "mlp.fc2.": "mlp.c_proj.", "norm1.": "ln_1.", "norm2.": "ln_2.",
+        "blocks.": "transformer.resblocks.",
+    }  # fmt: skip
     state = {"logit_scale": noise(1), "transformer.resblocks.0.ln_1.weight": noise(7), "visual.proj": noise(32, 9)}
     for key, value in state_of(source).items():
         if key in ("cls_token", "pos_embed"):
@@ -172,7 +166,7 @@ def clip_style(source):
             state[f"visual.{renamed}"] = value.reshape(-1, 32).squeeze(0)
             continue
         key = key.replace("norm.", "ln_post.") if key.startswith("norm.") else key
-        for ours, theirs in names:
+        for ours, theirs in names.items():
             key = key.replace(ours, theirs)
         state[f"visual.{key}"] = value
     assert len(state) == len(source.state_dict()) + 3

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from hostile import CLASSES, HOSTILE_FILES, LONG, NAMED, page_data, unpacked
+from hostile import CLASSES, HOSTILE_FILES, LONG, NAMED, page_data
 
 from promptcal import make_report
 
@@ -88,7 +88,7 @@ def downloaded(page):
 
 def given_labels(data):
     """Path and label of the labelled images in the data of the page."""
-    clusters, labelled = (unpacked(data["images"][name]) for name in ("cluster", "labelled"))
+    clusters, labelled = (data["images"][name] for name in ("cluster", "labelled"))
     return {
         path: data["clusters"][clusters[i]]["label"] for i, path in enumerate(data["images"]["paths"]) if labelled[i]
     }
@@ -167,7 +167,7 @@ def test_filters_search_and_sort(page, data):
     one(page, "#search").clear()
     one(page, "#search").send_keys(HOSTILE_FILES[1])
     at = data["images"]["paths"].index(HOSTILE_FILES[1])
-    assert shown_clusters(page) == [unpacked(data["images"]["cluster"])[at]]
+    assert shown_clusters(page) == [data["images"]["cluster"][at]]
     assert [t.get_attribute("title") for t in all_of(page, ".card .thumb")] == [HOSTILE_FILES[1]]
     assert one(page, "#cluster-count").text.startswith("1 cluster.")
 
@@ -175,7 +175,7 @@ def test_filters_search_and_sort(page, data):
 def test_a_gallery_goes_from_typical_to_doubtful(page, data):
     go(page, "cluster-2")
     titles = [thumb.get_attribute("title") for thumb in until(lambda: all_of(page, "#gallery .thumb"))]
-    clusters, confidence = unpacked(data["images"]["cluster"]), unpacked(data["images"]["confidence"])
+    clusters, confidence = data["images"]["cluster"], data["images"]["confidence"]
     members = [data["images"]["paths"].index(title) for title in titles]
     assert sorted(members) == [i for i in range(48) if clusters[i] == 2]
     assert [confidence[i] for i in members] == sorted((confidence[i] for i in members), reverse=True)
@@ -189,10 +189,10 @@ def test_the_viewer_shows_the_image_its_neighbours_and_its_path(page, data, host
     assert one(page, "#viewer-path").text == f"{hostile_run.info.root}/{path}"
     near = all_of(page, "#viewer .near .thumb")
     at = data["images"]["paths"].index(path)
-    place = list(unpacked(data["images"]["shown"])).index(at)
-    expected = unpacked(data["images"]["neighbours"]).reshape(-1, 8)[place]
+    place = list(data["images"]["shown"]).index(at)
+    expected = data["images"]["neighbours"].reshape(-1, 8)[place]
     assert [t.get_attribute("title") for t in near] == [data["images"]["paths"][i] for i in expected]
-    truth = unpacked(data["images"]["truth"])
+    truth = data["images"]["truth"]
     for thumb, other in zip(near, expected, strict=True):
         frame = "right" if truth[other] == truth[at] else "wrong"
         assert frame in thumb.find_element(By.CSS_SELECTOR, ".picture").get_attribute("class").split()
@@ -224,21 +224,21 @@ def test_a_name_labels_all_images_of_the_cluster(page, data):
     until(lambda: one(page, ".cluster-head h2").text == name)
     rows = downloaded(page)
     assert rows[0] == ["path", "label"]
-    clusters = unpacked(data["images"]["cluster"])
+    clusters = data["images"]["cluster"]
     named = {path: name for i, path in enumerate(data["images"]["paths"]) if clusters[i] == 2}
     assert dict(map(tuple, rows[1:])) == given_labels(data) | named
     assert len(rows) - 1 == len(given_labels(data)) + len(named)
 
 
 def test_merging_gives_a_cluster_the_name_of_the_other(page, data):
-    clusters, paths = unpacked(data["images"]["cluster"]), data["images"]["paths"]
+    clusters, paths = data["images"]["cluster"], data["images"]["paths"]
     go(page, "cluster-3")
     one(page, '#merge-target option[value="2"]').click()
     one(page, "#merge").click()
     until(lambda: page.execute_script("return location.hash") == "#cluster-2")
     size_of_both = int((clusters >= 2).sum())
     until(lambda: one(page, ".cluster-page .numbers strong").text == f"{size_of_both} images")
-    doubtful, second = unpacked(data["images"]["doubtful"]), unpacked(data["images"]["second"])
+    doubtful, second = data["images"]["doubtful"], data["images"]["second"]
     elsewhere = [i for i in range(48) if clusters[i] >= 2 and doubtful[i] and second[i] < 2]
     if elsewhere == [i for i in range(48) if clusters[i] >= 2 and doubtful[i]]:
         pytest.skip("no image is doubtful between the two clusters with this version's rounding")
@@ -260,7 +260,7 @@ def test_merging_gives_a_cluster_the_name_of_the_other(page, data):
 
 
 def test_images_marked_wrong_have_no_label(page, data):
-    clusters, paths = unpacked(data["images"]["cluster"]), data["images"]["paths"]
+    clusters, paths = data["images"]["cluster"], data["images"]["paths"]
     given = given_labels(data)
     go(page, "cluster-2")
     one(page, "#name").send_keys("emu")
@@ -308,8 +308,8 @@ def test_the_lasso_lists_the_points_inside(page, data):
     for x, y in path:
         drag = drag.move_by_offset(round(x), round(y))
     drag.release().perform()
-    places = unpacked(data["map"]).reshape(-1, 2)
-    inside = [int(i) for i, (x, _) in zip(unpacked(data["images"]["shown"]), places, strict=True) if x > 0]
+    places = data["map"].reshape(-1, 2)
+    inside = [int(i) for i, (x, _) in zip(data["images"]["shown"], places, strict=True) if x > 0]
     assert one(page, "#selection-count").text == f"{len(inside)} images in the lasso"
     listed = {t.get_attribute("title") for t in all_of(page, "#selection .gallery .thumb")}
     assert listed == {data["images"]["paths"][i] for i in inside}
@@ -322,7 +322,7 @@ def test_the_map_zooms_into_pictures_and_shows_what_is_under_the_pointer(page, d
     canvas = one(page, "#map-canvas")
     before = page.execute_script("return arguments[0].toDataURL()", canvas)
     box = page.execute_script("const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", canvas)
-    place = unpacked(data["map"]).reshape(-1, 2)[5]
+    place = data["map"].reshape(-1, 2)[5]
     unit = 0.47 * min(box)
     ActionChains(page).move_to_element_with_offset(canvas, round(place[0] * unit), round(-place[1] * unit)).perform()
     image = until(
@@ -330,8 +330,8 @@ def test_the_map_zooms_into_pictures_and_shows_what_is_under_the_pointer(page, d
             "const t = document.querySelector('.tip'); return t.hidden ? null : t.dataset.image"
         )
     )
-    shown = unpacked(data["images"]["shown"])
-    distances = ((unpacked(data["map"]).reshape(-1, 2) - place) ** 2).sum(axis=1)
+    shown = data["images"]["shown"]
+    distances = ((data["map"].reshape(-1, 2) - place) ** 2).sum(axis=1)
     near = {int(i) for i in shown[distances < (3 / unit) ** 2]}
     assert int(image) in near
     for _ in range(4):

@@ -9,7 +9,8 @@ from PIL import Image, ImageFilter
 from promptcal import make_report
 from promptcal.discovery.calibration import Calibration
 from promptcal.methods import load_config
-from promptcal.report.thumbnails import make_thumbnails, select_images
+from promptcal.report.selection import select_images
+from promptcal.report.thumbnails import make_thumbnails
 from promptcal.run import Assignments, RunDirectory, RunInfo, RunResults
 from promptcal.run.assignments import category_names
 from promptcal.runtime.files import write_csv
