@@ -29,6 +29,7 @@ def flat(outputs):
 def test_starts_with_copies_of_the_trained_parameters_only(student, images):
     views = images(student.vit.backbone)
     teacher = Teacher(student)
+    assert teacher.momentum == 0.999
     torch.testing.assert_close(flat(teacher(views)), flat(student(views)))
     for name, parameter in student.trained_parameters().items():
         assert torch.equal(teacher.parameters[name], parameter)
@@ -65,10 +66,6 @@ def test_average_has_its_closed_form(student):
         )
         assert not torch.allclose(value.double(), history[-1][name], atol=1e-2)
         torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_default_momentum_is_that_of_the_paper(student):
-    assert Teacher(student).momentum == 0.999
 
 
 def test_outputs_change_with_an_update_only_and_equal_a_network_with_the_averaged_weights(student, images):

@@ -8,6 +8,18 @@ import pytest
 from promptcal.report import measures
 
 
+@pytest.fixture(scope="module")
+def clustered():
+    """60 unit vectors around 5 directions, their clusters (4 of them, some wrong, one empty) and confidences."""
+    random = np.random.default_rng(0)
+    directions = random.normal(size=(5, 12))
+    groups = random.integers(0, 5, 60)
+    points = directions[groups] + 0.6 * random.normal(size=(60, 12))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    clusters = np.where(random.random(60) < 0.15, random.integers(0, 4, 60), np.minimum(groups, 3))
+    return points.astype(np.float32), clusters, np.round(random.random(60), 1)
+
+
 def cosine(a, b):
     return float(np.dot(a.astype(float), b.astype(float)) / (np.linalg.norm(a) * np.linalg.norm(b)))
 
@@ -16,8 +28,8 @@ def centroid(points, clusters, c):
     return np.mean([p for p, k in zip(points, clusters, strict=True) if k == c], axis=0)
 
 
-def test_cohesion_is_the_mean_cosine_with_the_mean(clustered):
-    points, clusters, _ = clustered
+def test_cohesion_is_the_mean_cosine_with_the_mean_and_typical_images_are_confident(clustered):
+    points, clusters, confidence = clustered
     centroids = measures.unit_centroids(points, clusters, 5)
     own = (points @ centroids.T)[np.arange(len(points)), clusters]
     found = measures.cohesion(own, clusters, 5)
@@ -25,16 +37,9 @@ def test_cohesion_is_the_mean_cosine_with_the_mean(clustered):
         members = [p for p, k in zip(points, clusters, strict=True) if k == c]
         assert found[c] == pytest.approx(np.mean([cosine(p, centroid(points, clusters, c)) for p in members]), abs=1e-5)
     assert math.isnan(found[4])  # an empty cluster
-
-
-def test_typical_order_is_by_confidence_then_by_the_centroid(clustered):
-    points, clusters, confidence = clustered
-    centroids = measures.unit_centroids(points, clusters, 4)
-    own = (points @ centroids.T)[np.arange(len(points)), clusters]
     order = measures.typical_order(clusters, confidence, own)
-    expected = sorted(range(60), key=lambda i: (clusters[i], -confidence[i], -own[i]))
-    assert order.tolist() == expected
-    assert len(set(confidence)) < 60  # there were ties to break
+    assert order.tolist() == sorted(range(60), key=lambda i: (clusters[i], -confidence[i], -own[i]))
+    assert len(set(confidence)) < 60  # there are ties
 
 
 def test_second_best_cluster_and_its_margin(clustered):
