@@ -14,11 +14,11 @@ from promptcal.data import ImageSet, benchmarks, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.discovery.class_count import ClassCount
 from promptcal.errors import ConfigError, DataError, LabelError, RunError
+from promptcal.experiments.cells import Job
 from promptcal.experiments.document import DocumentReport, write_document
 from promptcal.experiments.jobs import State
-from promptcal.experiments.plan import Job
 from promptcal.experiments.request import TableRequest
-from promptcal.experiments.tables import TableListing, TableReport, list_tables, make_table, planned
+from promptcal.experiments.tables import TableReport, list_tables, make_table, planned
 from promptcal.exporters import export_run
 from promptcal.methods import resolve
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
@@ -338,6 +338,6 @@ def table_runs(**options: Any) -> list[tuple[Job, State]]:
     return planned(_request(TableRequest, options))
 
 
-def tables(**options: Any) -> list[TableListing]:
-    """The tables of the package, and how many of their runs are finished. Options as `table`."""
+def tables(**options: Any) -> dict[str, list[State]]:
+    """The tables of the package by name, and the states of their runs. Options as `table`."""
     return list_tables(_request(TableRequest, options))

@@ -1,14 +1,14 @@
-"""Named errors. Each carries one sentence that names the thing and the remedy; the command line exits with 2."""
+"""Errors and warnings. A message is one sentence: what is wrong; what to do. The command line exits with 2."""
 
 
 class PromptCALError(Exception):
-    """Anything the user can mend."""
+    """Any error that the user can fix."""
 
-    already_reported: bool | None = None  # by another process of the same run; None: not asked yet
+    already_reported: bool | None = None  # by another process of the same run; None: not known yet
 
 
 class ConfigError(PromptCALError):
-    """A setting is unknown, of the wrong type, or at odds with another."""
+    """A setting or option is unknown, has a wrong value, or contradicts another."""
 
 
 class DataError(PromptCALError):
@@ -16,7 +16,7 @@ class DataError(PromptCALError):
 
 
 class LabelError(PromptCALError):
-    """A label file does not fit the images or the number of classes."""
+    """Labels do not fit the images or the number of classes."""
 
 
 class WeightsError(PromptCALError):
@@ -24,15 +24,15 @@ class WeightsError(PromptCALError):
 
 
 class RunError(PromptCALError):
-    """A run directory is missing, unfinished, finished already, or of another run."""
+    """A run directory is missing, damaged, in the wrong state, or does not fit the command."""
 
 
 class TrainingError(PromptCALError):
-    """Training went astray."""
+    """Training diverged."""
 
 
 class LostProcessError(PromptCALError):
-    """Of several processes that share a run, another one ended or was never there."""
+    """Another process of a distributed run ended or did not start."""
 
 
 class PromptCALWarning(UserWarning):

@@ -1,4 +1,4 @@
-"""The method as a scikit-learn estimator."""
+"""A scikit-learn estimator."""
 
 import shutil
 import tempfile

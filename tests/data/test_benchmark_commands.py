@@ -11,10 +11,11 @@ from benchmark_trees import cub_tree
 from PIL import Image
 
 from promptcal import api
-from promptcal.config.schema import load_config, presets
+from promptcal.config.names import preset_names
 from promptcal.data import embedded_set
 from promptcal.data.benchmarks import benchmark_names, get_benchmark
 from promptcal.errors import PromptCALWarning
+from promptcal.methods import load_config
 
 TABLE = {  # classes, epochs 1 + 2, K, q, M / negatives, published All / Known / New
     "cifar10": (10, 200, 70, 10, 0.5, 4096, 1024, "97.9 / 96.6 / 98.5"),
@@ -34,7 +35,7 @@ def test_every_transductive_benchmark_has_a_preset():
     transductive = {name for name in benchmark_names() if not get_benchmark(name).inductive}
     assert set(TABLE) == {name for name in transductive if get_benchmark(name).preset == name}
     assert {get_benchmark(name).preset for name in transductive - set(TABLE)} == {"quick"}
-    assert set(TABLE) <= set(presets())
+    assert set(TABLE) <= set(preset_names())
     assert {get_benchmark(name).preset for name in benchmark_names()} == {*TABLE, "quick"}
     assert all(get_benchmark(f"{name}-inductive").preset == get_benchmark(name).preset for name in ("cub", "mini"))
 
@@ -105,7 +106,7 @@ def test_benchmark_runs_the_method_on_a_tree_in_the_official_layout(promptcal, t
     assert code == 0, err
     assert "CUB_200_2011 has 400 training images, not the published 5,994" in err
     results = json.loads((tmp_path / "run" / "results.json").read_text())
-    assert {"all", "known", "new"} <= results["affinity"]["accuracy"].keys()
+    assert {"all", "known", "new"} <= results["stages"]["affinity"]["accuracy"].keys()
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (info["n_images"], info["n_labelled"]) == (400, 100)
     assert info["known_classes"][0].endswith(".Bird")
@@ -126,11 +127,10 @@ def test_inductive_benchmark_scores_the_test_images_of_the_tree(tmp_path, quick_
             overrides=settings,
             progress=False,
         )
-    found = api.results(run)
-    assert found["protocol"] == "inductive"
-    # one test image of each class, each in a cluster of its own: any clustering into 200 is a perfect one
-    assert found["scores"]["selected"]["all"] == 1.0
-    assert run.info["n_images"] == 800
+    found = run.directory.results()
+    assert found.protocol == "inductive"
+    assert found.selected.all == 1.0  # each class has one test image, so any clustering into 200 is perfect
+    assert run.info.n_images == 800
 
 
 @pytest.mark.parametrize(

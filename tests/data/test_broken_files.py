@@ -20,7 +20,8 @@ from promptcal.data import ImageSet, embedded_set
 from promptcal.data.decoding import MAX_PIXELS, UnreadableImage
 from promptcal.data.sources import ArchiveSource
 from promptcal.errors import PromptCALWarning
-from promptcal.run import inference as run_module
+from promptcal.run import Run
+from promptcal.training import embedding
 
 SECONDS = 180  # far more than any of it takes, far less than for ever
 
@@ -28,7 +29,7 @@ SECONDS = 180  # far more than any of it takes, far less than for ever
 # much memory had been taken by then over what importing took.
 MEASURED = """
 import contextlib, io, json, resource, sys
-from promptcal.cli.main import main
+from promptcal.cli import main
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 before = peak()
 for arguments in json.loads(sys.argv[1]):
@@ -151,14 +152,12 @@ def test_images_just_below_the_limit_take_no_more_than_3_gb(tmp_path):
 
 
 def test_predict_continues_after_a_part_without_any_readable_image(ended, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "_IMAGES_AT_ONCE", 2)
+    monkeypatch.setattr(embedding, "_IMAGES_AT_ONCE", 2)
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "c.png").write_bytes(encoded(embedded_set("train").images[0], "PNG"))
     with pytest.warns(PromptCALWarning, match=r"2 unreadable images are left out: a.png \(.+\); b.png"):
-        found = run_module.Run(ended.place / "run").predict(
-            tmp_path, accept_all=True, skip_unreadable=True, progress=False
-        )
+        found = Run(ended.place / "run").predict(tmp_path, accept_all=True, skip_unreadable=True, progress=False)
     assert found.paths == ["c.png"]
 
 

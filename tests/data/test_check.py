@@ -10,14 +10,7 @@ from PIL import Image
 from promptcal import api
 from promptcal.data import ImageSet, embedded_set
 from promptcal.data import check as checking
-from promptcal.data.check import (
-    Fingerprint,
-    check_images,
-    connected,
-    duplicate_groups,
-    near_pairs,
-    perceptual_hash,
-)
+from promptcal.data.check import Fingerprint, check_images, connected, duplicate_groups, near_pairs, perceptual_hash
 from promptcal.errors import ConfigError, DataError, LabelError, PromptCALWarning
 
 
@@ -135,11 +128,7 @@ def test_groups_of_real_images_are_those_of_comparing_all():
 
 @pytest.mark.parametrize(
     "change",
-    [
-        recompressed,
-        lambda image: image.resize((31, 45)),
-        lambda image: image.point(lambda value: value * 0.95 + 6),
-    ],
+    [recompressed, lambda image: image.resize((31, 45)), lambda image: image.point(lambda value: value * 0.95 + 6)],
 )
 def test_copies_of_real_images_hash_alike_and_other_images_do_not(change):
     images = [Image.fromarray(a) for a in embedded_set().images[:100]]
@@ -209,11 +198,7 @@ def test_exact_duplicates_have_the_same_pixels_whatever_the_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "status"),
-    [
-        ({}, "unlabelled"),
-        ({"a": "cat", "b": "cat"}, "labelled"),
-        ({"a": "cat"}, "labelled and unlabelled"),
-    ],
+    [({}, "unlabelled"), ({"a": "cat", "b": "cat"}, "labelled"), ({"a": "cat"}, "labelled and unlabelled")],
 )
 @pytest.mark.parametrize("kind", ["exact", "near"])
 def test_duplicates_are_reported_by_label_status(tmp_path, labels, status, kind):
@@ -283,7 +268,7 @@ def test_check_refuses_invalid_arguments(tmp_path):
     save(tmp_path, a=photo())
     with pytest.raises(ConfigError, match="0 to 16, not 17"):
         api.check(images=tmp_path, near_distance=17)
-    with pytest.raises(DataError, match="does not exist; make it first"):
+    with pytest.raises(DataError, match="does not exist; create it first"):
         api.check(images=tmp_path, output=tmp_path / "nowhere" / "report.json")
     with pytest.raises(LabelError, match="no such image"):
         api.check(images=tmp_path, labels={"b.png": "cat"})

@@ -41,11 +41,8 @@ def test_where_one_side_is_empty_all_images_are_equally_likely(n_labelled):
     assert chisquare(counts.numpy()).pvalue > 1e-3
 
 
-def test_draws_are_with_replacement():
+def test_an_epoch_depends_on_the_seed_only_and_is_drawn_with_replacement():
     assert len(BalancedSampler(mask(200, 100), 200).epoch(0).unique()) < 160  # expected share 1 - 1/e: 126 of 200
-
-
-def test_the_seed_alone_decides_an_epoch():
     sampler = BalancedSampler(mask(300, 50), 30)
     first = sampler.epoch(7)
     torch.rand(3)

@@ -9,7 +9,6 @@ import warnings
 import numpy as np
 import pytest
 from PIL import Image
-from promptcal.cli.main import main
 
 from promptcal import api
 from promptcal.data import ImageSet, read_labels
@@ -124,21 +123,17 @@ def test_a_subset_keeps_its_source_labels(tmp_path):
         assert read_labels(None, images) == [None, "b"]
 
 
-def test_fit_and_predict_take_class_folders_and_patterns(tmp_path, small_set, quick_settings, monkeypatch, capsys):
+def test_fit_and_predict_take_class_folders_and_patterns(tmp_path, small_set, quick_settings, promptcal):
     images, _, labels = small_set
     for i, image in enumerate(images):
         folder = tmp_path / "photos" / (f"class {labels[i]}" if labels[i] >= 0 else "unlabelled")
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(folder / f"{i:03d}.png")
-    arguments = ["promptcal", "fit", f"{tmp_path}/photos", "--output", f"{tmp_path}/run", "--n-classes", "4", "-q"]
-    arguments += ["--no-report"]
     settings = (*quick_settings, "warmup.epochs=1", "affinity.epochs=1")
-    arguments += [part for setting in settings for part in ("--set", setting)]
-    monkeypatch.setattr(sys, "argv", arguments)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    err = capsys.readouterr().err
-    assert not ended.value.code, err
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    output = ["--output", tmp_path / "run", "-q", "--no-report"]
+    code, _, err = promptcal("fit", tmp_path / "photos", "--n-classes", 4, *output, *arguments)
+    assert code == 0, err
     assert [line for line in err.splitlines() if "labels are taken from" in line]
     with (tmp_path / "run" / "assignments.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -195,10 +190,8 @@ def test_a_pattern_from_here_and_deeper_roots(photos, monkeypatch):
 
 def test_labels_match_the_names_of_a_pattern(photos):
     images = ImageSet.of(f"{photos}/x/**/*.jpg")
-    assert labels_by_name(images, {"c.jpg": "cat", f"{photos}/x/y/ü d.jpg": "dog"}) == {
-        "c.jpg": "cat",
-        "y/ü d.jpg": "dog",
-    }
+    found = labels_by_name(images, {"c.jpg": "cat", f"{photos}/x/y/ü d.jpg": "dog"})
+    assert found == {"c.jpg": "cat", "y/ü d.jpg": "dog"}
 
 
 def test_a_folder_or_file_with_brackets_in_its_name_is_no_pattern(tmp_path):
@@ -347,12 +340,8 @@ def test_a_dataset_may_be_filtered_formatted_and_of_any_column_name(datasets):
 
 
 def test_numbers_are_labels_and_lists_are_not(datasets):
-    assert list(source_labels(dataset_of(datasets, datasets.Value("int64"), [5, -1, None, 7])).values()) == [
-        "5",
-        None,
-        None,
-        "7",
-    ]
+    numbers = dataset_of(datasets, datasets.Value("int64"), [5, -1, None, 7])
+    assert list(source_labels(numbers).values()) == ["5", None, None, "7"]
     lists = dataset_of(datasets, datasets.Sequence(datasets.Value("int64")), [[1], [2], [], [3]])
     assert ImageSet.of(lists).source_labels is None
     assert ImageSet.of(dataset_of(datasets)).source_labels is None
@@ -366,13 +355,7 @@ def test_a_column_of_a_dataset_is_a_sequence_of_labels(datasets):
 def test_a_dataset_of_files_and_of_broken_rows(datasets, tmp_path):
     make(tmp_path, "a.png", "b.png")
     (tmp_path / "broken.png").write_text("no image")
-    paths = [
-        str(tmp_path / "a.png"),
-        str(tmp_path / "broken.png"),
-        str(tmp_path / "gone.png"),
-        None,
-        str(tmp_path / "b.png"),
-    ]
+    paths = [str(tmp_path / f"{name}.png") if name else None for name in ("a", "broken", "gone", None, "b")]
     data = datasets.Dataset.from_dict({"image": paths}, features=datasets.Features({"image": datasets.Image()}))
     store, kept, faults = decode(ImageSet.of(data), 12, skip_unreadable=True)
     assert kept == [0, 4]

@@ -8,8 +8,8 @@ import yaml
 
 from promptcal.data.benchmarks import get_benchmark
 from promptcal.errors import ConfigError
+from promptcal.experiments.cells import plan, rows_without
 from promptcal.experiments.definition import PARTS, chosen_rows, load_table, table_names
-from promptcal.experiments.plan import plan, rows_without
 from promptcal.experiments.records import benchmark_config
 from promptcal.experiments.request import TableRequest
 from promptcal.methods import METHODS

@@ -10,12 +10,11 @@ from rich.console import Console
 
 from promptcal import api
 from promptcal.experiments import plot
+from promptcal.experiments.cells import Statistic, jobs_of, plan
 from promptcal.experiments.definition import load_table
 from promptcal.experiments.jobs import FitJob
-from promptcal.experiments.plan import jobs_of, plan
 from promptcal.experiments.records import benchmark_config
 from promptcal.experiments.request import TableRequest
-from promptcal.experiments.summary import Statistic
 from promptcal.experiments.table_report import show
 from promptcal.experiments.tables import make_table
 from promptcal.run.directory import RunDirectory

@@ -1,4 +1,4 @@
-"""Every method learns at the scale of the demo. (PromptCAL has a stricter test in `tests/test_demo.py`.)"""
+"""Every method learns at the scale of the demo. (PromptCAL has a stricter test in `tests/pipeline/test_demo.py`.)"""
 
 import pytest
 

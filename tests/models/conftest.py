@@ -1,4 +1,4 @@
-"""Tiny ViTs whose weights are all random and large, so that every one of them shows in the output."""
+"""Tiny ViTs with large random weights, so that every weight affects the output."""
 
 import pytest
 import timm
@@ -10,7 +10,7 @@ TINY = {"img_size": 16, "patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Tensors this small are slower on several threads, more so beside other work."""
+    """Tensors this small are slower on several threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -18,7 +18,7 @@ def one_thread():
 
 
 def randomise(module, seed=0):
-    """Draw every parameter anew (timm starts biases at 0 and layer scale near it, which would hide mistakes)."""
+    """Draw every parameter: timm initialises biases and layer scale at or near 0, which would hide errors."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():

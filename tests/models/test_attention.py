@@ -9,7 +9,7 @@ from promptcal.models.attention import class_attention, has_class_attention
 
 
 def by_hand(vit, images):
-    """Tokens walked through all blocks but the last; then query, keys and softmax in loops."""
+    """All blocks but the last, then query, keys and softmax in loops."""
     backbone = vit.backbone
     with torch.no_grad():
         tokens, _ = vit._embed(images)
@@ -42,14 +42,14 @@ def test_class_attention_is_the_softmax_over_patches(prompts):
     images = torch.randn(2, 3, 32, 32)
     vit.train()
     found = class_attention(vit, images)
-    assert vit.training  # left as it was
+    assert vit.training  # the mode is restored
     assert found.shape == (2, vit.backbone.blocks[-1].attn.num_heads, 64)
     vit.eval()
     assert np.allclose(found.numpy(), by_hand(vit, images), atol=1e-5)
     assert torch.allclose(found.sum(dim=-1), torch.ones(()))
 
 
-def test_a_block_of_another_kind_is_refused():
+def test_a_block_of_another_kind_is_an_error():
     vit = PromptedViT("vit_tiny_patch4_32.promptcal", 0)
     vit.backbone.blocks[-1] = torch.nn.Identity()
     assert not has_class_attention(vit)

@@ -21,19 +21,11 @@ PLAIN = {
     "normalised queries": {"qk_norm": True},
 }
 NAMED = [
-    "vit_small_patch16_224",
-    "vit_small_patch14_dinov2",
-    "vit_small_patch14_reg4_dinov2",
-    "vit_base_patch16_clip_224",
-    "deit_tiny_distilled_patch16_224",
-    "eva_giant_patch14_224",
-    "eva02_tiny_patch14_224",
-    "vit_small_patch16_dinov3",
-    "vit_small_patch16_rope_224",
-    "vit_small_patch16_rope_mixed_224",
-    "vit_small_patch16_rope_mixed_ape_224",
+    "vit_small_patch16_224", "vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2", "vit_base_patch16_clip_224",
+    "deit_tiny_distilled_patch16_224", "eva_giant_patch14_224", "eva02_tiny_patch14_224", "vit_small_patch16_dinov3",
+    "vit_small_patch16_rope_224", "vit_small_patch16_rope_mixed_224", "vit_small_patch16_rope_mixed_ape_224",
     "vit_pe_core_tiny_patch16_384",
-]
+]  # fmt: skip
 
 
 def with_random_prompts(vit, prompts=5, supervised=2, **options):
@@ -44,7 +36,7 @@ def with_random_prompts(vit, prompts=5, supervised=2, **options):
 
 
 def vpt_deep(vit, prompts, images):
-    """VPT-deep token by token; rotary attention is told to leave the prompts alone as it does a prefix."""
+    """VPT-deep token by token; rotary attention treats the prompts as prefix tokens, which it does not rotate."""
     vit = copy.deepcopy(vit)
     patches = list(vit.patch_embed(images).unbind(dim=1))
     own_tokens = [vit.cls_token, getattr(vit, "dist_token", None), vit.reg_token]
@@ -63,11 +55,8 @@ def vpt_deep(vit, prompts, images):
             block.attn.num_prefix_tokens += len(shown)
             options["rope"] = rope[i] if vit.rope_mixed else rope
         output = list(block(torch.stack(prefix + shown + patches, dim=1), **options).unbind(dim=1))
-        prefix, seen, patches = (
-            output[: len(prefix)],
-            output[len(prefix) : len(prefix) + len(shown)],
-            output[len(prefix) + len(shown) :],
-        )
+        first, end = len(prefix), len(prefix) + len(shown)
+        prefix, seen, patches = output[:first], output[first:end], output[end:]
     norm = nn.Sequential(vit.norm, vit.fc_norm)  # one of the two is the identity
     return [norm(t) for t in prefix], [norm(t) for t in seen], [norm(t) for t in patches]
 
@@ -82,15 +71,9 @@ def assert_vpt_deep(model, images):
     torch.testing.assert_close(tokens.prompt, (prompts[0] + prompts[1]) / 2, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", PLAIN.values(), ids=PLAIN.keys())
-def test_plain_vit_is_vpt_deep(options, tiny_vit, images):
-    vit = tiny_vit(**options)
-    assert_vpt_deep(with_random_prompts(vit), images(vit))
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_named_vit_is_vpt_deep(name, tiny_timm, images):
-    vit = tiny_timm(name)
+@pytest.mark.parametrize("kind", [*PLAIN, *NAMED])
+def test_every_vit_is_vpt_deep(kind, tiny_vit, tiny_timm, images):
+    vit = tiny_vit(**PLAIN[kind]) if kind in PLAIN else tiny_timm(kind)
     assert_vpt_deep(with_random_prompts(vit), images(vit))
 
 
@@ -103,13 +86,7 @@ def test_without_prompts_the_class_token_is_timms(name, tiny_timm, images):
         plain = vit.fc_norm(vit.forward_features(images(vit)))[:, 0]
     assert model.prompts is None
     assert tokens.prompt is None
-    torch.testing.assert_close(tokens.cls, plain, rtol=1e-5, atol=1e-5)  # its parts are added up in another order
-
-
-def test_without_prompts_forward_equals_timms_forward(tiny_vit, images):
-    vit = tiny_vit()
-    with torch.no_grad():
-        torch.testing.assert_close(PromptedViT(vit, prompts=0)(images(vit)).cls, vit(images(vit)), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(tokens.cls, plain, rtol=1e-5, atol=1e-5)  # the order of summation differs
 
 
 def test_every_prompt_of_every_block_changes_the_class_token(tiny_vit, images):
@@ -124,7 +101,7 @@ def test_every_prompt_of_every_block_changes_the_class_token(tiny_vit, images):
 
 
 def test_rotary_prompts_are_interchangeable(tiny_timm, images):
-    """Unturned prompts have no position: their order leaves the class token as it is."""
+    """Prompts that are not rotated have no position: their order does not change the class token."""
     vit = tiny_timm("vit_small_patch16_dinov3")
     model, reordered = with_random_prompts(vit), with_random_prompts(vit)
     reordered.prompts.data = model.prompts.data.flip(1)
@@ -132,19 +109,14 @@ def test_rotary_prompts_are_interchangeable(tiny_timm, images):
 
 
 @pytest.mark.parametrize("supervised", [1, 2, 5])
-def test_prompt_embedding_is_the_mean_of_the_supervised_outputs(supervised, tiny_vit, images):
+@pytest.mark.parametrize("pooling", ["mean", "mean-of-normalised"])
+def test_prompt_embedding_is_the_mean_of_the_supervised_outputs(supervised, pooling, tiny_vit, images):
     vit = tiny_vit()
-    model = with_random_prompts(vit, supervised=supervised)
+    model = with_random_prompts(vit, supervised=supervised, prompt_pooling=pooling)
     prompts = torch.stack(vpt_deep(vit, model.prompts, images(vit))[1][:supervised])
+    if pooling == "mean-of-normalised":
+        prompts = prompts / prompts.norm(dim=2, keepdim=True)
     torch.testing.assert_close(model(images(vit)).prompt, prompts.mean(dim=0), rtol=1e-4, atol=1e-5)
-
-
-def test_prompt_embedding_of_the_paper_normalises_before_the_mean(tiny_vit, images):
-    vit = tiny_vit()
-    model = with_random_prompts(vit, prompt_pooling="mean-of-normalised")
-    first, second, *_ = vpt_deep(vit, model.prompts, images(vit))[1]
-    expected = (first / first.norm(dim=1, keepdim=True) + second / second.norm(dim=1, keepdim=True)) / 2
-    torch.testing.assert_close(model(images(vit)).prompt, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_without_supervised_prompts_there_is_no_prompt_embedding(tiny_vit, images):
@@ -169,10 +141,6 @@ def test_by_name_at_another_input_size(name):
     model = PromptedViT(name, image_size=64, pretrained=False).eval()
     assert model.preprocessing.image_size == 64
     assert model(torch.randn(1, 3, 64, 64)).cls.shape == (1, model.dim)
-
-
-@pytest.mark.parametrize("name", ["test_vit", "vit_tiny_patch4_32.promptcal"])
-def test_images_smaller_than_a_patch_are_refused(name):
     with pytest.raises(WeightsError, match=f"{name} cannot be built at 3 px"):
         PromptedViT(name, image_size=3, pretrained=False)
 
@@ -186,21 +154,14 @@ def test_only_prompts_and_the_last_blocks_are_trained(train_blocks, tiny_vit):
     assert trained == {"prompts"} | last
 
 
-def test_gradient_reaches_the_prompts_of_every_block_and_only_trained_parameters(tiny_vit, images):
-    vit = tiny_vit()
+@pytest.mark.parametrize("kind", ["plain", "vit_small_patch16_dinov3", "vit_small_patch16_rope_mixed_224"])
+def test_gradient_reaches_the_prompts_of_every_block_and_only_trained_parameters(kind, tiny_vit, tiny_timm, images):
+    vit = tiny_vit() if kind == "plain" else tiny_timm(kind)
     model = with_random_prompts(vit)
     model(images(vit)).cls.square().sum().backward()
     assert (model.prompts.grad.abs().amax(dim=2) > 0).all()
     for name, parameter in model.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad, name
-
-
-@pytest.mark.parametrize("name", ["vit_small_patch16_dinov3", "vit_small_patch16_rope_mixed_224"])
-def test_gradient_reaches_the_prompts_of_rotary_vits(name, tiny_timm, images):
-    vit = tiny_timm(name)
-    model = with_random_prompts(vit)
-    model(images(vit)).cls.square().sum().backward()
-    assert (model.prompts.grad.abs().amax(dim=2) > 0).all()
 
 
 def test_prompts_start_small_and_random():
@@ -212,17 +173,16 @@ def test_prompts_start_small_and_random():
 
 
 @pytest.mark.parametrize(
-    ("name", "image_size"), [("resnet18", None), ("resnet18", 64), ("vit_relpos_small_patch16_224", None)]
-)
-def test_by_name_what_is_no_vit_is_refused(name, image_size):
+    ("backbone", "name", "image_size"),
+    [
+        ("resnet18", "resnet18", None), ("resnet18", "resnet18", 64),
+        ("vit_relpos_small_patch16_224", "vit_relpos_small_patch16_224", None),
+        (nn.Linear(2, 2), "Linear", None), (timm.create_model("resnet18"), "ResNet", None),
+    ],
+)  # fmt: skip
+def test_what_is_not_a_vit_is_rejected(backbone, name, image_size):
     with pytest.raises(WeightsError, match=f"{name} is not a vision transformer that supports prompts"):
-        PromptedViT(name, image_size=image_size, pretrained=False)
-
-
-@pytest.mark.parametrize("module", [nn.Linear(2, 2), timm.create_model("resnet18")], ids=["linear", "resnet"])
-def test_a_module_that_is_no_vit_is_refused(module):
-    with pytest.raises(WeightsError, match="is not a vision transformer that supports prompts"):
-        PromptedViT(module)
+        PromptedViT(backbone, image_size=image_size, pretrained=False)
 
 
 def test_a_vit_without_class_token_is_refused(tiny_vit):
@@ -235,13 +195,11 @@ def test_a_vit_without_class_token_is_refused(tiny_vit):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompts": 1}, "supervised must lie"),
-        ({"supervised": -1}, "supervised must lie"),
-        ({"prompts": -1}, "supervised must lie"),
-        ({"train_blocks": 4}, "train_blocks must lie"),
+        ({"prompts": 1}, "supervised must lie"), ({"supervised": -1}, "supervised must lie"),
+        ({"prompts": -1}, "supervised must lie"), ({"train_blocks": 4}, "train_blocks must lie"),
         ({"prompt_pooling": "max"}, "prompt_pooling must be"),
     ],
-)
+)  # fmt: skip
 def test_impossible_options_are_refused(options, message, tiny_vit):
     with pytest.raises(ValueError, match=message):
         PromptedViT(tiny_vit(), **options)

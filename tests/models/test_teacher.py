@@ -1,4 +1,4 @@
-"""The teacher: a moving average beside the student, on the student's own frozen trunk."""
+"""The teacher: a moving average of the trained parameters, on the student's frozen backbone."""
 
 import copy
 
@@ -15,7 +15,7 @@ def student(tiny_vit):
 
 
 def move(student, seed):
-    """What an optimiser step would do: change what is trained."""
+    """Change the trained parameters, like an optimiser step."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in student.trained_parameters().values():
@@ -26,17 +26,13 @@ def flat(outputs):
     return torch.cat([part.flatten() for o in outputs.values() for part in (o.h, o.z.bottleneck, o.z.prototypes)])
 
 
-def test_starts_as_a_copy_of_the_student(student, images):
+def test_starts_with_copies_of_the_trained_parameters_only(student, images):
     views = images(student.vit.backbone)
     teacher = Teacher(student)
     torch.testing.assert_close(flat(teacher(views)), flat(student(views)))
     for name, parameter in student.trained_parameters().items():
         assert torch.equal(teacher.parameters[name], parameter)
         assert teacher.parameters[name].data_ptr() != parameter.data_ptr()
-
-
-def test_keeps_copies_of_trained_parameters_only(student):
-    teacher = Teacher(student)
     kept = set(teacher.parameters)
     assert kept == {name for name, p in student.named_parameters() if p.requires_grad}
     assert {name.split(".")[0] for name in kept} == {"vit", "heads"}
@@ -45,7 +41,7 @@ def test_keeps_copies_of_trained_parameters_only(student):
     assert "vit.prompts" in kept
 
 
-def test_runs_on_the_students_own_frozen_trunk(student, images):
+def test_shares_the_students_frozen_backbone(student, images):
     views = images(student.vit.backbone)
     teacher = Teacher(student)
     before = flat(teacher(views))
@@ -80,28 +76,21 @@ def test_default_momentum_is_the_methods(student):
     torch.testing.assert_close(teacher.parameters["vit.prompts"], start + 0.001, rtol=0, atol=1e-6)
 
 
-def test_lags_behind_a_student_that_moves(student, images):
+def test_outputs_change_with_an_update_only_and_equal_a_network_with_the_averaged_weights(student, images):
     views = images(student.vit.backbone)
-    teacher = Teacher(student)
+    teacher = Teacher(student, 0.5)
     before = flat(teacher(views))
     move(student, 0)
     assert torch.equal(flat(teacher(views)), before)
     assert not torch.allclose(flat(student(views)), before, atol=1e-2)
     teacher.update()
     assert not torch.equal(flat(teacher(views)), before)
-
-
-def test_outputs_equal_a_network_that_holds_the_averaged_weights(student, images):
-    views = images(student.vit.backbone)
-    teacher = Teacher(student, 0.5)
-    move(student, 0)
-    teacher.update()
     averaged = copy.deepcopy(student)
     averaged.load_state_dict(teacher.parameters, strict=False)
     torch.testing.assert_close(flat(teacher(views)), flat(averaged(views)))
 
 
-def test_calling_it_leaves_the_student_alone_and_makes_no_gradient(student, images):
+def test_a_call_changes_nothing_in_the_student_and_has_no_gradient(student, images):
     views = images(student.vit.backbone)
     teacher = Teacher(student)
     move(student, 0)
@@ -131,10 +120,9 @@ def test_network_gives_unit_embeddings_and_a_head_for_each_token(student, images
     views = images(student.vit.backbone)
     output, tokens = student(views), student.vit(views)
     assert student.tokens == tuple(output) == ("cls", "prompt")
-    torch.testing.assert_close(output["cls"].h, tokens.cls / tokens.cls.norm(dim=1, keepdim=True))
-    torch.testing.assert_close(output["prompt"].h, tokens.prompt / tokens.prompt.norm(dim=1, keepdim=True))
-    torch.testing.assert_close(output["cls"].z.bottleneck, student.heads["cls"](tokens.cls).bottleneck)
-    torch.testing.assert_close(output["prompt"].z.bottleneck, student.heads["prompt"](tokens.prompt).bottleneck)
+    for name, token in (("cls", tokens.cls), ("prompt", tokens.prompt)):
+        torch.testing.assert_close(output[name].h, token / token.norm(dim=1, keepdim=True))
+        torch.testing.assert_close(output[name].z.bottleneck, student.heads[name](token).bottleneck)
     assert not torch.equal(output["cls"].z.prototypes, output["prompt"].z.prototypes)
 
 
@@ -145,7 +133,7 @@ def test_network_without_supervised_prompts_has_the_class_token_only(prompts, ti
     assert network.tokens == tuple(network(images(vit))) == ("cls",)
 
 
-def test_renewing_the_prompt_head_changes_it_alone(student):
+def test_resetting_the_prompt_head_changes_nothing_else(student):
     before = copy.deepcopy(student.state_dict())
     student.reset_prompt_head()
     changed = {name for name, value in student.state_dict().items() if not torch.equal(value, before[name])}

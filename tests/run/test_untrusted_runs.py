@@ -347,7 +347,7 @@ def test_the_cache_folder_of_a_previous_run_is_not_used(run, tmp_path):
     config["data"]["cache"] = str(tmp_path / "elsewhere")
     (run / "config.yaml").write_text(yaml.safe_dump(config, explicit_end=True))
     assert Run(run).config.data.cache == str(tmp_path / "elsewhere")
-    assert "cache" not in PreviousRun(run).settings(None)["data"]
+    assert "cache" not in PreviousRun(run).settings("kmeans")["data"]
 
 
 # -- formats ----------------------------------------------------------------------------------------------------------

@@ -369,8 +369,12 @@ class MultiValueCommand(TyperCommand):
 @options_of(TableRequest)
 def table(
     options: dict[str, Any],
-    list_: Annotated[bool, typer.Option("--list", help="List the tables and how far each is.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and run nothing.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the tables and how many of their runs are finished.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and their states, and run nothing.")
+    ] = False,
     document: Annotated[
         Path | None,
         typer.Option(metavar="PAGE.md", help="Fill a page's tables, between <!-- table: NAME --> and <!-- end -->."),

@@ -1,4 +1,4 @@
-"""What `check` found, for the terminal."""
+"""The findings of `check` on the terminal."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,13 +8,13 @@ from rich.table import Table
 
 from promptcal.data.check import CheckReport, Finding
 
-_MOST_CLASSES = 40
-_MOST_CASES = 5
-_LONGEST_CASE = 400
+_MAX_CLASSES = 40
+_MAX_CASES = 5
+_MAX_CASE_LENGTH = 400
 
 
 def check_report(report: CheckReport) -> Iterator[RenderableType]:
-    """Counts, then findings with the paths whole, then the verdict."""
+    """Counts by class, then problems and warnings, then a summary."""
     yield _counts(report)
     problems, warnings = report.problems, report.warnings
     yield from (_lines("[red]problem[/]", finding) for finding in problems)
@@ -38,16 +38,16 @@ def _counts(report: CheckReport) -> Table:
 
 
 def _shown(classes: list[tuple[str, int]]) -> Iterable[tuple[str, str]]:
-    """The largest and the smallest classes where there are too many for a screen."""
+    """All classes, or the largest and the smallest if there are too many for a screen."""
     rows = [(name, str(count)) for name, count in classes]
-    if len(rows) <= _MOST_CLASSES:
+    if len(rows) <= _MAX_CLASSES:
         return rows
-    half = _MOST_CLASSES // 2
+    half = _MAX_CLASSES // 2
     return [*rows[:half], (f"... {len(rows) - 2 * half} classes between ...", ""), *rows[-half:]]
 
 
 def _lines(kind: str, finding: Finding) -> str:
-    cases = [escape(_cut(case)) for case in finding.cases[:_MOST_CASES]]
+    cases = [escape(_cut(case)) for case in finding.cases[:_MAX_CASES]]
     left = len(finding.cases) - len(cases)
     more = [f"... and {left} more; --json FILE lists all"] if left else []
     amount = f" ({finding.amount})" if finding.amount else ""
@@ -55,4 +55,4 @@ def _lines(kind: str, finding: Finding) -> str:
 
 
 def _cut(case: str) -> str:
-    return case if len(case) <= _LONGEST_CASE else f"{case[:_LONGEST_CASE]} ..."
+    return case if len(case) <= _MAX_CASE_LENGTH else f"{case[:_MAX_CASE_LENGTH]} ..."

@@ -1,4 +1,4 @@
-"""Options that several commands share, and commands made from a request's fields."""
+"""Options that several commands share, and commands whose options are the fields of a request."""
 
 import inspect
 from collections.abc import Callable

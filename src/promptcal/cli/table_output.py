@@ -7,21 +7,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from promptcal.experiments.cells import Job
+from promptcal.experiments.definition import load_table
 from promptcal.experiments.jobs import State
-from promptcal.experiments.plan import Job
 from promptcal.experiments.table_report import show as show_summary
-from promptcal.experiments.tables import TableListing, TableReport
+from promptcal.experiments.tables import TableReport
 
 
-def show_listing(listed: list[TableListing], console: Console) -> None:
+def show_listing(states: dict[str, list[State]], console: Console) -> None:
     view = Table()
     view.add_column("table", no_wrap=True)
     view.add_column("title")
     for column in ("rows", "runs", "finished"):
         view.add_column(column, justify="right")
-    for entry in listed:
-        counts = (len(entry.table.rows), entry.n_runs, entry.n_finished)
-        view.add_row(entry.table.name, entry.table.title, *map(str, counts))
+    for table, of_table in ((load_table(name), of_table) for name, of_table in states.items()):
+        counts = (len(table.rows), len(of_table), sum(state.name == "finished" for state in of_table))
+        view.add_row(table.name, table.title, *map(str, counts))
     console.print(view)
     console.print("Tables share runs, so several tables need fewer runs than the sum.", highlight=False)
 

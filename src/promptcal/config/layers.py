@@ -1,6 +1,6 @@
-"""Where settings come from, and which source wins.
+"""The sources of settings, and which one wins.
 
-From lowest to highest: defaults, preset, variant, method, file, values, overrides (``a.b=value``).
+From lowest to highest priority: defaults, preset, variant, method, file, values, overrides (``a.b=value``).
 """
 
 import difflib
@@ -24,9 +24,9 @@ Preset = str | Mapping[str, Any] | None
 
 
 class MethodSettings(Protocol):
-    """What a method says about settings: its config class, and values it changes.
+    """The settings of a method: its config class, and values that it changes.
 
-    ``presets`` maps a preset's name to settings; those under "" apply whatever the preset. ``variants`` maps names to
+    ``presets`` maps a preset's name to settings; those under "" apply to every preset. ``variants`` maps names to
     settings.
     """
 
@@ -96,7 +96,7 @@ class Layers:
         return next((layer[key] for layer in reversed(layers) if key in layer), default)
 
     def _check_variant_of_saved(self, variant: Any) -> None:
-        """A source that names another variant states all its values, so changing the variant would do nothing."""
+        """A saved configuration lists all values, so another variant would change nothing."""
         for layer in self.given:
             if layer.get("variant", variant) != variant:
                 raise ConfigError(
@@ -127,7 +127,7 @@ def validate(values: Mapping[str, Any], method: MethodSettings) -> Config:
 def parse_yaml(text: str, source: str) -> dict[str, Any]:
     try:
         parsed = read_yaml(text)
-    except ValueError as error:  # also of a date such as 2024-99-99
+    except ValueError as error:  # also for a date such as 2024-99-99
         raise ConfigError(f"{source} is not valid YAML ({error}); correct it") from error
     if parsed is None:
         return {}
@@ -180,7 +180,7 @@ def _parse_override(override: str) -> dict[str, Any]:
 
 def _explain(error: Any, method: MethodSettings) -> str:
     key = ".".join(str(part) for part in error["loc"])
-    if not key and error["type"] == "value_error":  # of several settings together
+    if not key and error["type"] == "value_error":  # an error of several settings together
         return error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
         return _explain_unknown(key, method)

@@ -1,4 +1,4 @@
-"""Settings of version 0.1 that have another name or are gone."""
+"""Settings of version 0.1 that were renamed or removed."""
 
 _RENAMED = {
     "selection.every": "it is now called 'selection.validate_every'",

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-LEAST_TEMPERATURE = 1e-6  # cosines divided by less leave the range of float32
+LEAST_TEMPERATURE = 1e-6  # a cosine divided by less can overflow float32
 
 
 class Section(BaseModel):
@@ -58,7 +58,7 @@ class DataConfig(Section):
     store: Literal["auto", "memory", "mapped", "stream"] = Field(
         "auto",
         description="decoded images in memory, in a memory-mapped file beside the run, or decoded at every use by "
-        "worker processes; auto: memory, or mapped if they would fill half of it",
+        "worker processes; auto: memory, or mapped if they need more than half of it",
     )
     cache: str | None = Field(None, description="folder to keep decoded images in for the next run")
     batch_size: int = Field(128, ge=2, description="images a batch, two views each")
@@ -99,9 +99,9 @@ class ClusteringConfig(Section):
 class SelectionConfig(Section):
     """Which epoch's weights a stage keeps.
 
-    `validation`: by held-out labels (and the silhouette of the images predicted as new, where the method says so).
-    `last`: the last epoch. `oracle`: as the published release does, by the true classes of the scored images; it needs
-    the truth and is not an honest protocol.
+    `validation`: the best on held-out labels (and by the silhouette of the images predicted as new, if the method uses
+    it). `last`: the last epoch. `oracle`: the best on the true classes of the scored images, as the published release
+    does; it needs the truth, and its accuracies are too optimistic.
     """
 
     by: Literal["validation", "last", "oracle"] = "validation"

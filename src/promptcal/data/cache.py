@@ -1,8 +1,4 @@
-"""Decoded images in a memory-mapped file, for sets larger than memory and for later runs on the same images.
-
-The key of a cache is a hash of the images' names, bytes and stored size. A changed image gives another key, so a cache
-is never out of date.
-"""
+"""Decoded images in a memory-mapped file, for sets larger than memory and for later runs on the same images."""
 
 import hashlib
 import json
@@ -15,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from promptcal.data.decoding import UnreadableImage
 from promptcal.data.images import ImageSet
-from promptcal.data.store import ImageStore, check_readable, decoded, planar, stored_size
+from promptcal.data.store import ImageStore, check_readable, planar, readable_images, stored_size
 from promptcal.errors import DataError
 from promptcal.runtime.distributed import ALONE, Group
 from promptcal.runtime.files import write_json, write_with
@@ -29,7 +24,7 @@ Decoded = tuple[ImageStore, list[int], list[tuple[str, str]]]
 
 
 def cache_key(images: ImageSet, shorter_side: int) -> str:
-    """A hash of everything that the decoded pixels depend on."""
+    """A hash of everything that the decoded pixels depend on, so that a cache is never out of date."""
     digest = hashlib.sha256(f"{_VERSION}:{shorter_side}".encode())
     for i, name in enumerate(images.names):
         digest.update(f"\0{name}\0{images.content_hash(i)}".encode())
@@ -70,34 +65,27 @@ def decode_to_file(
 
 
 def _write(
-    images: ImageSet,
-    shorter_side: int,
-    pixels_file: Path,
-    index_file: Path,
-    on_progress: Callable[[int], None],
+    images: ImageSet, shorter_side: int, pixels_file: Path, index_file: Path, on_progress: Callable[[int], None]
 ) -> None:
     """Write the pixels, then the index. A cache with an index is therefore complete."""
-    sizes, kept, faults = [], [], []
+    sizes: list[list[int]] = []
+    kept: list[int] = []
+    faults: list[tuple[str, str]] = []
     digest = hashlib.sha256()
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
             try_lock(file.fileno())  # shows other processes that the file is in use
-            for i, image in enumerate(decoded(images, stored_size(images, shorter_side), cores=os.cpu_count())):
-                if isinstance(image, UnreadableImage):
-                    faults.append([images.names[i], str(image)])
-                else:
-                    data = planar(image)
-                    file.write(data.data)
-                    digest.update(data.data)
-                    sizes.append(list(image.shape[:2]))
-                    kept.append(i)
-                on_progress(i + 1)
+            side = stored_size(images, shorter_side)
+            for image in readable_images(images, side, kept, faults, on_progress, cores=os.cpu_count()):
+                data = planar(image)
+                file.write(data.data)
+                digest.update(data.data)
+                sizes.append(list(image.shape[:2]))
 
     write_with(pixels_file, write)
-    write_json(
-        index_file, {"format": _VERSION, "sizes": sizes, "kept": kept, "faults": faults, "sha256": digest.hexdigest()}
-    )
+    index = {"format": _VERSION, "sizes": sizes, "kept": kept, "faults": faults, "sha256": digest.hexdigest()}
+    write_json(index_file, index)
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -112,10 +100,8 @@ def _load(pixels_file: Path, index_file: Path, names: list[str]) -> Decoded | No
     """The cache; None if it is absent, damaged or has another format."""
     try:
         index = json.loads(index_file.read_text(encoding="utf-8"))
-        if index["format"] != _VERSION:
-            return None
         sizes, kept, faults = index["sizes"], index["kept"], [(name, reason) for name, reason in index["faults"]]
-        if not _is_consistent(sizes, kept, faults, names):
+        if index["format"] != _VERSION or not _is_consistent(sizes, kept, faults, names):
             return None
         total = sum(3 * height * width for height, width in sizes)
         if pixels_file.stat().st_size != total:
@@ -133,10 +119,6 @@ def _is_consistent(sizes: list[list[int]], kept: list[int], faults: list[tuple[s
     """Whether an index describes these images: each has a size, in order, or a fault."""
     positions = set(kept)
     left_out = [name for i, name in enumerate(names) if i not in positions]
-    has_valid_sizes = all(isinstance(side, int) and side > 0 for size in sizes for side in size)
-    return (
-        has_valid_sizes
-        and len(sizes) == len(kept) == len(names) - len(left_out)
-        and kept == sorted(kept)
-        and ([name for name, _ in faults] == left_out)
-    )
+    if not all(isinstance(side, int) and side > 0 for size in sizes for side in size) or kept != sorted(kept):
+        return False
+    return len(sizes) == len(kept) == len(names) - len(left_out) and [name for name, _ in faults] == left_out

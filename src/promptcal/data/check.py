@@ -24,6 +24,7 @@ _HASH_BITS = 64
 _THUMBNAIL_TOLERANCE = 12.0  # mean difference of thumbnails; copies are below it, images that only share a hash are not
 _MAX_IMBALANCE = 10.0
 _PAIRS_AT_ONCE = 1_000_000
+Pairs = tuple[np.ndarray, np.ndarray]  # positions of the first and of the second image of each pair
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,10 @@ class Duplicates:
         if not self.classes:
             return "unlabelled"
         return "labelled and unlabelled" if None in self.labels else "labelled"
+
+    def described(self, sign: str) -> str:
+        pairs = zip(self.paths, self.labels, strict=True)
+        return sign.join(path if label is None else f"{path} ({label})" for path, label in pairs)
 
 
 @dataclass(frozen=True)
@@ -106,17 +111,15 @@ class CheckReport:
     def warnings(self) -> list[Finding]:
         """Findings that a fit can cope with."""
         scarce = [f"{name}: {count}" for name, count in self.labelled.items() if count < 2]
-        ratio = self.imbalance
-        largest = max(self.labelled.items(), key=lambda item: item[1], default=("", 0))
-        smallest = min(self.labelled.items(), key=lambda item: item[1], default=("", 0))
-        extremes = f"{largest[0]}: {largest[1]}, {smallest[0]}: {smallest[1]}"
+        largest, smallest = (f(self.labelled, key=self.labelled.__getitem__, default="") for f in (max, min))
+        extremes = f"{largest}: {self.labelled.get(largest)}, {smallest}: {self.labelled.get(smallest)}"
         return _non_empty(
             _duplicate_finding("near duplicates, two classes", " ~ ", [d for d in self.near if len(d.classes) > 1]),
             *_by_label_status("exact duplicates", " = ", [d for d in self.exact if len(d.classes) < 2]),
             *_by_label_status("near duplicates", " ~ ", [d for d in self.near if len(d.classes) < 2]),
             Finding("tiny", _count(self.tiny, "image"), [f"{p}: {w} x {h} pixels" for p, w, h in self.tiny]),
             Finding("fewer than 2 labels", _count(scarce, "class"), scarce),
-            _note(ratio is not None and ratio >= _MAX_IMBALANCE, "imbalanced classes", extremes),
+            _note((self.imbalance or 0) >= _MAX_IMBALANCE, "imbalanced classes", extremes),
             _note(not self.labelled, "no labels", "a fit would be plain k-means on the backbone's features"),
         )
 
@@ -189,10 +192,7 @@ def perceptual_hash(image: Image.Image) -> np.uint64:
 
 def duplicate_groups(fingerprints: Sequence[Fingerprint], distance: int) -> tuple[list[list[int]], list[list[int]]]:
     """Groups of images with equal pixels, and groups of near duplicates whose pixels are not all equal."""
-    by_digest: dict[bytes, list[int]] = {}
-    for i, fingerprint in enumerate(fingerprints):
-        by_digest.setdefault(fingerprint.digest, []).append(i)
-    contents = list(by_digest.values())
+    contents = _positions_by_value([fingerprint.digest for fingerprint in fingerprints])
     distinct = [fingerprints[members[0]] for members in contents]
     hashes = np.array([f.hash for f in distinct], dtype=np.uint64)
     thumbnails = np.array([f.thumbnail for f in distinct], dtype=np.int16).reshape(len(distinct), -1)
@@ -201,15 +201,20 @@ def duplicate_groups(fingerprints: Sequence[Fingerprint], distance: int) -> tupl
     return [members for members in contents if len(members) > 1], near
 
 
-def _with_similar_colours(
-    thumbnails: np.ndarray, first: np.ndarray, second: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _positions_by_value(values: Iterable[Any]) -> list[list[int]]:
+    positions: dict[Any, list[int]] = {}
+    for i, value in enumerate(values):
+        positions.setdefault(value, []).append(i)
+    return list(positions.values())
+
+
+def _with_similar_colours(thumbnails: np.ndarray, first: np.ndarray, second: np.ndarray) -> Pairs:
     """The pairs whose colours are similar too: uniform images have equal hashes whatever their colour."""
     same = np.abs(thumbnails[first] - thumbnails[second]).mean(axis=1) <= _THUMBNAIL_TOLERANCE
     return first[same], second[same]
 
 
-def near_pairs(hashes: np.ndarray, distance: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def near_pairs(hashes: np.ndarray, distance: int) -> Iterator[Pairs]:
     """All pairs of 64-bit hashes that differ in at most ``distance`` bits, each once, in chunks.
 
     Two such hashes are equal in at least one of distance + 1 bands, so only hashes that share a band are compared.
@@ -227,39 +232,32 @@ def near_pairs(hashes: np.ndarray, distance: int) -> Iterator[tuple[np.ndarray, 
             first, second = order[start], order[start + step]
             difference = hashes[first] ^ hashes[second]
             wanted = _ones(difference) <= distance
-            first, second, difference = first[wanted], second[wanted], difference[wanted]
-            for earlier in bands[:number]:
-                new = (difference & earlier) != 0
-                first, second, difference = first[new], second[new], difference[new]
-            yield first, second
+            for earlier in bands[:number]:  # pairs that share an earlier band were found there
+                wanted &= (difference & earlier) != 0
+            yield first[wanted], second[wanted]
 
 
-def connected(n: int, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[list[int]]:
+def connected(n: int, pairs: Iterable[Pairs]) -> list[list[int]]:
     """Connected components with two or more members of a graph on 0..n-1; memory does not grow with the pairs."""
     group = np.arange(n)
-    pending: list[tuple[np.ndarray, np.ndarray]] = []
+    pending: list[Pairs] = []
     n_pending = 0
     for first, second in pairs:
-        if len(first):
-            pending.append((first, second))
-            n_pending += len(first)
+        pending.append((first, second))
+        n_pending += len(first)
         if n_pending > _PAIRS_AT_ONCE:
             group, pending, n_pending = _merged(group, pending), [], 0
     group = _merged(group, pending)
-    members: dict[int, list[int]] = {}
-    for i, number in enumerate(group.tolist()):
-        members.setdefault(number, []).append(i)
-    return [m for m in members.values() if len(m) > 1]
+    return [members for members in _positions_by_value(group.tolist()) if len(members) > 1]
 
 
-def _merged(group: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+def _merged(group: np.ndarray, pairs: list[Pairs]) -> np.ndarray:
     """The group number of each member after merging the groups that the pairs connect."""
     if not pairs:
         return group
-    n = len(group)
-    first, second = (group[np.concatenate(side)] for side in zip(*pairs, strict=True))
-    edges = (first.astype(np.int32), second.astype(np.int32))  # older SciPy silently misreads int64
-    graph = coo_array((np.ones(len(first), dtype=np.int8), edges), shape=(n, n))
+    # int32, because older SciPy silently misreads int64
+    first, second = (group[np.concatenate(side)].astype(np.int32) for side in zip(*pairs, strict=True))
+    graph = coo_array((np.ones(len(first), dtype=np.int8), (first, second)), shape=(len(group), len(group)))
     return connected_components(graph, directed=False)[1][group]
 
 
@@ -270,11 +268,7 @@ def _bands(count: int) -> list[np.uint64]:
 
 def _ones(numbers: np.ndarray) -> np.ndarray:
     """The number of set bits of each 64-bit number."""
-    ones = numbers - ((numbers >> np.uint64(1)) & np.uint64(0x5555555555555555))
-    pairs = np.uint64(0x3333333333333333)
-    ones = (ones & pairs) + ((ones >> np.uint64(2)) & pairs)
-    ones = (ones + (ones >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return (ones * np.uint64(0x0101010101010101)) >> np.uint64(56)
+    return np.unpackbits(numbers.view(np.uint8).reshape(-1, 8), axis=1).sum(axis=1)
 
 
 def _non_empty(*findings: Finding) -> list[Finding]:
@@ -286,21 +280,15 @@ def _note(holds: bool, what: str, why: str) -> Finding:
 
 
 def _by_label_status(what: str, sign: str, groups: list[Duplicates]) -> list[Finding]:
-    statuses = ("labelled and unlabelled", "labelled", "unlabelled")
     return [
         _duplicate_finding(f"{what}, {status}", sign, [d for d in groups if d.label_status == status])
-        for status in statuses
+        for status in ("labelled and unlabelled", "labelled", "unlabelled")
     ]
 
 
 def _duplicate_finding(what: str, sign: str, groups: list[Duplicates]) -> Finding:
     n_images = sum(len(group.paths) for group in groups)
-    cases = [sign.join(_named(*pair) for pair in zip(g.paths, g.labels, strict=True)) for g in groups]
-    return Finding(what, f"{n_images} images in {_count(groups, 'group')}", cases)
-
-
-def _named(path: str, label: str | None) -> str:
-    return path if label is None else f"{path} ({label})"
+    return Finding(what, f"{n_images} images in {_count(groups, 'group')}", [group.described(sign) for group in groups])
 
 
 def _count(things: Sequence[Any], name: str) -> str:

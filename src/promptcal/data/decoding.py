@@ -2,10 +2,9 @@
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -40,14 +39,9 @@ def is_image(path: Path) -> bool:
         return False
 
 
-@contextmanager
-def large_image_lock(image: Image.Image) -> Iterator[None]:
+def large_image_lock(image: Image.Image) -> AbstractContextManager[Any]:
     """If the image is large, wait until no other thread decodes a large image."""
-    if image.width * image.height < _LARGE:
-        yield
-        return
-    with _large_image_lock:
-        yield
+    return _large_image_lock if image.width * image.height >= _LARGE else nullcontext()
 
 
 def _replace_lock() -> None:

@@ -2,13 +2,9 @@
 
 import sys
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from promptcal.data.decoding import open_image
 from promptcal.data.sources import ImageSource
 from promptcal.errors import DataError
 
@@ -29,9 +25,6 @@ class RowSource(ImageSource):
 
     rows: Any
     column: str
-
-    def open(self, index: int) -> Image.Image:
-        return open_image(BytesIO(self.content(index)))
 
     def content(self, index: int) -> bytes:
         image = self.rows[index][self.column]

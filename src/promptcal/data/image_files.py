@@ -1,6 +1,7 @@
 """Find image files below a folder or by a glob pattern."""
 
 import fnmatch
+import itertools
 import os
 import re
 import unicodedata
@@ -26,15 +27,13 @@ def split_pattern(pattern: Path) -> tuple[Path, tuple[str, ...]]:
     return Path(*parts[:first]), parts[first:]
 
 
-def find_images(folder: Path) -> list[Path]:
-    """Images in a folder and its sub-folders, sorted. Links are followed, but never in a cycle."""
-    return sorted(_walk(folder, frozenset()))
+def find_images(folder: Path, parts: Sequence[str] = ("**",)) -> list[Path]:
+    """Images below a folder that match the parts of a glob pattern, sorted; by default all of them.
 
-
-def find_matching_images(folder: Path, parts: Sequence[str]) -> list[Path]:
-    """Images below a folder that match the parts of a glob pattern, sorted; ``**`` matches any number of folders."""
-    parts = [*parts, "*"] if parts[-1] == "**" else list(parts)
-    return sorted(set(_glob(folder, [unicodedata.normalize("NFC", part) for part in parts], frozenset())))
+    ``**`` matches any number of folders. Links are followed, but never in a cycle.
+    """
+    pattern = tuple(unicodedata.normalize("NFC", part) for part in parts)
+    return sorted(_glob(folder, {(*pattern, "*") if pattern[-1] == "**" else pattern}, frozenset()))
 
 
 def class_folder_labels(root: Path, names: Sequence[str]) -> list[str | None] | None:
@@ -67,34 +66,24 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
     return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
 
 
-def _walk(folder: Path, ancestors: frozenset[str]) -> Iterator[Path]:
+def _glob(folder: Path, patterns: set[tuple[str, ...]], ancestors: frozenset[str]) -> Iterator[Path]:
+    """Images that match one of the patterns, each given by its parts."""
     real = os.path.realpath(folder)
     if real in ancestors:
         return
+    patterns = patterns | {tuple(itertools.dropwhile("**".__eq__, parts)) for parts in patterns}  # ** = no folder
     for entry in _entries(folder):
-        if entry.name.startswith("."):
-            continue
+        matching = [parts for parts in patterns if _matches(entry.name, parts[0])]
         if entry.is_dir():
-            yield from _walk(Path(entry.path), ancestors | {real})
-        elif _is_image(entry):
+            deeper = {parts if parts[0] == "**" else parts[1:] for parts in matching} - {()}
+            if deeper:
+                yield from _glob(Path(entry.path), deeper, ancestors | {real})
+        elif any(len(parts) == 1 for parts in matching) and _is_image(entry):
             yield Path(entry.path)
 
 
-def _glob(folder: Path, parts: list[str], ancestors: frozenset[str]) -> Iterator[Path]:
-    real = os.path.realpath(folder)
-    if real in ancestors:
-        return
-    first, rest = parts[0], parts[1:]
-    if first == "**":
-        yield from _glob(folder, rest, ancestors)
-    for entry in _entries(folder):
-        if entry.name.startswith(".") and not first.startswith("."):
-            continue
-        if first == "**":
-            if entry.is_dir():
-                yield from _glob(Path(entry.path), parts, ancestors | {real})
-        elif fnmatch.fnmatch(unicodedata.normalize("NFC", entry.name), first):
-            if rest and entry.is_dir():
-                yield from _glob(Path(entry.path), rest, ancestors | {real})
-            elif not rest and not entry.is_dir() and _is_image(entry):
-                yield Path(entry.path)
+def _matches(name: str, part: str) -> bool:
+    """Whether one part of a pattern matches a name. Only a part with a leading dot matches hidden names."""
+    if name.startswith(".") and not part.startswith("."):
+        return False
+    return part in ("*", "**") or fnmatch.fnmatch(unicodedata.normalize("NFC", name), part)

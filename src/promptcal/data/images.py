@@ -19,6 +19,7 @@ from promptcal.data.sources import ArraySource, FileSource, ImageSource, SubsetS
 from promptcal.errors import DataError
 
 _MAX_ASPECT = 50
+_SUFFIXES = ", ".join(sorted(image_files.SUFFIXES))
 
 
 @dataclass(frozen=True)
@@ -65,23 +66,17 @@ class ImageSet:
         raise DataError("images must be a folder, a list of image files, or a uint8 array N x H x W x 3")
 
     def subset(self, indices: Sequence[int]) -> "ImageSet":
-        indices = list(indices)
-        labels = self.source_labels
-        return ImageSet(
-            [self.names[i] for i in indices],
-            SubsetSource(self.source, indices),
-            self.root,
-            None if labels is None else SourceLabels([labels.values[i] for i in indices], labels.origin),
-        )
+        indices, labels = list(indices), self.source_labels
+        if labels is not None:
+            labels = SourceLabels([labels.values[i] for i in indices], labels.origin)
+        return ImageSet([self.names[i] for i in indices], SubsetSource(self.source, indices), self.root, labels)
 
     def folder(self) -> str | None:
         """The absolute path of the folder that all names are relative to; None if the names are not such files."""
         start = (self.root or Path()).absolute()
-        for i, name in enumerate(self.names):
-            path = self.source.path(i)
-            if path is None or path.absolute() != start / name:
-                return None
-        return str(start)
+        paths = (self.source.path(i) for i in range(len(self)))
+        are_below = (p is not None and p.absolute() == start / n for p, n in zip(paths, self.names, strict=True))
+        return str(start) if all(are_below) else None
 
     def image(self, index: int) -> Image.Image:
         """The image in RGB, rotated upright."""
@@ -99,9 +94,8 @@ class ImageSet:
         """The image, if its aspect ratio allows training on it."""
         image = self.image(index)
         if max(image.size) > _MAX_ASPECT * min(image.size):
-            raise UnreadableImage(
-                f"of {image.width} x {image.height} pixels, one side over {_MAX_ASPECT} times the other"
-            )
+            size = f"{image.width} x {image.height} pixels"
+            raise UnreadableImage(f"of {size}, one side over {_MAX_ASPECT} times the other")
         return image
 
     def resized(self, index: int, shorter_side: int) -> np.ndarray:
@@ -139,20 +133,20 @@ def _from_path(path: Path) -> ImageSet:
         raise DataError(f"the image folder {path} does not exist; check the path")
     files = image_files.find_images(path)
     if not files:
-        raise DataError(f"the folder {path} contains no images ({_suffixes()}); check the path")
+        raise DataError(f"the folder {path} contains no images ({_SUFFIXES}); check the path")
     names = _relative_names(files, path)
-    classes = image_files.class_folder_labels(path, names)
+    labels = image_files.class_folder_labels(path, names)
     origin = f"the class folders beside the unlabelled one in {path}"
-    return ImageSet(names, FileSource(files), path, None if classes is None else SourceLabels(classes, origin))
+    return ImageSet(names, FileSource(files), path, SourceLabels(labels, origin) if labels else None)
 
 
 def _from_pattern(pattern: Path) -> ImageSet:
     root, parts = image_files.split_pattern(pattern)
     if not root.is_dir():
         raise DataError(f"the folder {root} of the pattern {pattern} does not exist; check the path")
-    files = image_files.find_matching_images(root, parts)
+    files = image_files.find_images(root, parts)
     if not files:
-        raise DataError(f"the pattern {pattern} matches no images ({_suffixes()}); ** matches any sub-folders")
+        raise DataError(f"the pattern {pattern} matches no images ({_SUFFIXES}); ** matches any sub-folders")
     return ImageSet(_relative_names(files, root), FileSource(files), root)
 
 
@@ -176,8 +170,7 @@ def _from_array(images: np.ndarray | torch.Tensor) -> ImageSet:
 def _from_dataset(dataset: Any) -> ImageSet:
     source, labels = huggingface.row_source(dataset), huggingface.row_labels(dataset)
     origin = f"the column {huggingface.LABEL_COLUMN} of the dataset"
-    own = None if labels is None else SourceLabels(labels, origin)
-    return ImageSet(numbered_names(len(dataset)), source, source_labels=own)
+    return ImageSet(numbered_names(len(dataset)), source, None, SourceLabels(labels, origin) if labels else None)
 
 
 def _relative_names(files: Sequence[Path], root: Path) -> list[str]:
@@ -189,7 +182,3 @@ def _checked_names(names: list[str]) -> list[str]:
         if name.encode("utf-8", "ignore").decode() != name:
             raise DataError(f"the image name {name!a} is not valid Unicode; rename the file")
     return names
-
-
-def _suffixes() -> str:
-    return ", ".join(sorted(image_files.SUFFIXES))

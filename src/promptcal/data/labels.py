@@ -39,8 +39,11 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
 
     Without ``labels``, the labels that come with the images are used, if there are any.
     """
+    if labels is None and images.source_labels is not None:
+        warnings.warn(f"labels are taken from {images.source_labels.origin}", PromptCALWarning, stacklevel=3)
+        labels = images.source_labels.values
     if labels is None:
-        return _without_removals(_source_labels(images))
+        labels = [None] * len(images)
     if isinstance(labels, str | os.PathLike):
         return _match(_read_table(Path(labels)), images)
     if isinstance(labels, Mapping):
@@ -52,12 +55,8 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
     labels = list(labels)
     if len(labels) != len(images):
         raise LabelError(f"{len(labels)} labels do not fit {len(images)} images; give one per image, -1 = unlabelled")
-    return _without_removals([class_name(label) for label in labels])
-
-
-def _without_removals(names: list[str | None]) -> Labels:
-    """A sequence cannot omit an image, so an empty label in it does not remove an earlier one."""
-    return Labels(names, [False] * len(names))
+    # A sequence cannot omit an image, so an empty label in it does not remove an earlier one.
+    return Labels([class_name(label) for label in labels], [False] * len(labels))
 
 
 def class_name(label: Any) -> str | None:
@@ -80,13 +79,6 @@ def class_numbers(names: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:
 
 def _natural(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() and name.isascii() else (1, 0, name)
-
-
-def _source_labels(images: ImageSet) -> list[str | None]:
-    if images.source_labels is None:
-        return [None] * len(images)
-    warnings.warn(f"labels are taken from {images.source_labels.origin}", PromptCALWarning, stacklevel=4)
-    return [class_name(label) for label in images.source_labels.values]
 
 
 def _read_table(path: Path) -> list[tuple[str, str | None]]:
@@ -172,12 +164,8 @@ def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
             raise LabelError(f"{path} has two labels, {by_name[name]!r} and {label!r}; keep one of them")
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        remedy = (
-            f"write paths as in {images.names[0]}"
-            if images.root is None
-            else "write paths relative to the image folder"
-        )
-        raise LabelError(f"there is a label for {unknown[0]}{more}, but no such image; {remedy}")
+        example = f"as in {images.names[0]}" if images.root is None else "relative to the image folder"
+        raise LabelError(f"there is a label for {unknown[0]}{more}, but no such image; write paths {example}")
     return Labels([by_name.get(name) for name in names], [by_name.get(name, "") is None for name in names])
 
 

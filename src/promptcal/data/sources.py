@@ -15,13 +15,13 @@ from promptcal.data.decoding import open_image
 class ImageSource(Protocol):
     """Images by position. Its methods may raise any exception for an image that cannot be read."""
 
-    def open(self, index: int) -> Image.Image:
-        """The image, opened by its header; PIL decodes the pixels later."""
-        ...
-
     def content(self, index: int) -> bytes:
         """The bytes that determine the image."""
         ...
+
+    def open(self, index: int) -> Image.Image:
+        """The image, opened by its header; PIL decodes the pixels later."""
+        return open_image(BytesIO(self.content(index)))
 
     def path(self, index: int) -> Path | None:
         """The image's file; None if there is no separate file."""
@@ -48,9 +48,6 @@ class ArchiveSource(ImageSource):
 
     archive: Path | np.ndarray
     spans: Sequence[tuple[int, int]]
-
-    def open(self, index: int) -> Image.Image:
-        return open_image(BytesIO(self.content(index)))
 
     def content(self, index: int) -> bytes:
         offset, size = self.spans[index]

@@ -1,7 +1,4 @@
-"""`ImageStore`: all images, decoded and resized once, in one uint8 buffer from which crops are cut.
-
-The buffer is on the GPU if it fits, else in pinned or plain host memory, or in a memory-mapped file (`data/cache.py`).
-"""
+"""`ImageStore`: all images, decoded and resized once, in one uint8 buffer from which crops are cut."""
 
 import multiprocessing
 import os
@@ -11,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -29,14 +27,14 @@ GPU_SHARE, HOST_SHARE = 0.4, 0.5  # the largest share of the free memory that a 
 _worker_load: Callable[[int], "np.ndarray | UnreadableImage"]  # set in worker processes only
 
 
+@dataclass(frozen=True, eq=False)
 class ImageStore:
     """``pixels`` contains every image as 3 x H x W, one after another; the others give each image's place and size."""
 
-    def __init__(self, pixels: Tensor, offsets: Tensor, heights: Tensor, widths: Tensor) -> None:
-        self.pixels = pixels
-        self.offsets = offsets
-        self.heights = heights
-        self.widths = widths
+    pixels: Tensor
+    offsets: Tensor
+    heights: Tensor
+    widths: Tensor
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -73,7 +71,7 @@ class ImageStore:
         if size <= GPU_SHARE * torch.cuda.mem_get_info(device)[0]:
             return self.to(device)
         if size <= HOST_SHARE * free_host_memory():
-            return ImageStore(self.pixels.pin_memory(), self.offsets, self.heights, self.widths)
+            return replace(self, pixels=self.pixels.pin_memory())
         return self
 
     def view(self, index: int) -> Tensor:
@@ -112,12 +110,11 @@ def planar(image: np.ndarray) -> np.ndarray:
 def _concatenate(parts: list[np.ndarray]) -> Tensor:
     """All parts in one tensor. Each part is freed once it is copied, so that memory does not hold everything twice."""
     whole = np.empty(sum(map(len, parts)), dtype=np.uint8)
-    start = 0
-    parts.reverse()
+    end = len(whole)
     while parts:
         part = parts.pop()
-        whole[start : start + len(part)] = part
-        start += len(part)
+        whole[end - len(part) : end] = part
+        end -= len(part)
     return torch.from_numpy(whole)
 
 
@@ -159,7 +156,7 @@ def decoded(
 
 def _windows(n: int, size: int) -> Iterator[range]:
     """Ranges of a few images, to limit the memory of decoded images that are not stored yet."""
-    return (range(first, min(first + size, n)) for first in range(0, n, size))
+    return (range(n)[first : first + size] for first in range(0, n, size))
 
 
 def _load(images: ImageSet, shorter_side: int | None, i: int) -> np.ndarray | UnreadableImage:
@@ -171,18 +168,17 @@ def _load(images: ImageSet, shorter_side: int | None, i: int) -> np.ndarray | Un
 
 def _init_worker(load: Callable[[int], np.ndarray | UnreadableImage], parent: int) -> None:
     """Prepare a worker process. The parent handles Ctrl-C; its signal handlers do not apply here."""
+
+    def exit_with_parent() -> None:  # a worker would wait for work forever after its parent was killed
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     global _worker_load
     _worker_load = load
-
-
-def _exit_with_parent(parent: int) -> None:
-    """Exit when the parent was killed; the worker would wait for work forever."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 def _load_in_worker(i: int) -> np.ndarray | UnreadableImage:
@@ -203,14 +199,12 @@ def decode(
     Unreadable images are an error unless ``skip_unreadable``. No readable image at all is an error too, unless the
     images are only a ``part`` of a larger set. In a group, each process decodes a share, and all get all images.
     """
-    parts, sizes, kept, faults = [], [], [], []
-    for i, image in decoded_share(group, images, stored_size(images, shorter_side), on_progress):
-        if isinstance(image, UnreadableImage):
-            faults.append((images.names[i], str(image)))
-        else:
-            parts.append(planar(image))
-            sizes.append(image.shape[:2])
-            kept.append(i)
+    parts, sizes = [], []
+    kept: list[int] = []
+    faults: list[tuple[str, str]] = []
+    for image in readable_images(images, stored_size(images, shorter_side), kept, faults, on_progress, group):
+        parts.append(planar(image))
+        sizes.append(image.shape[:2])
     pixels = _concatenate(parts)
     sizes, kept, faults = group.all_gather_list(sizes), group.all_gather_list(kept), group.all_gather_list(faults)
     if not (part and skip_unreadable):
@@ -218,14 +212,24 @@ def decode(
     return ImageStore.from_buffer(group.all_gather_bytes(pixels), sizes), kept, faults
 
 
-def decoded_share(
-    group: Group, images: ImageSet, shorter_side: int | None, on_progress: Callable[[int], None]
-) -> Iterator[tuple[int, np.ndarray | UnreadableImage]]:
-    """Like `decoded`, but only this process's share of the images, each with its position among all images."""
+def readable_images(
+    images: ImageSet,
+    shorter_side: int | None,
+    kept: list[int],
+    faults: list[tuple[str, str]],
+    on_progress: Callable[[int], None],
+    group: Group = ALONE,
+    cores: int | None = None,
+) -> Iterator[np.ndarray]:
+    """Decode this process's share of the images. Add their positions to ``kept``, unreadable images to ``faults``."""
     own = range(len(images))[group.part(len(images))]
     chosen = images if group.world == 1 else images.subset(own)
-    for i, image in zip(own, decoded(chosen, shorter_side), strict=True):
-        yield i, image
+    for i, image in zip(own, decoded(chosen, shorter_side, cores=cores), strict=True):
+        if isinstance(image, UnreadableImage):
+            faults.append((images.names[i], str(image)))
+        else:
+            kept.append(i)
+            yield image
         on_progress(min(len(images), group.world * (i - own.start + 1)))
 
 

@@ -1,7 +1,4 @@
-"""Views of images that are not kept decoded: the workers of a DataLoader decode them again in every epoch.
-
-An image that was removed or changed since the run began stops the run, because the result would not be reproducible.
-"""
+"""Views of images that are not kept decoded: the workers of a DataLoader decode them again in every epoch."""
 
 import hashlib
 import multiprocessing
@@ -10,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,24 +16,24 @@ from torch.utils.data import DataLoader, Dataset
 
 from promptcal.data.decoding import UnreadableImage
 from promptcal.data.images import ImageSet
-from promptcal.data.store import ImageStore, check_readable, decoded_share
+from promptcal.data.store import ImageStore, check_readable, readable_images
 from promptcal.data.views import WHOLE, Normalise, View
 from promptcal.errors import DataError
 from promptcal.runtime import distributed
 from promptcal.runtime.distributed import ALONE, Group
 
 
+@dataclass(frozen=True, eq=False)
 class StreamedImages:
     """Images that are decoded on each access.
 
-    ``digests`` are hashes of the images' pixels at the start of the run and detect later changes. Without them, changes
-    are not detected.
+    With ``digests``, hashes of the pixels at the start of the run, a changed or removed image is an error, because the
+    result would not be reproducible.
     """
 
-    def __init__(self, images: ImageSet, shorter_side: int, digests: Sequence[bytes] = ()) -> None:
-        self.images = images
-        self.shorter_side = shorter_side
-        self.digests = digests
+    images: ImageSet
+    shorter_side: int
+    digests: Sequence[bytes] = ()
 
     def fingerprint_data(self) -> bytes:
         """The bytes by which a change of the images is noticed."""
@@ -45,21 +43,20 @@ class StreamedImages:
         return len(self.images)
 
     def image(self, index: int) -> np.ndarray:
-        if not self.digests:
-            return self.images.resized(index, self.shorter_side)
         name = self.images.names[index]
         try:
             image = self.images.resized(index, self.shorter_side)
         except UnreadableImage as fault:
-            raise DataError(
-                f"{name} was readable when the run began and is not now ({fault}); restore it, "
-                "then run the same command with --resume"
-            ) from fault
-        if _digest(image) != self.digests[index]:
-            raise DataError(
-                f"{name} has changed since the run began; restore it, then run the same command with --resume"
-            )
+            if not self.digests:
+                raise
+            raise _changed(f"{name} was readable when the run began and is not now ({fault})") from fault
+        if self.digests and _digest(image) != self.digests[index]:
+            raise _changed(f"{name} has changed since the run began")
         return image
+
+
+def _changed(what: str) -> DataError:
+    return DataError(f"{what}; restore it, then run the same command with --resume")
 
 
 def _digest(image: np.ndarray) -> bytes:
@@ -77,30 +74,23 @@ def scan_images(
     group: Group = ALONE,
 ) -> tuple[StreamedImages, list[int], list[tuple[str, str]]]:
     """Like `store.decode`, but keep no pixels: read every image once to find the unreadable ones before training."""
-    digests, kept, faults = [], [], []
-    for i, image in decoded_share(group, images, shorter_side, on_progress):
-        if isinstance(image, UnreadableImage):
-            faults.append((images.names[i], str(image)))
-        else:
-            digests.append(_digest(image))
-            kept.append(i)
+    kept: list[int] = []
+    faults: list[tuple[str, str]] = []
+    digests = [_digest(image) for image in readable_images(images, shorter_side, kept, faults, on_progress, group)]
     digests, kept, faults = group.all_gather_list(digests), group.all_gather_list(kept), group.all_gather_list(faults)
     check_readable(faults, len(kept), skip_unreadable)
     return StreamedImages(images.subset(kept), shorter_side, digests), kept, faults
 
 
+@dataclass(frozen=True, eq=False)
 class _Batches(Dataset["Tensor | str"]):
     """Item k is batch k of views, computed in a worker by `View`; or an error message."""
 
-    def __init__(
-        self,
-        source: StreamedImages,
-        size: int,
-        order: Tensor,
-        seeds: Sequence[int] | None = None,
-        part: slice = WHOLE,
-    ) -> None:
-        self.source, self.size, self.order, self.seeds, self.part = source, size, order, seeds, part
+    source: StreamedImages
+    size: int
+    order: Tensor
+    seeds: Sequence[int] | None
+    part: slice
 
     def __len__(self) -> int:
         return len(self.order)
@@ -114,8 +104,7 @@ class _Batches(Dataset["Tensor | str"]):
     def _views(self, k: int) -> Tensor:
         chosen, index = self.order[k][self.part].unique(return_inverse=True)  # decode an image drawn twice once
         store = ImageStore.of([self.source.image(int(i)) for i in chosen])
-        unchanged = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)
-        view = View(store, self.size, *unchanged)
+        view = View(store, self.size, mean=(0.0, 0.0, 0.0), std=(1 / 255, 1 / 255, 1 / 255))  # pixels unchanged
         if self.seeds is None:
             views = view.centre(index)
         else:
@@ -184,7 +173,7 @@ class StreamedView:
         full = len(images) // batch_size * batch_size
         for part in (images[:full].view(-1, batch_size), images[full:].view(1, -1)):
             if part.numel():
-                yield from self._loaded(_Batches(self.source, self.size, part))
+                yield from self._loaded(_Batches(self.source, self.size, part, None, WHOLE))
 
     def _loaded(self, batches: _Batches) -> Iterator[Tensor]:
         pinned = self.device.type == "cuda"

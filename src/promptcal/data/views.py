@@ -117,8 +117,8 @@ class View:
     def _spare(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """The number of rows and columns outside the crop."""
         if self._enlarging is not None:
-            down, across = (torch.full_like(index, len(matrix) - self.size) for matrix in self._enlarging)
-            return down, across
+            down, across = self._enlarging
+            return torch.full_like(index, len(down) - self.size), torch.full_like(index, len(across) - self.size)
         return self.store.heights[index] - self.size, self.store.widths[index] - self.size
 
     def _crops(self, index: Tensor, top: Tensor, left: Tensor, flip: Tensor) -> Tensor:
@@ -141,7 +141,11 @@ class View:
 
     def _normalised_one_by_one(self, crops: Iterator[Tensor], n: int) -> Tensor:
         """Normalise each crop while it is in the processor's cache."""
-        views = self._buffer(n)
+        views = self._buffers.get(n)
+        if views is None:
+            views = torch.empty(n, 3, self.size, self.size)
+            if self.reuse:
+                self._buffers[n] = views
         for slot, crop in zip(views, crops, strict=True):
             self.normalise.in_place(slot.copy_(crop))
         return views
@@ -153,15 +157,6 @@ class View:
         buffers = self._pinned.setdefault(n, deque(PinnedBuffer(n, self.size) for _ in range(2)))
         buffers.rotate()
         return buffers[0].send(crops, self.device)
-
-    def _buffer(self, n: int) -> Tensor:
-        """Host memory for n normalised crops."""
-        if self.reuse and n in self._buffers:
-            return self._buffers[n]
-        buffer = torch.empty(n, 3, self.size, self.size)
-        if self.reuse:
-            self._buffers[n] = buffer
-        return buffer
 
 
 def _enlarging_matrices(store: ImageStore, resize: int | None) -> tuple[Tensor, Tensor] | None:

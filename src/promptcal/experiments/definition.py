@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -38,10 +38,14 @@ MINI_BENCHMARKS = {
     "cifar100-c10-l50": "mini-c20-l50",
 }
 MINI_BACKBONE = "vit_tiny_patch4_32.promptcal"
+_DEFINITIONS = resources.files("promptcal.experiments") / "definitions"
 
 
 class Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+EntryType = TypeVar("EntryType", bound=Entry)
 
 
 class Column(Entry):
@@ -143,25 +147,18 @@ class Table(Entry):
 @cache
 def table_names() -> list[str]:
     """The package's tables, in the order of the paper: main text, then appendix."""
-    folder = resources.files("promptcal.experiments") / "definitions"
-    tables = [_package_table(file.name.removesuffix(".yaml")) for file in folder.iterdir()]
+    tables = [_package_table(file.name.removesuffix(".yaml")) for file in _DEFINITIONS.iterdir()]
     return [table.name for table in sorted(tables, key=lambda table: (table.order, table.name))]
 
 
 @cache
 def _package_table(name: str) -> Table:
-    text = (resources.files("promptcal.experiments") / "definitions" / f"{name}.yaml").read_text("utf-8")
-    return Table.model_validate({"name": name, **read_yaml(text)})
-
-
-def is_file_name(name: str) -> bool:
-    return name.endswith((".yaml", ".yml"))
+    return Table.model_validate({"name": name, **read_yaml((_DEFINITIONS / f"{name}.yaml").read_text("utf-8"))})
 
 
 def load_table(name: str) -> Table:
     """A table of the package by its name, or of a file that ends in .yaml."""
-    if is_file_name(name):
-        content = read_definition(Path(name))
+    if content := read_definition(name):
         if "tables" in content:
             raise ConfigError(f"{name} defines several tables; add --document PAGE.md, the file that shows them")
         return parse_table(content, Path(name))
@@ -172,29 +169,35 @@ def load_table(name: str) -> Table:
     return _package_table(name)
 
 
-def read_definition(file: Path) -> dict[str, Any]:
+def read_definition(name: str) -> dict[str, Any]:
+    """The content of a user's file; empty if ``name`` does not end in .yaml or .yml."""
+    if not name.endswith((".yaml", ".yml")):
+        return {}
     try:
-        content = read_yaml(file.read_text(encoding="utf-8"))
+        content = read_yaml(Path(name).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"the table {file} cannot be read ({error.strerror}); give an existing file") from error
+        raise ConfigError(f"the table {name} cannot be read ({error.strerror}); give an existing file") from error
     except ValueError as error:
-        raise ConfigError(f"{file} is not valid YAML ({error}); fix the file and run again") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file} defines no table; it needs at least columns and rows")
+        raise ConfigError(f"{name} is not valid YAML ({error}); fix the file and run again") from error
+    if not isinstance(content, dict) or not content:
+        raise ConfigError(f"{name} defines no table; it needs at least columns and rows")
     return content
 
 
 def parse_table(content: dict[str, Any], file: Path, name: str | None = None) -> Table:
     """The table that ``content`` of a user's file defines."""
     named = {"name": name or file.stem, "title": name or file.stem, **content}
-    named["record_folder"] = file.parent / str(content.get("record_folder", "runs"))
+    return parse(Table, {**named, "record_folder": file.parent / str(content.get("record_folder", "runs"))}, file)
+
+
+def parse(kind: type[EntryType], content: dict[str, Any], file: Path) -> EntryType:
     try:
-        return Table.model_validate(named)
+        return kind.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(f"{file}: {describe(error, named)}; fix the file and run again") from error
+        raise ConfigError(f"{file}: {_describe(error, content)}; fix the file and run again") from error
 
 
-def describe(error: ValidationError, content: Any) -> str:
+def _describe(error: ValidationError, content: Any) -> str:
     """The first problem, with the label of its row or the title of its column in place of a number."""
     first = error.errors(include_url=False, include_input=False)[0]
     names: list[str] = []

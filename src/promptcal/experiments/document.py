@@ -10,19 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from promptcal.errors import ConfigError
 from promptcal.experiments import record_tables
-from promptcal.experiments.definition import (
-    Entry,
-    Table,
-    describe,
-    is_file_name,
-    load_table,
-    parse_table,
-    read_definition,
-)
+from promptcal.experiments.definition import Entry, Table, load_table, parse, parse_table, read_definition
 from promptcal.experiments.jobs import State
 from promptcal.experiments.records import RunRecord, read_record
 from promptcal.experiments.request import TableRequest
@@ -68,17 +60,13 @@ class DocumentReport:
 
 def load_document(name: str) -> DocumentDefinition:
     """A definition file with several tables, or one table (of a file or of the package) as a document of one table."""
-    file = Path(name)
-    content = read_definition(file) if is_file_name(name) else {}
+    file, content = Path(name), read_definition(name)
     if "tables" not in content:
         table = load_table(name)
         return DocumentDefinition(folder=file.parent, tables={table.name: table})
     shared = {"record_folder": content.get("record_folder", "runs")}
-    parsed = {key: parse_table({**shared, **table}, file, key) for key, table in content["tables"].items()}
-    try:
-        return DocumentDefinition.model_validate({**content, "tables": parsed, "folder": file.parent})
-    except ValidationError as error:
-        raise ConfigError(f"{file}: {describe(error, content)}; fix the file and run again") from error
+    tables = {key: parse_table({**shared, **table}, file, key) for key, table in content["tables"].items()}
+    return parse(DocumentDefinition, {**content, "tables": tables, "folder": file.parent}, file)
 
 
 def write_document(request: TableRequest, document: Path) -> DocumentReport:

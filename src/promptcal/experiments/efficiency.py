@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -26,7 +26,6 @@ from promptcal.methods import load_config
 from promptcal.models import PromptedViT
 from promptcal.runtime.device import choose_device
 from promptcal.runtime.json_model import JSONModel
-from promptcal.runtime.progress import progress_bar
 
 _BATCH = {"cuda": 128, "cpu": 8}
 _MIN_BATCHES = 5
@@ -68,7 +67,7 @@ class EfficiencyJob:
         return job_name(parts, changes, self.seed)
 
     def state(self, request: TableRequest) -> State:
-        if not (request.folder / self.name).exists():
+        if not self._file(request).parent.exists():
             return State("missing")
         try:
             self.record(request)
@@ -82,20 +81,21 @@ class EfficiencyJob:
         model = self._config(self.overrides).model
         torch.manual_seed(self.seed)
         vit = PromptedViT(model.backbone, model.prompts, 0, image_size=model.image_size, pretrained=False)
-        values = measure(vit.to(device), device, progress=request.progress)
-        folder = request.folder / self.name
-        folder.mkdir(parents=True, exist_ok=True)
-        record = EfficiencyRecord(
+        values = measure(vit.to(device), device)
+        self._file(request).parent.mkdir(parents=True, exist_ok=True)
+        EfficiencyRecord(
             promptcal=__version__,
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             threads=torch.get_num_threads(),
             efficiency=values,
             seconds=round(time.monotonic() - started, 1),
-        )
-        record.write(folder / "results.json")
+        ).write(self._file(request))
 
     def record(self, request: TableRequest) -> EfficiencyRecord:
-        return EfficiencyRecord.read(request.folder / self.name / "results.json")
+        return EfficiencyRecord.read(self._file(request))
+
+    def _file(self, request: TableRequest) -> Path:
+        return request.folder / self.name / "results.json"
 
     def _config(self, overrides: tuple[str, ...]) -> Config:
         values = {"n_classes": 1, "model": {"backbone": self.backbone, "prompts": self.prompts}}
@@ -103,7 +103,7 @@ class EfficiencyJob:
 
 
 @torch.inference_mode()
-def measure(vit: PromptedViT, device: torch.device, *, progress: bool = False) -> dict[str, float]:
+def measure(vit: PromptedViT, device: torch.device) -> dict[str, float]:
     """Values for one image; time is measured in batches, as at inference.
 
     ``gflops`` count all tokens, as papers do; ``gflops_here`` leave out tokens of the last block that are not used.
@@ -111,7 +111,7 @@ def measure(vit: PromptedViT, device: torch.device, *, progress: bool = False) -
     vit.eval()
     size = vit.preprocessing.image_size
     images = torch.randn(_BATCH.get(device.type, 8), 3, size, size, device=device)
-    seconds = _seconds_per_batch(vit, images, progress) / len(images)
+    seconds = _seconds_per_batch(vit, images) / len(images)
     return {
         "seconds_per_image": seconds,
         "images_per_second": 1 / seconds,
@@ -131,17 +131,14 @@ def count_flops(forward: Callable[[Tensor], Any], images: Tensor) -> int:
     return counter.get_total_flops()
 
 
-def _seconds_per_batch(vit: nn.Module, images: Tensor, progress: bool) -> float:
+def _seconds_per_batch(vit: nn.Module, images: Tensor) -> float:
     """The median, after one batch for warm-up."""
-    times: list[float] = []
     synchronize = torch.cuda.synchronize if images.is_cuda else lambda: None
-    with progress_bar(Console(stderr=True, quiet=not progress)) as bar:
-        task = bar.add_task("timing", total=_MIN_BATCHES, note="")
-        while len(times) <= _MIN_BATCHES or sum(times[1:]) < _MIN_SECONDS:
-            synchronize()
-            started = time.perf_counter()
-            vit(images)
-            synchronize()
-            times.append(time.perf_counter() - started)
-            bar.update(task, completed=min(len(times) - 1, _MIN_BATCHES))
+    times: list[float] = []
+    while len(times) <= _MIN_BATCHES or sum(times[1:]) < _MIN_SECONDS:
+        synchronize()
+        started = time.perf_counter()
+        vit(images)
+        synchronize()
+        times.append(time.perf_counter() - started)
     return median(times[1:])

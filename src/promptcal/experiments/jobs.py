@@ -91,21 +91,20 @@ class FitJob:
         return State("finished" if finished else "interrupted")
 
     def run(self, request: TableRequest) -> None:
-        root = _data_root(request)
-        run_benchmark(
-            BenchmarkRequest(
-                name=self.benchmark,
-                method=self.method,
-                output=self._directory(request).path,
-                root=root,
-                seed=self.seed,
-                device=request.device,
-                overrides=self._overrides(str(root)),
-                download=request.download,
-                resume=self._directory(request).exists(),
-                progress=request.progress,
-            )
+        directory, root = self._directory(request), _data_root(request)
+        fit = BenchmarkRequest(
+            name=self.benchmark,
+            method=self.method,
+            output=directory.path,
+            root=root,
+            seed=self.seed,
+            device=request.device,
+            overrides=self._overrides(str(root)),
+            download=request.download,
+            resume=directory.exists(),
+            progress=request.progress,
         )
+        run_benchmark(fit)
 
     def record(self, request: TableRequest) -> RunRecord:
         return read_run(self._directory(request).path, self.benchmark)

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from promptcal.experiments.cells import Summary
 from promptcal.experiments.definition import ACCURACIES, PARTS
-from promptcal.experiments.summary import Summary
 from promptcal.experiments.table_report import Section, sections
 from promptcal.runtime import files
 
@@ -25,28 +25,28 @@ def write_plot(summary: Summary, path: Path) -> None:
 
 def draw(summary: Summary) -> Figure:
     """A panel for each section; for efficiency a panel for each part, because each has its own unit."""
-    table, is_full = summary.table, summary.request.scale == "full"
-    labels, shown = [row.label for row in table.rows], sections(summary)
-    panels = [(section, table.parts) for section in shown]
-    if table.kind == "efficiency":
-        panels = [(shown[0], [part]) for part in table.parts]
+    table, is_full, shown = summary.table, summary.request.scale == "full", sections(summary)
+    is_accuracy = table.kind == "accuracy"
+    panels = [(s, table.parts) for s in shown] if is_accuracy else [(shown[0], [part]) for part in table.parts]
+    labels = [row.label for row in table.rows]
     height = max(3.4, 1.4 + len(labels) * (0.18 + 0.16 * len(panels[0][1])))
     figure = Figure(figsize=(3.2 + 3.4 * len(panels), height), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for panel, (section, parts) in zip(axes, panels, strict=True):
         _bars(panel, section, labels, parts)
-        if table.kind == "efficiency":
-            panel.set_title(PARTS[parts[0]])
-            panel.set_xlim(left=0)
-        else:
+        if is_accuracy:
             panel.set_title(section.title if is_full else f"{section.title}\n(marks: {section.paper})")
             panel.set(xlabel="accuracy, %", xlim=(0, 101), xticks=range(0, 101, 20))
+        else:
+            panel.set_title(PARTS[parts[0]])
+            panel.set_xlim(left=0)
     axes[0].set_yticks(range(len(labels)), labels)
     axes[0].invert_yaxis()
-    handles: list[Any] = [Patch(color=_COLOURS[i], label=PARTS[part]) for i, part in enumerate(panels[0][1])]
+    colours = zip(table.parts if is_accuracy else [], _COLOURS, strict=False)
+    handles: list[Any] = [Patch(color=colour, label=PARTS[part]) for part, colour in colours]
     handles.append(axes[0].scatter([], [], label="paper", **_PUBLISHED))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
-    figure.suptitle(table.title, fontweight="bold")
+    figure.suptitle(table.title if is_accuracy else f"{table.title}: {shown[0].title}", fontweight="bold")
     return figure
 
 

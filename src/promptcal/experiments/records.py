@@ -104,7 +104,7 @@ def read_run(path: str | PathLike[str], benchmark: str) -> RunRecord:
     directory = RunDirectory(path)
     config, results = directory.config(), directory.results()
     changes = changed_settings(config, benchmark_config(benchmark, config.method))
-    if results is None or results.selected is None or results.last is None or results.seconds is None:
+    if results is None or None in (results.selected, results.last, results.seconds):
         raise RunError(f"{directory.results_file} has no final scores; fit again")
     return RunRecord(
         promptcal=directory.info().promptcal,
@@ -113,11 +113,7 @@ def read_run(path: str | PathLike[str], benchmark: str) -> RunRecord:
         seed=config.seed,
         settings={k: v for k, v in changes.items() if k not in {*_LOCATION, "seed", "variant"}},
         config_hash=short_hash({k: v for k, v in flatten(config.model_dump()).items() if k not in _LOCATION}),
-        seconds=results.seconds,
-        baselines=results.baselines,
-        stages=results.stages,
-        selected=results.selected,
-        last=results.last,
+        **{key: getattr(results, key) for key in ("seconds", "baselines", "stages", "selected", "last")},
         epochs=[_shown_values(record) for record in read_records(directory.metrics_file)],
     )
 

@@ -22,13 +22,10 @@ class TableRequest:
     """Everything that a call of `promptcal table` asks for."""
 
     name: str = field(
-        default="",
-        metadata={"help": "A name from `promptcal table --list`, or a YAML file of your own.", "argument": True},
+        default="", metadata={"help": "A name from `promptcal table --list`, or a YAML file.", "argument": True}
     )
     seeds: Sequence[int] = option((0, 1, 2), metavar="N...", help="A run for each: 0 1 2 or 0,1,2. Default: 0 1 2.")
-    rows: Sequence[str] = option(
-        (), metavar="LABEL...", help="Run only these rows, named by their label or a part of it."
-    )
+    rows: Sequence[str] = option((), metavar="LABEL...", help="Run only these rows: their labels or parts of them.")
     scale: Scale = option(
         "full",
         flag="--preset-scale",
@@ -39,9 +36,7 @@ class TableRequest:
     epoch: Epoch = option(
         "selected", metavar="selected|last", cli=str, help="Which weights the figures are of; the CSV has both."
     )
-    output: PathOrText = option(
-        "runs/tables", cli=Path, help="Folder of the runs, shared by all tables, and of the reports."
-    )
+    output: PathOrText = option("runs/tables", cli=Path, help="Folder of runs, which tables share, and of reports.")
     root: PathOrText | None = option(
         cli=Path | None, help="Folder with the datasets. Default: the environment variable PROMPTCAL_DATA, or ./data."
     )

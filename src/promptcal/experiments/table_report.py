@@ -8,11 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from promptcal.experiments.cells import CellSummary, Summary, rows_without
 from promptcal.experiments.definition import ACCURACIES, FINAL, PARTS, Detail
 from promptcal.experiments.efficiency import EfficiencyRecord
-from promptcal.experiments.plan import rows_without
 from promptcal.experiments.records import Outcome, RunRecord
-from promptcal.experiments.summary import CellSummary, Statistic, Summary
 from promptcal.runtime import files
 
 
@@ -82,7 +81,7 @@ def markdown(summary: Summary) -> str:
         head = ["", *(PARTS[part] for part in parts), section.paper, *difference, "seeds", "seconds per run"]
         rows = []
         for c in section.cells:
-            values = _measured_values(c, parts) if c.shown else [c.status, *("" for _ in parts[1:])]
+            values = [_measured(c, part) for part in parts] if c.shown else [c.status, *("" for _ in parts[1:])]
             published = _joined([_published(c, part) for part in parts])
             differences = [_joined([_difference(c, part) for part in parts]) for _ in difference]
             rows.append([c.cell.row.label, *values, published, *differences, _seeds(c), _seconds(c)])
@@ -101,7 +100,8 @@ def compact_markdown(summary: Summary) -> str:
     for row in table.rows:
         cells = {c.cell.column.title: c for c in summary.cells if c.cell.row.label == row.label}
         values = [
-            _joined(_measured_values(cells[c.title], table.parts)) if c.title in cells else "" for c in table.columns
+            _joined([_measured(cells[c.title], part) for part in table.parts]) if c.title in cells else ""
+            for c in table.columns
         ]
         shown = next((c for c in cells.values() if c.records), next(iter(cells.values())))
         rows.append([row.label, *values, *(_detail(shown, detail) for detail in table.details)])
@@ -159,43 +159,38 @@ def show(summary: Summary, console: Console) -> None:
 
 def _stacked(c: CellSummary, part: str, plus_minus: str) -> str:
     status = c.status if part in ("all", "gflops") else ""
-    measured = _measured(part, c.shown.get(part)).replace(" ± ", plus_minus) if c.shown else status
+    measured = _measured(c, part).replace(" ± ", plus_minus) if c.shown else status
     below = " ".join(text for text in (_published(c, part), _difference(c, part)) if text != "-")
     return f"{measured}\n[dim]{below}[/dim]"
 
 
 def csv_text(summary: Summary) -> str:
     """One line for each row and column, with the values of the selected and of the last epoch."""
-    parts = summary.table.parts
-    kinds = ("selected_mean", "selected_std", "last_mean", "last_std", "published", "difference")
     lines = []
     for c in summary.cells:
-        line = list(_described(summary, c).values())
-        for part in parts:
-            for statistic in (c.selected.get(part), c.last.get(part)):
-                line += ["", ""] if statistic is None else [_exact(statistic.mean), _exact(statistic.std)]
-            line += [_exact(c.published.get(part)), _exact(c.difference.get(part))]
+        row, column = c.cell.row, c.cell.column
+        line = {
+            "table": summary.table.name,
+            "scale": summary.request.scale,
+            "row": row.label,
+            "dataset": column.title,
+            "benchmark": column.backbone if summary.table.kind == "efficiency" else column.benchmark,
+            "method": row.method or "",
+            "score": c.cell.score,
+            "settings": " ".join([*summary.request.overrides, *row.overrides]),
+            "seeds": " ".join(map(str, c.seeds)),
+            "n_seeds": len(c.seeds),
+            "status": c.status,
+            "seconds": _exact(c.seconds),
+        }
+        for part in summary.table.parts:
+            for epoch, found in (("selected", c.selected.get(part)), ("last", c.last.get(part))):
+                line[f"{part}_{epoch}_mean"] = "" if found is None else _exact(found.mean)
+                line[f"{part}_{epoch}_std"] = "" if found is None else _exact(found.std)
+            line[f"{part}_published"] = _exact(c.published.get(part))
+            line[f"{part}_difference"] = _exact(c.difference.get(part))
         lines.append(line)
-    head = list(_described(summary, summary.cells[0]))
-    return files.csv_text([*head, *(f"{part}_{kind}" for part in parts for kind in kinds)], lines)
-
-
-def _described(summary: Summary, c: CellSummary) -> dict[str, str]:
-    row, column = c.cell.row, c.cell.column
-    return {
-        "table": summary.table.name,
-        "scale": summary.request.scale,
-        "row": row.label,
-        "dataset": column.title,
-        "benchmark": column.backbone if summary.table.kind == "efficiency" else column.benchmark,
-        "method": row.method or "",
-        "score": c.cell.score,
-        "settings": " ".join([*summary.request.overrides, *row.overrides]),
-        "seeds": " ".join(map(str, c.seeds)),
-        "n_seeds": str(len(c.seeds)),
-        "status": c.status,
-        "seconds": _exact(c.seconds),
-    }
+    return files.csv_text(list(lines[0]), [list(line.values()) for line in lines])
 
 
 def runs_csv_text(summary: Summary) -> str:
@@ -204,17 +199,13 @@ def runs_csv_text(summary: Summary) -> str:
     lines = []
     for c in summary.cells:
         for job, state in zip(c.cell.jobs, c.states, strict=True):
-            outcome, record = c.outcomes.get(job.name, Outcome({}, {})), c.records.get(job.name)
-            line: list[object] = [c.cell.row.label, c.cell.column.title, c.cell.score, job.seed, job.name, state.name]
-            line.append(_exact(record.seconds if record else None))
-            for part in parts:
-                line += [_exact(outcome.selected.get(part)), _exact(outcome.last.get(part))]
-            lines.append(line)
+            record = c.records.get(job.name)
+            outcome = Outcome({}, {}) if record is None else record.outcome(c.cell.score)
+            values = [_exact(epoch.get(part)) for part in parts for epoch in (outcome.selected, outcome.last)]
+            place = (c.cell.row.label, c.cell.column.title, c.cell.score, job.seed, job.name, state.name)
+            lines.append([*place, "" if record is None else _exact(record.seconds), *values])
     head = ["row", "dataset", "score", "seed", "run", "state", "seconds"]
-    return files.csv_text([*head, *(f"{part}_{kind}" for part in parts for kind in ("selected", "last"))], lines)
-
-
-# -- numbers as text ------------------------------------------------------------------------------------------
+    return files.csv_text([*head, *(f"{part}_{epoch}" for part in parts for epoch in ("selected", "last"))], lines)
 
 
 def _exact(value: float | None) -> str:
@@ -222,31 +213,26 @@ def _exact(value: float | None) -> str:
     return "" if value is None or math.isnan(value) else f"{value:.10g}"
 
 
-def _digits(part: str, value: float) -> int:
-    """Digits after the point: one for accuracies, three significant digits for other measurements."""
-    if part in ACCURACIES or not value:
-        return 1
-    return max(0, 2 - math.floor(math.log10(abs(value))))
+def _format(part: str, reference: float, sign: str = "") -> str:
+    """One digit after the point for accuracies, three significant digits of ``reference`` for other measurements."""
+    is_accuracy = part in ACCURACIES or not reference
+    return f"{sign}.{1 if is_accuracy else max(0, 2 - math.floor(math.log10(abs(reference))))}f"
 
 
-def _measured(part: str, statistic: Statistic | None) -> str:
-    if statistic is None:
+def _measured(c: CellSummary, part: str) -> str:
+    if part not in c.shown:
         return "-"
-    digits = _digits(part, statistic.mean)
-    mean = f"{statistic.mean:.{digits}f}"
-    return mean if math.isnan(statistic.std) else f"{mean} ± {statistic.std:.{digits}f}"
-
-
-def _measured_values(c: CellSummary, parts: Sequence[str]) -> list[str]:
-    return [_measured(part, c.shown.get(part)) for part in parts]
+    found = c.shown[part]
+    values = [found.mean] if math.isnan(found.std) else [found.mean, found.std]
+    return " ± ".join(format(value, _format(part, found.mean)) for value in values)
 
 
 def _published(c: CellSummary, part: str) -> str:
-    return f"{c.published[part]:.{_digits(part, c.published[part])}f}" if part in c.published else "-"
+    return format(c.published[part], _format(part, c.published[part])) if part in c.published else "-"
 
 
 def _difference(c: CellSummary, part: str) -> str:
-    return f"{c.difference[part]:+.{_digits(part, c.published[part])}f}" if part in c.difference else "-"
+    return format(c.difference[part], _format(part, c.published[part], "+")) if part in c.difference else "-"
 
 
 def _joined(values: list[str]) -> str:

@@ -9,12 +9,11 @@ from rich.console import Console
 
 from promptcal.errors import Interrupted, PromptCALError
 from promptcal.experiments import table_report
+from promptcal.experiments.cells import Cell, Job, Summary, jobs_of, plan, summarise_cell
 from promptcal.experiments.definition import Table, chosen_rows, load_table, table_names
 from promptcal.experiments.jobs import State
-from promptcal.experiments.plan import Cell, Job, jobs_of, plan
 from promptcal.experiments.records import short_hash
 from promptcal.experiments.request import TableRequest
-from promptcal.experiments.summary import Summary, summarise
 from promptcal.runtime import files
 
 
@@ -27,15 +26,6 @@ class TableReport:
     runs_csv: Path
     markdown: Path
     plot: Path
-
-
-@dataclass(frozen=True)
-class TableListing:
-    """A table as `promptcal table --list` shows it."""
-
-    table: Table
-    n_runs: int
-    n_finished: int
 
 
 def make_table(request: TableRequest) -> TableReport:
@@ -51,7 +41,7 @@ def make_summary(table: Table, request: TableRequest) -> Summary:
     states = {job.name: job.state(request) for job in jobs_of(cells)}
     if request.run:
         states |= run_missing(wanted, states, request)
-    return summarise(table, request, cells, states)
+    return Summary(table, request, [summarise_cell(table, request, cell, states) for cell in cells])
 
 
 def planned(request: TableRequest) -> list[tuple[Job, State]]:
@@ -60,12 +50,9 @@ def planned(request: TableRequest) -> list[tuple[Job, State]]:
     return [(job, job.state(request)) for job in _wanted_jobs(table, plan(table, request), request)]
 
 
-def list_tables(request: TableRequest) -> list[TableListing]:
-    listed = []
-    for name in table_names():
-        states = [state.name for _, state in planned(replace(request, name=name))]
-        listed.append(TableListing(load_table(name), len(states), states.count("finished")))
-    return listed
+def list_tables(request: TableRequest) -> dict[str, list[State]]:
+    """The states of the runs of each table of the package."""
+    return {name: [state for _, state in planned(replace(request, name=name))] for name in table_names()}
 
 
 def _wanted_jobs(table: Table, cells: Sequence[Cell], request: TableRequest) -> list[Job]:

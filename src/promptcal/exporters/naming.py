@@ -15,6 +15,8 @@ _RESERVED = re.compile(r"^(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 def safe_name(name: str) -> str:
     """The valid file name that is closest to ``name``: never empty, hidden, or outside its folder.
 
+    A name that is too long keeps its start and its suffix, with a hash of the full name between them.
+
     >>> [safe_name(n) for n in ("great tit", "a/b", "..", "", ".hidden", "con")]
     ['great tit', 'a_b', '_', '_', '_hidden', '_con']
     """
@@ -22,16 +24,11 @@ def safe_name(name: str) -> str:
     name = re.sub(r"^\.+", "_", name) or "_"
     if _RESERVED.match(name):
         name = "_" + name
-    return _shorten(name)
-
-
-def _shorten(name: str) -> str:
-    """A name that is too long keeps its start and its suffix, with a hash of the full name between them."""
     if len(name.encode()) <= _MAX_BYTES:
         return name
     stem, suffix = split_suffix(name)
-    mark = f"~{hashlib.sha256(name.encode()).hexdigest()[:8]}{suffix}"
-    return stem.encode()[: _MAX_BYTES - len(mark.encode())].decode(errors="ignore") + mark
+    end = f"~{hashlib.sha256(name.encode()).hexdigest()[:8]}{suffix}"
+    return stem.encode()[: _MAX_BYTES - len(end.encode())].decode(errors="ignore") + end
 
 
 def split_suffix(name: str) -> tuple[str, str]:
@@ -42,7 +39,7 @@ def split_suffix(name: str) -> tuple[str, str]:
 
 def folder_names(categories: Sequence[str]) -> list[str]:
     """A folder name for each category. All differ, also if upper and lower case are not distinguished."""
-    return _make_unique([safe_name(name) for name in categories], _case_folded)
+    return _make_unique([safe_name(name) for name in categories], str.casefold)
 
 
 def file_names(paths: Sequence[str], *, by_stem: bool = False) -> list[str]:
@@ -51,21 +48,12 @@ def file_names(paths: Sequence[str], *, by_stem: bool = False) -> list[str]:
     An image keeps its own name. Images of the same name in different folders get the names of their folders in front.
     With ``by_stem`` the names also differ without their suffix.
     """
-    key = _stem if by_stem else _case_folded
+    key = _stem if by_stem else str.casefold
     plain = [safe_name(PurePosixPath(path).name) for path in paths]
-    counts = Counter(key(name) for name in plain)
+    counts = Counter(map(key, plain))
     parts = [[part for part in PurePosixPath(path).parts if part not in ("/", "..", ".")] for path in paths]
-    return _make_unique(
-        [
-            name if counts[key(name)] == 1 else safe_name("__".join(folders))
-            for name, folders in zip(plain, parts, strict=True)
-        ],
-        key,
-    )
-
-
-def _case_folded(name: str) -> str:
-    return name.casefold()
+    named = zip(plain, parts, strict=True)
+    return _make_unique([n if counts[key(n)] == 1 else safe_name("__".join(folders)) for n, folders in named], key)
 
 
 def _stem(name: str) -> str:

@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -83,46 +84,34 @@ def write_onnx(run: Run, output: Path, console: Console) -> None:
 
     files.write_with(output, write)
     files.write_json(description_file, _description(run, differences))
-    worst = max(differences.values())
-    console.print(f"Largest difference from PyTorch on {_N_CHECKED_IMAGES} images: {worst:.1e}", highlight=False)
+    found = f"Largest difference from PyTorch on {_N_CHECKED_IMAGES} images: {max(differences.values()):.1e}"
+    console.print(found, highlight=False)
 
 
 def _export(module: InferenceModule, side: int, path: Path) -> None:
-    pixels = torch.zeros(2, 3, side, side)
     n = torch.export.Dim("n", min=1, max=_MAX_BATCH_SIZE)
     # the exporter prints, logs and warns a lot
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), _silent_loggers(), torch.no_grad():
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), ExitStack() as stack, torch.no_grad():
         warnings.simplefilter("ignore")
-        _torch_export(
-            module,
-            (pixels,),
-            os.fspath(path),
-            input_names=["pixels"],
-            output_names=list(OUTPUTS),
-            dynamic_shapes={"pixels": {0: n}},
-            dynamo=True,
-            external_data=False,
-            opset_version=_OPSET,
-            verbose=False,
-        )
-
-
-def _torch_export(*arguments: Any, **options: Any) -> None:
-    try:
-        torch.onnx.export(*arguments, **options)
-    except torch.onnx.errors.OnnxExporterError as error:
-        reason = (str(error.__cause__ or error).strip().splitlines() or ["no reason given"])[0]
-        raise RunError(f"torch cannot export this network to ONNX ({reason}); try another version of torch") from error
-
-
-@contextlib.contextmanager
-def _silent_loggers() -> Any:
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
+        stack.callback(logging.disable, logging.root.manager.disable)  # the previous level, at the end
+        logging.disable(logging.WARNING)
+        try:
+            torch.onnx.export(
+                module,
+                (torch.zeros(2, 3, side, side),),
+                os.fspath(path),
+                input_names=["pixels"],
+                output_names=list(OUTPUTS),
+                dynamic_shapes={"pixels": {0: n}},
+                dynamo=True,
+                external_data=False,
+                opset_version=_OPSET,
+                verbose=False,
+            )
+        except torch.onnx.errors.OnnxExporterError as error:
+            reason = (str(error.__cause__ or error).strip().splitlines() or ["no reason given"])[0]
+            message = f"torch cannot export this network to ONNX ({reason}); try another version of torch"
+            raise RunError(message) from error
 
 
 def _compare(run: Run, path: Path) -> dict[str, float]:
@@ -132,8 +121,7 @@ def _compare(run: Run, path: Path) -> dict[str, float]:
     scores, cluster, similarity = run.scores(features)
     probabilities = torch.softmax(scores / run.calibration.temperature, dim=1)
     expected = dict(zip(OUTPUTS, (features, scores, probabilities, cluster, similarity), strict=True))
-    pixels = preprocess(run, images)
-    parts = [run_onnx(path, part) for part in (pixels[:1], pixels[1:])]
+    parts = [run_onnx(path, part) for part in np.split(preprocess(run, images), [1])]
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in OUTPUTS}
     differences = {
         name: float(np.abs(outputs[name] - expected[name].numpy()).max()) for name in OUTPUTS if name != "cluster"

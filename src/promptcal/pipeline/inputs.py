@@ -103,7 +103,10 @@ def _previous_run(request: FitRequest, directory: RunDirectory, resume: bool) ->
 
 
 def _settings(request: FitRequest, previous: PreviousRun | None, problem: Problem, console: Console) -> Settings:
-    layers = settings_layers(request, {} if previous is None else previous.settings(request.method))
+    base: dict[str, Any] = {}
+    if previous is not None:
+        base = previous.settings(settings_layers(request, {"method": previous.run.method.name}).method)
+    layers = settings_layers(request, base)
     values = layers.merged(METHODS[layers.method])
     if previous is not None and request.n_classes is None and not _overrides_n_classes(request):
         values = {**values, "n_classes": _without_merged(values["n_classes"], previous, problem, console)}

@@ -1,10 +1,8 @@
-"""Continue from a finished run with new labels: its weights, names and numbers persist, and what moved is recorded.
+"""Continue a finished run with new labels: its weights, category names and numbers persist, changes are recorded.
 
-A person looks at the clusters, names one by labelling a few of its images, and fits again. A category keeps its number
-and name unless its images say otherwise.
+The user looks at the clusters, names some by labelling a few of their images, and fits again.
 """
 
-import hashlib
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import count
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from promptcal.config import Config
+from promptcal.config import Config, flatten
 from promptcal.data.labels import class_numbers
 from promptcal.discovery.partition import Partition
 from promptcal.errors import ConfigError, LabelError, RunError
@@ -26,6 +24,7 @@ from promptcal.pipeline.problem import Problem
 from promptcal.run.assignments import Assignments
 from promptcal.run.changes import Changes
 from promptcal.run.inference import Run
+from promptcal.runtime.files import file_digest
 
 
 class PreviousRun:
@@ -47,17 +46,20 @@ class PreviousRun:
     def path(self) -> Path:
         return self.run.path
 
-    def settings(self, method: str | None) -> dict[str, Any]:
-        """The settings of the run.
+    def settings(self, method: str) -> dict[str, Any]:
+        """The settings of the run, to continue it with ``method``.
 
-        Without its cache: where to write is decided by the new fit, not by a run that may come from somebody else. If
-        the run trained nothing and another method is chosen, without what its own method had set.
+        `data.cache` is left out, because a run from an untrusted source must not decide where to write. If the run
+        trained nothing and another method is chosen, the values that its own method set are left out, too.
         """
+        own = self.run.method
+        if own.trains and method != own.name:
+            raise self._does_not_fit("method", own.name, method)
         settings = self.run.config.model_dump()
         settings["data"].pop("cache")
-        if not self.run.method.trains and method not in (None, self.run.method.name):
+        if method != own.name:
             del settings["method"]
-            for section, values in self.run.method.presets.get("", {}).items():
+            for section, values in own.presets.get("", {}).items():
                 for key in values:
                     del settings[section][key]
         return settings
@@ -74,16 +76,18 @@ class PreviousRun:
             )
         if not self.run.method.trains:
             return
-        then, now = ({"method": c.method, **_prefixed(c.model.model_dump())} for c in (self.run.config, config))
+        then, now = (flatten(c.model_dump(include={"model"})) for c in (self.run.config, config))
         for key, value in then.items():
             if now[key] != value and key != "model.train_blocks":
-                raise ConfigError(
-                    f"{self.path} has {key}={value} and cannot be continued with {now[key]}; "
-                    "keep that setting, or fit without --from"
-                )
+                raise self._does_not_fit(key, value, now[key])
+
+    def _does_not_fit(self, key: str, then: Any, now: Any) -> ConfigError:
+        return ConfigError(
+            f"{self.path} has {key}={then} and cannot be continued with {now}; keep that setting, or fit without --from"
+        )
 
     def load_into(self, network: DiscoveryNetwork, problem: Problem, n_classes: int) -> None:
-        """Load its weights; a classifier's outputs in the order of the categories they now stand for."""
+        """Load the weights of the run; the outputs of a classifier are put into the order of the new categories."""
         network.load_previous(self.run.network.state_dict(), lambda: self._outputs(problem, n_classes))
 
     def _outputs(self, problem: Problem, n_classes: int) -> list[int]:
@@ -144,18 +148,14 @@ class PreviousRun:
         return partition.reordered(np.argsort(numbers)), categories
 
     def former_names(self, names: Sequence[str]) -> list[str]:
-        """Names that categories no longer have, not to be given to another category."""
+        """Names that no category has any more; no other category may get them."""
         return sorted({*self.run.names, *self.run.info.former_names} - set(names))
 
     @cached_property
     def digest(self) -> bytes:
-        """Of what another run takes from this one."""
-        digest = hashlib.sha256()
-        for file in (self.run.directory.model_file, self.run.directory.assignments_file):
-            with file.open("rb") as content:
-                while part := content.read(1 << 24):
-                    digest.update(part)
-        return digest.digest()
+        """A digest of everything that a continued run takes from this run."""
+        directory = self.run.directory
+        return "".join(map(file_digest, (directory.model_file, directory.assignments_file))).encode()
 
     def changes(self, now: Assignments) -> Changes:
         previous = self.clusters_before(now.paths)
@@ -213,7 +213,3 @@ def _matched(shared: np.ndarray, taken: dict[int, int]) -> dict[int, int]:
     shared[:, list(taken.values())] = 0
     pairs = zip(*linear_sum_assignment(shared, maximize=True), strict=True)
     return {int(i): int(e) for i, e in pairs if shared[i, e] > 0}
-
-
-def _prefixed(model: dict[str, Any]) -> dict[str, Any]:
-    return {f"model.{key}": value for key, value in model.items()}

@@ -101,7 +101,7 @@ def category_names(classes: Sequence[str], n_clusters: int) -> list[str]:
 
 
 def read_csv_rows(file: Path, *columns: str) -> list[dict[str, Any]]:
-    """The rows of a CSV file that the fit wrote; a `RunError` if it cannot be read or has not these columns."""
+    """The rows of a CSV file that the fit wrote; a `RunError` if it cannot be read or lacks one of the columns."""
     try:
         with file.open(newline="", encoding="utf-8") as opened:
             reader = csv.DictReader(opened)

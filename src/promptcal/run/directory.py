@@ -1,4 +1,4 @@
-"""The run directory: names of its files, its state, and who may write to it."""
+"""The run directory: names of its files, its state, and its lock."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -103,7 +103,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only process that writes here; temporary files of a killed process are removed."""
+        """Hold the lock of the directory; temporary files of a killed process are removed."""
         existed = self.path.is_dir()
         with ExitStack() as lock:
             try:
@@ -163,7 +163,7 @@ class RunDirectory:
         return False
 
     def clear(self) -> None:
-        """Remove a previous run. A kill in between leaves a run marked as discarded."""
+        """Remove a previous run. If the process is killed meanwhile, the run stays marked as discarded."""
         if self.exists():
             RunInfo(status="discarded").write(self.info_file)
         for entry in [*self.path.iterdir()]:

@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from promptcal._version import __version__
-from promptcal.runtime.formats import check_format
-from promptcal.runtime.json_model import JSONModel, damaged
+from promptcal.runtime.json_model import JSONModel, check_format, damaged
 
 FORMAT = 2
 OLDEST_FORMAT = 2  # that this version reads
@@ -18,7 +17,7 @@ Status = Literal["running", "finished", "discarded"]
 
 
 class RunInfo(JSONModel):
-    """What other code relies on about a run.
+    """State of a run, its images and its categories.
 
     ``root`` is the image folder that was given, ``folder`` the folder that image names are relative to (None for
     images that are not files). ``categories`` and ``sha256`` are known once the run is finished. ``launch`` names the

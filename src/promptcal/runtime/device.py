@@ -22,9 +22,8 @@ def widest_float(device: torch.device) -> torch.dtype:
 def choose_device(name: str) -> torch.device:
     """The device called ``name``; "auto" is CUDA, else MPS, else the CPU."""
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        other = "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else other)
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
@@ -33,6 +32,7 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+_CUBLAS_SETTING = "CUBLAS_WORKSPACE_CONFIG"
 _HAS_FP32_PRECISION = hasattr(torch.backends.cuda.matmul, "fp32_precision")  # since PyTorch 2.9
 COMPILE_FROM_STEPS = 2000  # compiling takes half a minute on an H200 and saves 30 ms a step there
 
@@ -55,12 +55,10 @@ def choose_compile(setting: str, device: torch.device, steps: int) -> bool:
 def compile_in_place(vit: nn.Module, device: torch.device, *, alone: bool = True) -> None:
     """Compile ``vit`` for fixed batch sizes.
 
-    On a GPU, in a process that trains ``alone`` (not in a group), the kernels are recorded as CUDA graphs: launching
-    the many kernels of a small ViT one by one takes longer on the host than they take on the GPU. Later calls overwrite
-    the returned tensors.
+    On a GPU, in a process that trains ``alone`` (not in a group), CUDA graphs replay the many small kernels, which take
+    longer to launch than to run. Later calls overwrite the returned tensors.
     """
-    recorded = device.type == "cuda" and alone
-    vit.compile(dynamic=False, mode="reduce-overhead" if recorded else "default")
+    vit.compile(dynamic=False, mode="reduce-overhead" if device.type == "cuda" and alone else "default")
 
 
 @cache
@@ -89,15 +87,11 @@ def device_context(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
         setattr(matmul, setting, before)
 
 
-_CUBLAS_SETTING = "CUBLAS_WORKSPACE_CONFIG"
-
-
 @contextmanager
 def deterministic_mode(enabled: bool) -> Iterator[None]:
     """If ``enabled``, use only deterministic algorithms; operations without one raise an error.
 
-    cuBLAS reads its setting at the first matrix product of a process on a GPU. If there was one before, set the
-    environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 before the process starts.
+    If the process has computed a matrix product on a GPU before, set CUBLAS_WORKSPACE_CONFIG=:4096:8 when it starts.
     """
     if not enabled:
         yield

@@ -1,11 +1,8 @@
 """Process groups as torchrun starts them: ranks and collective operations.
 
-Each process runs the backbone on its part of every batch. `Group.all_gather` concatenates the embeddings in the order
-of a single process, and from there all processes compute the same values: heads, losses, affinity graph, memory. So
-each process has the complete gradient of its own embeddings, and the backward pass of all-gather needs no
-communication. The gradients of the backbone are summed over the processes; those of the heads are already equal.
-
-A single process uses `Group` itself, whose collective operations return their input.
+Each process runs the backbone on its part of every batch. After `Group.all_gather` of the embeddings, all processes
+compute the same heads, losses, graph and memory. So each has the complete gradient of its own embeddings, and the
+backward pass of all-gather needs no communication. Only the gradients of the backbone are summed over the processes.
 """
 
 import atexit
@@ -16,7 +13,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import timedelta
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -47,11 +44,10 @@ class RankInfo(NamedTuple):
     @classmethod
     def here(cls) -> "RankInfo":
         """From torchrun's environment variables; without them, a single process. Some launchers omit the local ones."""
-        environment = os.environ
-        if any(name not in environment for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
+        if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
             return cls()
-        rank, world = int(environment["RANK"]), int(environment["WORLD_SIZE"])
-        return cls(rank, world, int(environment.get("LOCAL_RANK", 0)), int(environment.get("LOCAL_WORLD_SIZE", 1)))
+        defaults = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        return cls(*(int(os.environ.get(name, default)) for name, default in defaults.items()))
 
 
 def restarts() -> int:
@@ -66,10 +62,15 @@ def launch() -> str | None:
 
 
 class Group:
-    """The processes of one fit; this class is for a single process."""
+    """The processes of one fit, with one device each, connected by ``store``.
 
-    def __init__(self, place: RankInfo | None = None) -> None:
+    In a single process, which has no store, the collective operations return their input.
+    """
+
+    def __init__(self, place: RankInfo | None = None, store: dist.Store | None = None) -> None:
         self.place = place or RankInfo()
+        self._store = store
+        self._host: Any = None if store is None else dist.new_group(backend="gloo", timeout=WAIT)  # for host memory
 
     @property
     def world(self) -> int:
@@ -96,7 +97,7 @@ class Group:
 
     def check(self, batch_size: int, device: torch.device) -> None:
         """Raise an error for settings that several processes do not support."""
-        world, place = self.place.world, self.place
+        _, world, local_rank, local_world = self.place
         if world == 1:
             return
         if batch_size % world:
@@ -107,65 +108,124 @@ class Group:
             )
         if device.type not in ("cpu", "cuda"):
             raise ConfigError(f"{world} processes can share work on cpu or cuda, not on {device.type}; choose --device")
-        if device.type == "cuda" and device.index not in (None, place.local_rank):
+        if device.type == "cuda" and device.index not in (None, local_rank):
             raise ConfigError(f"each of {world} processes uses its own GPU; give --device cuda, not {device}")
-        if device.type == "cuda" and place.local_world > torch.cuda.device_count():
-            raise ConfigError(
-                f"{place.local_world} processes on this machine have only {torch.cuda.device_count()} GPUs; "
-                "start one for each (torchrun --nproc-per-node)"
-            )
+        if device.type == "cuda" and local_world > (gpus := torch.cuda.device_count()):
+            reason = f"{local_world} processes on this machine have only {gpus} GPUs"
+            raise ConfigError(f"{reason}; start one for each (torchrun --nproc-per-node)")
 
     def all_gather(self, rows: Tensor, views: int = 1) -> Tensor:
         """The rows of all processes, differentiable; all first views come before all second views."""
-        return rows
+        if self._host is None:
+            return rows
+        every = _AllGather.apply(rows, self.place)
+        by_view = every.view(self.world, views, len(rows) // views, *rows.shape[1:]).transpose(0, 1)
+        return by_view.reshape(every.shape)
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over all processes."""
+        if self._host is None or not tensors:
+            return
+        flat = torch.cat([t.flatten() for t in tensors])  # one collective operation instead of many
+        with _report_lost_process():
+            dist.all_reduce(flat)
+        for tensor, total in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(total.view_as(tensor))
 
+    @torch.no_grad()
     def broadcast_parameters(self, tensors: Iterable[Tensor]) -> None:
         """Replace each tensor by the one of rank 0."""
+        for tensor in tensors if self._host else ():
+            tensor.copy_(_from_first(tensor))
 
+    @torch.no_grad()
     def sync_parameters(self, parameters: Iterable[Tensor]) -> None:
         """Set all processes to rank 0's values; differences larger than rounding are an error."""
+        for parameter in parameters if self._host else ():
+            first = _from_first(parameter)
+            if (parameter - first).norm() > _MAX_DRIFT * first.norm():
+                raise TrainingError(
+                    f"the parameters of process {self.place.rank} differ from those of process 0; "
+                    "run all processes on the same kind of device with the same versions"
+                )
+            parameter.copy_(first)
 
     def on_first(self, work: Callable[[], T]) -> T:
         """Run ``work`` on rank 0; return its result, or raise its error, on all processes."""
-        return work()
+        if self._host is None:
+            return work()
+        outcome: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                outcome = [work(), None]
+            except PromptCALError as error:
+                outcome = [None, error]
+        with _report_lost_process():
+            dist.broadcast_object_list(outcome, src=0, group=self._host)
+        result, failure = outcome
+        if failure is not None:
+            raise failure
+        return result
 
     @contextmanager
-    def locked_by_first(self, lock: AbstractContextManager[Any]) -> Iterator[None]:
+    def locked_by_first(self, lock: AbstractContextManager[None]) -> Iterator[None]:
         """A lock held by rank 0 for all processes; if it fails, all processes raise the error."""
         with ExitStack() as held:
-
-            def acquire() -> None:
-                held.enter_context(lock)
-
-            self.on_first(acquire)
+            self.on_first(lambda: held.enter_context(lock))
             yield
 
     def all_gather_object(self, thing: T) -> list[T]:
         """The objects of all processes, by rank."""
-        return [thing]
+        if self._host is None:
+            return [thing]
+        every: list[Any] = [None] * self.world
+        with _report_lost_process():
+            dist.all_gather_object(every, thing, group=self._host)
+        return every
 
     def all_gather_list(self, rows: list[T]) -> list[T]:
         """The lists of all processes, concatenated."""
-        return rows
-
-    def all_reduce_max(self, number: int) -> int:
-        return number
-
-    def check_same(self, thing: Any, what: str) -> None:
-        """Raise an error if ``thing`` differs between the processes; ``what`` names it."""
+        return [row for part in self.all_gather_object(rows) for row in part]
 
     def all_gather_bytes(self, part: Tensor) -> Tensor:
         """The parts of all processes (host memory, any length), concatenated."""
-        return part
+        if self._host is None:
+            return part
+        lengths = self.all_gather_object(len(part))
+        every = part.new_empty(sum(lengths))
+        for rank, own in enumerate(every.split(lengths)):
+            if rank == self.place.rank:
+                own.copy_(part)
+            for piece in own.split(_MAX_MESSAGE_BYTES):  # directly into the result, without a second copy
+                with _report_lost_process():
+                    dist.broadcast(piece, src=rank, group=self._host)
+        return every
+
+    def all_reduce_max(self, number: int) -> int:
+        """The largest number, through host memory, so that no process waits for its device."""
+        if self._host is None:
+            return number
+        value = torch.tensor(number)
+        with _report_lost_process():
+            dist.all_reduce(value, dist.ReduceOp.MAX, group=self._host)
+        return int(value)
 
     def wait(self) -> None:
         """Barrier: wait for all processes."""
+        self.all_reduce_max(0)
+
+    def check_same(self, thing: Any, what: str) -> None:
+        """Raise an error if ``thing`` differs between the processes; ``what`` names it."""
+        digest = hashlib.sha256(repr(thing).encode("utf-8", "surrogatepass")).hexdigest()
+        if len(set(self.all_gather_object(digest))) > 1:
+            raise DataError(f"{what} are not the same for all processes; give all machines the same ones")
 
     def is_first_to_report(self, message: str) -> bool:
-        return True
+        """Whether no other process has reported the same message; so an error of all processes is shown once."""
+        try:
+            return self._store is None or self._store.add(f"reported/{message}", 1) == 1
+        except RuntimeError:  # the store is gone
+            return True
 
 
 ALONE = Group()
@@ -186,120 +246,23 @@ class _AllGather(torch.autograd.Function):
     """Differentiable all-gather. All processes compute the same loss, so the gradient of the own rows is complete."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, group: "Processes") -> Tensor:
-        ctx.own = slice(group.place.rank * len(rows), (group.place.rank + 1) * len(rows))
-        return group.all_gather_rows(rows)
+    def forward(ctx: Any, rows: Tensor, place: RankInfo) -> Tensor:
+        ctx.own = slice(place.rank * len(rows), (place.rank + 1) * len(rows))
+        every = rows.new_empty(place.world * len(rows), *rows.shape[1:])
+        with _report_lost_process():
+            dist.all_gather_into_tensor(every, rows.detach().contiguous())
+        return every
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         return gradient[ctx.own], None
 
 
-class Processes(Group):
-    """Two or more processes with one device each; ``_host`` is the process group for host memory."""
-
-    def __init__(self, place: RankInfo, store: dist.Store) -> None:
-        super().__init__(place)
-        self._store = store
-        self._host: Any = dist.new_group(backend="gloo", timeout=WAIT)
-
-    def all_gather_rows(self, rows: Tensor) -> Tensor:
-        every = rows.new_empty(self.world * len(rows), *rows.shape[1:])
-        with _report_lost_process():
-            dist.all_gather_into_tensor(every, rows.detach().contiguous())
-        return every
-
-    def all_gather(self, rows: Tensor, views: int = 1) -> Tensor:
-        every = _AllGather.apply(rows, self)
-        by_view = every.view(self.world, views, len(rows) // views, *rows.shape[1:]).transpose(0, 1)
-        return by_view.reshape(every.shape)
-
-    def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
-        if not tensors:
-            return
-        flat = torch.cat([t.flatten() for t in tensors])  # one collective operation instead of many
-        with _report_lost_process():
-            dist.all_reduce(flat)
-        for tensor, total in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-            tensor.copy_(total.view_as(tensor))
-
-    @torch.no_grad()
-    def broadcast_parameters(self, tensors: Iterable[Tensor]) -> None:
-        for tensor in tensors:
-            tensor.copy_(self._broadcast(tensor))
-
-    @torch.no_grad()
-    def sync_parameters(self, parameters: Iterable[Tensor]) -> None:
-        for parameter in parameters:
-            first = self._broadcast(parameter)
-            if (parameter - first).norm() > _MAX_DRIFT * first.norm():
-                raise TrainingError(
-                    f"the parameters of process {self.place.rank} differ from those of process 0; "
-                    "run all processes on the same kind of device with the same versions"
-                )
-            parameter.copy_(first)
-
-    def _broadcast(self, tensor: Tensor) -> Tensor:
-        values = tensor.detach().clone(memory_format=torch.contiguous_format)
-        with _report_lost_process():
-            dist.broadcast(values, src=0)
-        return values
-
-    def on_first(self, work: Callable[[], T]) -> T:
-        outcome: list[Any] = [None, None]
-        if self.is_first:
-            try:
-                outcome = [work(), None]
-            except PromptCALError as error:
-                outcome = [None, error]
-        with _report_lost_process():
-            dist.broadcast_object_list(outcome, src=0, group=self._host)
-        result, failure = outcome
-        if failure is not None:
-            raise failure
-        return result
-
-    def all_gather_object(self, thing: T) -> list[T]:
-        every: list[Any] = [None] * self.world
-        with _report_lost_process():
-            dist.all_gather_object(every, thing, group=self._host)
-        return every
-
-    def all_reduce_max(self, number: int) -> int:
-        """Through host memory, so that no process waits for its device."""
-        value = torch.tensor(number)
-        with _report_lost_process():
-            dist.all_reduce(value, dist.ReduceOp.MAX, group=self._host)
-        return int(value)
-
-    def check_same(self, thing: Any, what: str) -> None:
-        digest = hashlib.sha256(repr(thing).encode("utf-8", "surrogatepass")).hexdigest()
-        if len(set(self.all_gather_object(digest))) > 1:
-            raise DataError(f"{what} are not the same for all processes; give all machines the same ones")
-
-    def all_gather_list(self, rows: list[T]) -> list[T]:
-        return [row for part in self.all_gather_object(rows) for row in part]
-
-    def all_gather_bytes(self, part: Tensor) -> Tensor:
-        lengths = self.all_gather_object(len(part))
-        every = part.new_empty(sum(lengths))
-        for rank, own in enumerate(every.split(lengths)):
-            if rank == self.place.rank:
-                own.copy_(part)
-            for piece in own.split(_MAX_MESSAGE_BYTES):  # directly into the result, without a second copy
-                with _report_lost_process():
-                    dist.broadcast(piece, src=rank, group=self._host)
-        return every
-
-    def wait(self) -> None:
-        self.all_reduce_max(0)
-
-    def is_first_to_report(self, message: str) -> bool:
-        """Whether no other process has reported the same message; so an error of all processes is shown once."""
-        try:
-            return self._store.add(f"reported/{message}", 1) == 1
-        except RuntimeError:  # the store is gone
-            return True
+def _from_first(tensor: Tensor) -> Tensor:
+    values = tensor.detach().clone(memory_format=torch.contiguous_format)
+    with _report_lost_process():
+        dist.broadcast(values, src=0)
+    return values
 
 
 @contextmanager
@@ -314,13 +277,6 @@ def _report_lost_process() -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PromptCALWarning)
-        yield
-
-
 def distributed_entry_point(verb: Callable[P, T]) -> Callable[P, T]:
     """Decorator for functions that run in all processes of torchrun: joins them to `group`; only rank 0 warns."""
 
@@ -328,16 +284,15 @@ def distributed_entry_point(verb: Callable[P, T]) -> Callable[P, T]:
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         joined = _join()
         try:
-            with nullcontext() if joined.is_first else _no_warnings():
+            with ExitStack() as stack:
+                if not joined.is_first:
+                    stack.enter_context(warnings.catch_warnings())
+                    warnings.simplefilter("ignore", PromptCALWarning)
                 return verb(*args, **kwargs)
         except BaseException as error:
             atexit.unregister(dist.destroy_process_group)  # it may wait for processes that are gone
-            if isinstance(error, PromptCALError):
-                error.already_reported = (
-                    not joined.is_first_to_report(str(error))
-                    if error.already_reported is None
-                    else error.already_reported
-                )
+            if isinstance(error, PromptCALError) and error.already_reported is None:
+                error.already_reported = not joined.is_first_to_report(str(error))
             raise
 
     return run
@@ -356,7 +311,7 @@ def _join() -> Group:
         store, rank, world = next(dist.rendezvous("env://", timeout=_RENDEZVOUS_TIMEOUT))
         store = _new_namespace(store, rank, world)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world)
-        _group = Processes(place, dist.PrefixStore("promptcal", store))
+        _group = Group(place, dist.PrefixStore("promptcal", store))
     except RuntimeError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise LostProcessError(
@@ -370,8 +325,8 @@ def _join() -> Group:
 def _new_namespace(store: dist.Store, rank: int, world: int) -> dist.Store:
     """A namespace of torchrun's store with a new name, without keys of earlier processes.
 
-    The store survives a restart, and still holds the addresses of processes that are gone. So rank 0 chooses a random
-    name. Every other rank writes a random question; rank 0 answers it with the name until all ranks have confirmed.
+    The store survives a restart and still holds the addresses of processes that are gone. So rank 0 chooses a random
+    name and sends it to the others: it answers each rank's random question until all ranks have confirmed.
     """
     if rank:
         question = uuid.uuid4().hex

@@ -15,7 +15,7 @@ import shutil
 import uuid
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None
         write(temporary)
         flush(temporary)
         if keep_as is not None and path.exists():
-            _link_or_copy(path, keep_as)
+            write_with(keep_as, lambda copy: _link_or_copy(path, copy))
         temporary.replace(path)
         flush(path.parent)
     except OSError as error:
@@ -56,14 +56,10 @@ def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None
 
 def _link_or_copy(path: Path, target: Path) -> None:
     """A hard link to the file if the file system supports it, else a copy."""
-
-    def write(temporary: Path) -> None:
-        with suppress(OSError):
-            os.link(path, temporary)
-            return
-        shutil.copyfile(path, temporary)
-
-    write_with(target, write)
+    try:
+        os.link(path, target)
+    except OSError:
+        shutil.copyfile(path, target)
 
 
 def flush(path: Path) -> None:
@@ -137,31 +133,36 @@ def finite(value: Any) -> Any:
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors with a checksum, which `read_safetensors` verifies."""
     contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    metadata = {"sha256": _tensors_digest(contiguous)}
-    write_with(path, lambda temporary: _save_safetensors(contiguous, temporary, metadata))
 
+    def write(temporary: Path) -> None:
+        temporary.touch()
+        permissions = temporary.stat().st_mode  # safetensors would make the file readable for its owner only
+        with _as_os_error(temporary, SafetensorError):
+            save_file(contiguous, temporary, {"sha256": _tensors_digest(contiguous)})
+        temporary.chmod(permissions)
 
-def _save_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    path.touch()
-    permissions = path.stat().st_mode  # the default; safetensors would make the file readable for its owner only
-    try:
-        save_file(tensors, path, metadata)
-        path.chmod(permissions)
-    except SafetensorError as error:
-        raise OSError(errno.EIO, str(error), str(path)) from error
+    write_with(path, write)
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a file; `OSError` if it is absent, truncated, or its checksum does not match."""
-    try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-            expected = (file.metadata() or {}).get("sha256")
-    except SafetensorError as error:
-        raise OSError(errno.EIO, str(error), str(path)) from error
+    with _as_os_error(path, SafetensorError), safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        expected = (file.metadata() or {}).get("sha256")
     if expected not in (None, _tensors_digest(tensors)):  # None: written by another program
         raise OSError(errno.EIO, "checksum mismatch", str(path))
     return tensors
+
+
+@contextmanager
+def _as_os_error(path: Path, kind: type[Exception]) -> Iterator[None]:
+    """Raise `OSError` instead of errors of another kind."""
+    try:
+        yield
+    except OSError:
+        raise
+    except kind as error:
+        raise OSError(errno.EIO, str(error) or type(error).__name__, str(path)) from error
 
 
 def _tensors_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -179,28 +180,20 @@ def save_torch(value: Any, path: Path) -> None:
         with path.open("wb") as file:
             torch.save(value, file)
     except RuntimeError as error:  # PyTorch raises it for all file errors
-        raise next(_os_errors(error), OSError(errno.EIO, str(error), str(path))) from error
-
-
-def _os_errors(error: BaseException | None) -> Iterator[OSError]:
-    while error is not None:
-        if isinstance(error, OSError):
-            yield error
-        error = error.__context__
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__context__
+        raise cause or OSError(errno.EIO, str(error), str(path)) from error
 
 
 def read_torch(path: Path) -> Any:
     """Read a file of `save_torch`; `OSError` if its checksum does not match, which `torch.load` does not check."""
-    try:
+    with _as_os_error(path, Exception):  # damaged archives and pickles raise many kinds of errors
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
         if damaged is not None:
             raise OSError(errno.EIO, f"checksum mismatch of {damaged}", str(path))
         return torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
-    except Exception as error:  # damaged archives and pickles raise many kinds of errors
-        raise OSError(errno.EIO, str(error) or type(error).__name__, str(path)) from error
 
 
 def file_digest(path: Path) -> str:

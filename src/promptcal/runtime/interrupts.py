@@ -1,6 +1,6 @@
-"""Ctrl-C, SIGTERM and a time limit: granted at once, or while something must be saved first, when it has been.
+"""Stop a run on Ctrl-C, SIGTERM or a time limit: at once, or after the current step has been saved.
 
-A second Ctrl-C is granted at once, whatever is at hand.
+A second Ctrl-C always stops at once.
 """
 
 import math
@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from promptcal.runtime.distributed import Group
 
-_CLOCK = 1  # among the signals' numbers, of which none that is listened to is that low
-EXIT_TIME_LIMIT = 75  # exit code: nothing went wrong, the same command with --resume goes on
+_TIME_LIMIT = 1  # sent instead of a signal number; SIGINT and SIGTERM have higher numbers
+EXIT_TIME_LIMIT = 75  # exit code: no error; the same command with --resume continues
 
 
 class StopRequest:
-    """Set by a signal, which raises `KeyboardInterrupt` or waits to be read by the loop.
+    """True after a signal or after ``deadline`` (of `time.monotonic`).
 
-    Where ``deadline`` (of `time.monotonic`) is given, it is set by the clock as well, for the loop to read.
+    A signal raises `KeyboardInterrupt`, except in `waiting`, where the training loop reads this object.
     """
 
     def __init__(self, on_first: Callable[[], None] = lambda: None, deadline: float | None = None) -> None:
         self.signal: int | None = None
         self._on_first = on_first
         self._deadline = deadline
-        self.has_progressed = False  # the clock stops no run before its first step, or it would never get on
+        self.has_progressed = False  # the time limit applies after the first step, so that every run makes progress
         self._waits = False
 
     def __bool__(self) -> bool:
@@ -39,13 +39,13 @@ class StopRequest:
         return self.has_progressed and self._deadline is not None and time.monotonic() >= self._deadline
 
     def requested_by_any(self, group: "Group") -> bool:
-        """Whether any process of a group was asked to stop, on which all then stop before the same step."""
-        heard = group.all_reduce_max(self.signal or (_CLOCK if self._time_is_up() else 0))
-        if heard == _CLOCK:
+        """Whether any process of a group was asked to stop; then all stop before the same step."""
+        received = group.all_reduce_max(self.signal or (_TIME_LIMIT if self._time_is_up() else 0))
+        if received == _TIME_LIMIT:
             self._deadline, self.has_progressed = -math.inf, True
-        elif heard and self.signal is None:
-            self.signal = heard
-        return bool(heard)
+        elif received:
+            self.signal = self.signal or received
+        return bool(received)
 
     @property
     def exit_code(self) -> int:
@@ -65,7 +65,7 @@ class StopRequest:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """While this lasts, a signal is only noted, unless it is a second Ctrl-C."""
+        """In this context, a signal is only recorded, unless it is a second Ctrl-C."""
         self._waits = True
         try:
             yield
@@ -77,5 +77,5 @@ class StopRequest:
         self.signal = self.signal or number
         if not self._waits or (number == signal.SIGINT and not is_first):
             raise KeyboardInterrupt
-        if is_first:  # a scheduler may well send its SIGTERM twice
+        if is_first:  # a scheduler may send SIGTERM twice
             self._on_first()

@@ -1,4 +1,4 @@
-"""JSON files of a run directory: each has one typed model, which reads and writes it."""
+"""JSON files of a run directory: each has one typed model, which reads and writes it, and format numbers."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import Self
 
+from promptcal._version import __version__
 from promptcal.errors import RunError
 from promptcal.runtime import files
 
 
 class JSONModel(BaseModel):
-    """A frozen model with a file of its own. Numbers that are not finite are written as null."""
+    """A frozen model that is stored in one file. Numbers that are not finite are written as null."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -37,3 +38,16 @@ def first_problem(error: ValidationError) -> str:
 
 def damaged(file: Path, reason: object) -> RunError:
     return RunError(f"{file} is damaged ({' '.join(str(reason).split())[:200]}); fit again with --overwrite")
+
+
+def check_format(found: Any, newest: int, oldest: int, what: str, made_by: str = "") -> None:
+    """Reject a format that this version cannot read: missing, invalid, too old or too new."""
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        reason = "no format number" if found is None else f"an invalid format number {str(found)[:40]!r}"
+        raise RunError(f"{what} has {reason}, so it is damaged or not written by promptcal; fit again with --overwrite")
+    by = f" (written by promptcal {made_by})" if made_by else ""
+    reason = f"{what} has format {found}{by} and promptcal {__version__} reads"
+    if found > newest:
+        raise RunError(f"{reason} up to {newest}; upgrade promptcal")
+    if found < oldest:
+        raise RunError(f"{reason} {oldest} and later; use that version to read it, or fit again")

@@ -24,10 +24,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
-        holder = _read_pid(path)
-        raise RunError(
-            f"{what} is in use by another process{holder}; wait until it ends, or choose another --output"
-        ) from error
+        user = f"another process{_read_pid(path)}"
+        raise RunError(f"{what} is in use by {user}; wait until it ends, or choose another --output") from error
     except OSError as error:
         if error.errno not in _NOT_SUPPORTED:
             raise

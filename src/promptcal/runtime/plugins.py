@@ -1,9 +1,9 @@
-"""Plug-ins by name: built-in ones, and those that other packages declare as entry points."""
+"""Plug-ins by name: built-in ones, and those of other packages (entry points)."""
 
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from promptcal.errors import ConfigError
 
@@ -49,13 +49,13 @@ class Registry(Generic[T]):
         if found is None:
             raise ConfigError(f"there is no {self.kind} {name!r}; choose one of {', '.join(self.names())}")
         try:
-            loaded: Any = found.load()
+            return found.load()
         except Exception as error:  # code of another package may fail in any way
+            reason = f"{type(error).__name__}: {error}"
             raise ConfigError(
-                f"the {self.kind} {name!r} cannot be loaded from {found.value} ({type(error).__name__}: {error}); "
+                f"the {self.kind} {name!r} cannot be loaded from {found.value} ({reason}); "
                 "repair or uninstall that package"
             ) from error
-        return loaded
 
 
 @cache

@@ -5,13 +5,5 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 def progress_bar(console: Console) -> Progress:
-    """The bar every slow step of the package shows."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=16),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left  {task.fields[note]}"),
-        console=console,
-    )
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, TimeRemainingColumn(), TextColumn("left  {task.fields[note]}"), console=console)

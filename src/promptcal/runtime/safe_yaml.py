@@ -1,4 +1,4 @@
-"""Reads YAML from untrusted files: plain values only, and a limited number of them."""
+"""Read YAML from untrusted files: plain values only, and a limited number of them."""
 
 from typing import Any
 
@@ -13,16 +13,12 @@ def read_yaml(text: str) -> Any:
     Nested aliases can expand a few lines to more values than fit into memory.
     """
     try:
-        loader = yaml.SafeLoader(text)
-        try:
-            node = loader.get_single_node()
-            if node is None:
-                return None
-            if _size(node, {}) > _MAX_VALUES:
-                raise ValueError("its aliases stand for too many values")
-            return loader.construct_document(node)
-        finally:
-            loader.dispose()
+        node = yaml.compose(text, yaml.SafeLoader)
+        if node is None:
+            return None
+        if _size(node, {}) > _MAX_VALUES:
+            raise ValueError("its aliases stand for too many values")
+        return yaml.SafeLoader("").construct_document(node)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
     except RecursionError as error:
@@ -31,17 +27,12 @@ def read_yaml(text: str) -> Any:
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
     """Number of values of a node with its aliases expanded; a node that contains itself is an error."""
-    known = sizes.get(id(node))
-    if known is not None:
-        if not known:
-            raise ValueError("an alias in it stands for itself")
-        return known
-    sizes[id(node)] = 0  # marks a node that is being counted
-    if isinstance(node, yaml.MappingNode):
-        total = sum(_size(part, sizes) for pair in node.value for part in pair)
-    elif isinstance(node, yaml.SequenceNode):
-        total = sum(_size(part, sizes) for part in node.value)
-    else:
-        total = 0
-    sizes[id(node)] = total + 1
-    return total + 1
+    if sizes.get(id(node)) == 0:
+        raise ValueError("an alias in it stands for itself")
+    if id(node) not in sizes:
+        sizes[id(node)] = 0  # marks a node that is being counted
+        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+        if isinstance(node, yaml.MappingNode):
+            parts = [part for pair in node.value for part in pair]
+        sizes[id(node)] = 1 + sum(_size(part, sizes) for part in parts)
+    return sizes[id(node)]

@@ -14,7 +14,7 @@ from promptcal.errors import RunError
 from promptcal.models import DiscoveryNetwork
 from promptcal.runtime.distributed import ALONE, Group
 from promptcal.runtime.files import read_safetensors, read_torch, save_torch, write_safetensors, write_with
-from promptcal.runtime.formats import check_format
+from promptcal.runtime.json_model import check_format
 
 FORMAT = 2
 _PARTS = ("stage", "position", "network", "optimiser", "stage_state", "records", "random")

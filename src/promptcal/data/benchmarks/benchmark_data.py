@@ -1,7 +1,4 @@
-"""Read a benchmark from disk.
-
-Class numbers are the data set's own, from 0, and are never renumbered: known classes are a set, not the first numbers.
-"""
+"""Read a benchmark from disk. Class numbers are the data set's own, from 0; known classes are any of them."""
 
 import os
 import tarfile
@@ -21,10 +18,7 @@ from promptcal.errors import DataError, PromptCALWarning
 
 @dataclass(frozen=True, eq=False)
 class BenchmarkData:
-    """Training images, their true classes, and which of them are labelled.
-
-    Inductive benchmarks also have test images and a mask of the training images held out for validation.
-    """
+    """Training images, true classes and a mask of the labelled ones; the last three are for inductive benchmarks."""
 
     name: str
     train: ImageSet

@@ -42,7 +42,7 @@ def found(request, tmp_path_factory):
     return folder, [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(request.param)]
 
 
-def test_rows_are_gathered_in_the_order_of_one_process_and_their_gradient_is_whole(found):
+def test_all_gather_has_the_order_of_one_process_and_the_complete_gradient(found):
     processes = [process["gathered"] for process in found[1]]
     world = len(processes)
     rows = scene.batch_rows(world).requires_grad_()
@@ -55,7 +55,7 @@ def test_rows_are_gathered_in_the_order_of_one_process_and_their_gradient_is_who
 
 
 @pytest.mark.parametrize("name", list(scene.TRIALS))
-def test_twenty_steps_are_those_of_one_process(found, name, tmp_path):
+def test_twenty_steps_equal_those_of_one_process(found, name, tmp_path):
     alone = scene.trained(name, ALONE, tmp_path)
     assert len(alone["losses"]) == scene.STEPS
     assert (alone["losses"][0] - alone["losses"][-1]).abs() > 1e-3  # the loss changes
@@ -101,7 +101,7 @@ def test_each_process_decodes_a_part_and_gets_all_images(found):
 
 
 @pytest.mark.parametrize(("n", "world"), [(10, 1), (10, 3), (9, 3), (2, 4)])
-def test_parts_add_up_to_the_whole(n, world):
+def test_the_parts_of_all_ranks_are_all_items(n, world):
     groups = [Group(RankInfo(rank, world)) for rank in range(world)]
     assert [i for group in groups for i in range(n)[group.part(n)]] == list(range(n))
     together = torch.cat([group.equal_part(n) for group in groups])
@@ -110,7 +110,7 @@ def test_parts_add_up_to_the_whole(n, world):
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_parts_of_a_batch_are_cropped_as_in_the_whole(world):
+def test_parts_of_a_batch_have_the_crops_of_the_whole_batch(world):
     view, order, seeds = scene.view_of_all(), torch.arange(16).view(2, 8), [5, 6]
     parts = [list(view.batches(order, seeds, Group(RankInfo(rank, world)).part(8))) for rank in range(world)]
     for k, whole in enumerate(view.batches(order, seeds)):
@@ -118,45 +118,43 @@ def test_parts_of_a_batch_are_cropped_as_in_the_whole(world):
         assert torch.equal(torch.cat([first, second]), whole)
 
 
-def test_a_batch_that_cannot_be_divided_is_refused():
+def test_a_batch_size_that_cannot_be_divided_is_rejected():
     with pytest.raises(ConfigError, match=r"batch_size \(128\) cannot be divided among 3 .*data.batch_size=126"):
         Group(RankInfo(0, 3)).check(128, torch.device("cpu"))
     Group(RankInfo(0, 4)).check(128, torch.device("cpu"))
     ALONE.check(127, torch.device("mps"))
 
 
-@pytest.mark.parametrize(
-    ("device", "reason"), [("mps", "cpu or cuda"), ("cuda:1", "a GPU of its own"), ("cuda", "GPUs")]
-)
-def test_a_device_processes_cannot_share_is_refused(monkeypatch, device, reason):
+@pytest.mark.parametrize(("device", "reason"), [("mps", "cpu or cuda"), ("cuda:1", "its own GPU"), ("cuda", "GPUs")])
+def test_a_device_that_processes_cannot_share_is_rejected(monkeypatch, device, reason):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match=reason):
         Group(RankInfo(0, 2, 0, 2)).check(128, torch.device(device))
 
 
 @pytest.mark.parametrize("kind", ["proj_drop_rate", "drop_path_rate", "patch_drop_rate"])
-def test_a_backbone_that_drops_out_is_refused_by_several(kind):
+def test_a_backbone_with_dropout_is_rejected_in_a_group(kind):
     network = DiscoveryNetwork(PromptedViT(scene.tiny_vit(**{kind: 0.1})))
-    with pytest.raises(ConfigError, match="drops out"):
+    with pytest.raises(ConfigError, match="with dropout"):
         network.join_process_group(Group(RankInfo(0, 2)))
     DiscoveryNetwork(PromptedViT(scene.tiny_vit())).join_process_group(Group(RankInfo(0, 2)))
 
 
-@pytest.mark.parametrize(("of_another", "exit_code"), [(0, None), (15, 143), (2, 130), ("clock", 75)])
-def test_a_stop_request_reaches_all_processes(of_another, exit_code):
-    another = StopRequest(deadline=0.0 if of_another == "clock" else None)
-    another.signal = None if of_another in (0, "clock") else of_another
-    another.has_progressed = True
-    told = []
-    another.requested_by_any(FakeGroup(told.append))
+@pytest.mark.parametrize(("signal", "exit_code"), [(0, None), (15, 143), (2, 130), ("deadline", 75)])
+def test_a_stop_request_reaches_all_processes(signal, exit_code):
+    other = StopRequest(deadline=0.0 if signal == "deadline" else None)
+    other.signal = None if signal in (0, "deadline") else signal
+    other.has_progressed = True
+    sent = []
+    other.requested_by_any(FakeGroup(sent.append))
     stop = StopRequest()
-    heard = stop.requested_by_any(FakeGroup(lambda own: max(own, *told)))
-    assert heard == bool(stop) == (exit_code is not None)
-    assert not heard or stop.exit_code == exit_code
+    received = stop.requested_by_any(FakeGroup(lambda own: max(own, *sent)))
+    assert received == bool(stop) == (exit_code is not None)
+    assert not received or stop.exit_code == exit_code
 
 
 class FakeGroup(Group):
-    """A group in which ``answer`` decides what the largest number is."""
+    """A group in which ``answer`` replaces the largest number."""
 
     def __init__(self, answer):
         super().__init__()

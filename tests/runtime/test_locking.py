@@ -1,4 +1,4 @@
-"""A lock excludes other processes while its holder lives, and no longer."""
+"""A lock excludes other processes until its holder releases it or dies."""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""Files are whole or absent, whatever happens while they are written."""
+"""Files are written completely or not at all, and damaged files are detected."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def interrupted(temporary):
 
 @pytest.mark.parametrize("write", [half_written, interrupted, lambda temporary: 1 / 0, lambda temporary: None])
 @pytest.mark.parametrize("old", [None, "old content"])
-def test_a_failed_write_leaves_the_folder_as_it_was(tmp_path, write, old):
+def test_a_failed_write_changes_nothing(tmp_path, write, old):
     target = tmp_path / "a.txt"
     if old is not None:
         target.write_text(old)
@@ -43,7 +43,7 @@ def test_a_failed_write_leaves_the_folder_as_it_was(tmp_path, write, old):
     assert old is None or target.read_text() == old
 
 
-def test_a_failed_rename_leaves_the_old_file_alone(tmp_path, monkeypatch):
+def test_a_failed_flush_keeps_the_old_file(tmp_path, monkeypatch):
     target = tmp_path / "a.txt"
     target.write_text("old")
 
@@ -57,7 +57,7 @@ def test_a_failed_rename_leaves_the_old_file_alone(tmp_path, monkeypatch):
     assert target.read_text() == "old"
 
 
-def test_the_target_is_never_seen_half_written(tmp_path):
+def test_the_target_is_replaced_only_when_the_new_file_is_complete(tmp_path):
     target = tmp_path / "a.txt"
     target.write_text("old")
 
@@ -84,11 +84,11 @@ def test_text_json_and_tensors_read_back(tmp_path):
 
 
 @pytest.mark.parametrize("link", [True, False])
-def test_what_was_there_can_be_kept(tmp_path, monkeypatch, link):
+def test_the_previous_file_can_be_kept(tmp_path, monkeypatch, link):
     if not link:
 
-        def refuse(*given):
-            raise OSError("no second names here")
+        def refuse(*arguments):
+            raise OSError("hard links are not supported")
 
         monkeypatch.setattr(os, "link", refuse)
     target, kept = tmp_path / "a.txt", tmp_path / "kept.txt"
@@ -120,13 +120,13 @@ def flip(path, place):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
-def test_damaged_tensors_are_noticed(tmp_path, dtype):
+def test_damaged_tensors_are_detected(tmp_path, dtype):
     tensors = {"a": torch.arange(600).view(3, 200).to(dtype), "none": torch.empty(0, dtype=dtype)}
     written = tmp_path / "a.safetensors"
     write_safetensors(written, tensors)
     assert all(torch.equal(found, tensors[name]) for name, found in read_safetensors(written).items())
     flip(written, -50)
-    load_file(written)  # which does not notice
+    load_file(written)  # does not detect it
     with pytest.raises(OSError, match="checksum"):
         read_safetensors(written)
     os.truncate(written, 100)
@@ -134,12 +134,12 @@ def test_damaged_tensors_are_noticed(tmp_path, dtype):
         read_safetensors(written)
 
 
-def test_damaged_checkpoints_are_noticed(tmp_path):
+def test_damaged_checkpoints_are_detected(tmp_path):
     path = tmp_path / "a.pt"
     save_torch({"a": torch.arange(1000)}, path)
     assert torch.equal(read_torch(path)["a"], torch.arange(1000))
     flip(path, path.stat().st_size // 2)
-    torch.load(path, weights_only=True)  # which does not notice
+    torch.load(path, weights_only=True)  # does not detect it
     with pytest.raises(OSError, match="checksum"):
         read_torch(path)
     os.truncate(path, 3000)
@@ -149,7 +149,7 @@ def test_damaged_checkpoints_are_noticed(tmp_path):
         read_torch(tmp_path / "absent.pt")
 
 
-def test_no_room_is_an_os_error_whatever_writes(tmp_path):
+def test_a_full_disk_is_an_os_error(tmp_path):
     full = "/dev/full"
     if not os.path.exists(full):
         pytest.skip("there is no /dev/full")
@@ -158,7 +158,7 @@ def test_no_room_is_an_os_error_whatever_writes(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_whole_or_absent(tmp_path):
+def test_a_folder_is_complete_or_absent(tmp_path):
     write_folder(tmp_path / "a", lambda folder: (folder / "b").write_text("c"))
     assert (tmp_path / "a" / "b").read_text() == "c"
     with pytest.raises(ZeroDivisionError):
@@ -166,7 +166,7 @@ def test_a_folder_is_whole_or_absent(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_weights_can_be_read_by_whoever_can_read_other_files(tmp_path):
+def test_weights_have_the_permissions_of_other_files(tmp_path):
     write_safetensors(tmp_path / "weights.safetensors", {"a": torch.ones(2)})
     write_text(tmp_path / "text", "")
     assert (tmp_path / "weights.safetensors").stat().st_mode == (tmp_path / "text").stat().st_mode

@@ -1,3 +1,5 @@
+"""Which device, precision and compilation are chosen, and that global settings are restored."""
+
 import pytest
 import torch
 
@@ -6,13 +8,13 @@ from promptcal.runtime.device import COMPILE_FROM_STEPS, can_run_triton, choose_
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda"), torch.device("mps")
 newer_interface = pytest.mark.skipif(
-    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="asks by the interface that came with torch 2.9"
+    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="needs torch 2.9"
 )
 
 
 @pytest.fixture
-def a_gpu(monkeypatch):
-    """``a_gpu(capability)``: a machine that says it has one of that generation, with Triton and a compiler."""
+def fake_gpu(monkeypatch):
+    """``fake_gpu(capability)``: pretend that there is such a GPU, with Triton and a compiler."""
 
     def pretend(capability, *, triton=True, compiler="/usr/bin/cc"):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -26,20 +28,20 @@ def a_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize("device", [CPU, MPS])
-def test_without_a_gpu_made_for_bf16_networks_compute_in_float32_unless_told(device):
+def test_without_a_bf16_gpu_auto_is_float32(device):
     assert choose_dtype("auto", device) == torch.float32
     assert choose_dtype("fp32", device) == torch.float32
     assert choose_dtype("bf16", device) == torch.bfloat16
 
 
 @pytest.mark.parametrize(("capability", "dtype"), [((7, 5), torch.float32), ((8, 0), torch.bfloat16)])
-def test_a_gpu_decides_by_its_generation(a_gpu, capability, dtype):
-    a_gpu(capability)
+def test_auto_depends_on_the_compute_capability(fake_gpu, capability, dtype):
+    fake_gpu(capability)
     assert choose_dtype("auto", CUDA) == dtype
 
 
-def test_compiling_is_for_gpus_and_long_runs_unless_told(a_gpu):
-    a_gpu((9, 0))
+def test_auto_compiles_long_runs_on_gpus_only(fake_gpu):
+    fake_gpu((9, 0))
     assert choose_compile("auto", CUDA, COMPILE_FROM_STEPS)
     assert not choose_compile("auto", CUDA, COMPILE_FROM_STEPS - 1)
     assert not choose_compile("auto", CPU, 10**6)
@@ -48,15 +50,15 @@ def test_compiling_is_for_gpus_and_long_runs_unless_told(a_gpu):
 
 
 @pytest.mark.parametrize("lacking", [{"triton": False}, {"compiler": None}, {"capability": (6, 1)}])
-def test_a_gpu_without_what_triton_needs_does_without_it(a_gpu, lacking):
-    a_gpu(**{"capability": (8, 0), **lacking})
+def test_triton_needs_its_package_a_compiler_and_a_recent_gpu(fake_gpu, lacking):
+    fake_gpu(**{"capability": (8, 0), **lacking})
     assert not can_run_triton(CUDA)
     assert not choose_compile("auto", CUDA, 10**6)
 
 
 @newer_interface
-def test_on_a_cpu_the_callers_settings_are_left_alone():
-    torch.backends.cuda.matmul.fp32_precision = "tf32"  # after which the older interface may not even be read
+def test_on_a_cpu_the_global_settings_do_not_change():
+    torch.backends.cuda.matmul.fp32_precision = "tf32"  # reading the older interface is an error after this
     try:
         with device_context(CPU, torch.bfloat16):
             assert torch.backends.cuda.matmul.fp32_precision == "tf32"
@@ -66,14 +68,14 @@ def test_on_a_cpu_the_callers_settings_are_left_alone():
 
 @newer_interface
 @pytest.mark.parametrize(("dtype", "setting"), [(torch.bfloat16, "tf32"), (torch.float32, "ieee")])
-def test_products_are_as_before_afterwards_even_after_an_error(monkeypatch, dtype, setting):
-    class OnNothing:
+def test_the_precision_of_products_is_restored_after_an_error(monkeypatch, dtype, setting):
+    class NoDevice:
         def __init__(self, device):
             assert device == CUDA
 
-        __enter__ = __exit__ = lambda self, *given: None
+        __enter__ = __exit__ = lambda self, *arguments: None
 
-    monkeypatch.setattr(torch.cuda, "device", OnNothing)
+    monkeypatch.setattr(torch.cuda, "device", NoDevice)
     matmul, seen = torch.backends.cuda.matmul, []
     before = matmul.fp32_precision
 
