@@ -92,7 +92,9 @@ def attention_maps(run: Run, results: RunResults, examples: Examples | None) -> 
     missing = ""
 
     def add(step: str, vit: PromptedViT) -> None:
-        maps[step] = class_attention(vit, views).mean(dim=1).reshape(-1, *vit.backbone.patch_embed.grid_size).cpu().numpy()
+        maps[step] = (
+            class_attention(vit, views).mean(dim=1).reshape(-1, *vit.backbone.patch_embed.grid_size).cpu().numpy()
+        )
 
     try:
         add("pretrained", _pretrained_backbone(run))
