@@ -20,6 +20,7 @@ REGISTRATIONS = {"register_buffer", "register_parameter", "register_module", "ad
 NAMES_USED_TWICE = {
     "figures",  # of a report, and of experiments
     "kmeans",  # the algorithm, and the method
+    "request",  # of a fit, and of a table
 }
 
 
