@@ -127,7 +127,7 @@ def test_fit_leaves_each_out_by_name(corpus, ended):
 def test_predict_reports_each_file_it_leaves_out(corpus, ended):
     assert ended.predict.code == 0
     predicted = [row["path"] for row in csv.DictReader((ended.place / "p.csv").open())]
-    reported = re.findall(r"(?:left out: |; )([\w./-]+) \(", ended.predict.said)
+    reported = re.findall(r"(?:skipped: |; )([\w./-]+) \(", ended.predict.said)
     assert sorted(reported + predicted) == sorted(corpus.names)
     assert ended.predict.grown < 1200
 
@@ -156,7 +156,7 @@ def test_predict_continues_after_a_part_without_any_readable_image(ended, tmp_pa
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "c.png").write_bytes(encoded(embedded_set("train").images[0], "PNG"))
-    with pytest.warns(PromptCALWarning, match=r"2 unreadable images are left out: a.png \(.+\); b.png"):
+    with pytest.warns(PromptCALWarning, match=r"2 unreadable images were skipped: a.png \(.+\); b.png"):
         found = Run(ended.place / "run").predict(tmp_path, accept_all=True, skip_unreadable=True, progress=False)
     assert found.paths == ["c.png"]
 
