@@ -23,7 +23,7 @@ from promptcal.exporters import export_run
 from promptcal.methods import resolve
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.pipeline.benchmark import run_benchmark
-from promptcal.pipeline.class_estimate import count_with_backbone, count_with_run
+from promptcal.pipeline.class_estimate import count_from_images, pretrained_vit
 from promptcal.pipeline.fit import run_fit
 from promptcal.pipeline.inputs import settings_layers
 from promptcal.pipeline.problem import Problem
@@ -228,10 +228,8 @@ def estimate_classes(
     image_set = ImageSet.of(images)
     problem = Problem.of(image_set, read_labels(labels, image_set))
     console = Console(stderr=True, quiet=not progress)
-    if loaded is not None:
-        count = count_with_run(problem, loaded, resolved, skip_unreadable=skip_unreadable, console=console)
-    else:
-        count = count_with_backbone(problem, resolved, skip_unreadable=skip_unreadable, console=console)
+    vit, resize = pretrained_vit(resolved) if loaded is None else (loaded.network.vit, loaded.info.resize)
+    count = count_from_images(problem, resolved, vit, resize, skip_unreadable=skip_unreadable, console=console)
     if output is not None:
         write_class_count(Path(output), count)
     return count

@@ -119,11 +119,6 @@ def test_prompt_embedding_is_the_mean_of_the_supervised_outputs(supervised, pool
     torch.testing.assert_close(model(images(vit)).prompt, prompts.mean(dim=0), rtol=1e-4, atol=1e-5)
 
 
-def test_without_supervised_prompts_there_is_no_prompt_embedding(tiny_vit, images):
-    vit = tiny_vit()
-    assert with_random_prompts(vit, supervised=0)(images(vit)).prompt is None
-
-
 @pytest.mark.parametrize("name", ["vit_small_patch16_224", "vit_small_patch14_reg4_dinov2", "vit_small_patch16_dinov3"])
 def test_dynamic_input_size_equals_the_model_resized(name, tiny_timm, images):
     dynamic, resized = tiny_timm(name, dynamic_img_size=True), tiny_timm(name)

@@ -86,9 +86,6 @@ def assert_refused(model, path, *fragments):
         assert torch.equal(value, before[name]), name
 
 
-# files of others
-
-
 @pytest.mark.parametrize("file", PLAIN_CHECKPOINTS)
 def test_checkpoint_of_a_plain_vit(file, tmp_path, tiny_vit, images):
     source, model = tiny_vit(1), tiny_vit(2)
@@ -154,17 +151,11 @@ def dinov3_style(source):
 
 def clip_style(source):
     """A timm CLIP image tower as OpenAI's and OpenCLIP's code name it, beside a text tower."""
-    names = (
-        ("patch_embed.proj.", "conv1."),
-        ("norm_pre.", "ln_pre."),
-        ("attn.qkv.", "attn.in_proj_"),
-        ("attn.proj.", "attn.out_proj."),
-        ("mlp.fc1.", "mlp.c_fc."),
-        ("mlp.fc2.", "mlp.c_proj."),
-        ("norm1.", "ln_1."),
-        ("norm2.", "ln_2."),
-        ("blocks.", "transformer.resblocks."),
-    )
+    names = {
+        "patch_embed.proj.": "conv1.", "norm_pre.": "ln_pre.", "attn.qkv.": "attn.in_proj_", "mlp.fc1.": "mlp.c_fc.",
+        "attn.proj.": "attn.out_proj.", "mlp.fc2.": "mlp.c_proj.", "norm1.": "ln_1.", "norm2.": "ln_2.",
+        "blocks.": "transformer.resblocks.",
+    }  # fmt: skip
     state = {"logit_scale": noise(1), "transformer.resblocks.0.ln_1.weight": noise(7), "visual.proj": noise(32, 9)}
     for key, value in state_of(source).items():
         if key in ("cls_token", "pos_embed"):
@@ -172,7 +163,7 @@ def clip_style(source):
             state[f"visual.{renamed}"] = value.reshape(-1, 32).squeeze(0)
             continue
         key = key.replace("norm.", "ln_post.") if key.startswith("norm.") else key
-        for ours, theirs in names:
+        for ours, theirs in names.items():
             key = key.replace(ours, theirs)
         state[f"visual.{key}"] = value
     assert len(state) == len(source.state_dict()) + 3
@@ -275,11 +266,6 @@ def test_half_precision_file_loads_into_a_full_precision_model(dtype, suffix, tm
 # errors
 
 
-def test_missing_file_is_named(tmp_path, tiny_vit):
-    assert_refused(tiny_vit(), tmp_path / "absent.pth", "does not exist")
-    assert_refused(tiny_vit(), tmp_path, "does not exist")
-
-
 @pytest.mark.parametrize("file", ["cut.safetensors", "cut.pth", "legacy.pth"])
 @pytest.mark.parametrize("kept", [0, 5, 1000, -300, -20])
 def test_truncated_file_is_refused(kept, file, tmp_path, tiny_vit):
@@ -323,7 +309,9 @@ def test_a_pickle_that_would_run_code_does_not(tmp_path, tiny_vit):
     assert not sprung.exists()
 
 
-def test_a_whole_pickled_module_is_refused(tmp_path, tiny_vit):
+def test_a_missing_file_and_a_pickled_module_are_refused(tmp_path, tiny_vit):
+    for path in (tmp_path / "absent.pth", tmp_path):
+        assert_refused(tiny_vit(), path, "does not exist")
     assert_refused(tiny_vit(), save(tiny_vit(1), tmp_path / "module.pth"), "holds only tensors")
 
 

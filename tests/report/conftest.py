@@ -2,7 +2,6 @@
 
 import shutil
 
-import numpy as np
 import pytest
 from hostile import CLASSES, HOSTILE_FILES, NAMED
 from PIL import Image
@@ -68,15 +67,3 @@ def browser(tmp_path_factory):
     session.downloads = downloads
     yield session
     session.quit()
-
-
-@pytest.fixture(scope="session")
-def clustered():
-    """60 unit vectors around 5 directions, their clusters (4 of them, some wrong, one empty) and confidences."""
-    random = np.random.default_rng(0)
-    directions = random.normal(size=(5, 12))
-    groups = random.integers(0, 5, 60)
-    points = directions[groups] + 0.6 * random.normal(size=(60, 12))
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    clusters = np.where(random.random(60) < 0.15, random.integers(0, 4, 60), np.minimum(groups, 3))
-    return points.astype(np.float32), clusters, np.round(random.random(60), 1)

@@ -23,10 +23,13 @@ NAMED = '<b onclick="window.stolen=4">goose</b>'  # the name a user gives to a n
 
 
 def page_data(path):
+    """The data of a page; packed columns become arrays."""
     text = path.read_text(encoding="utf-8")
     start = text.index('id="data">') + len('id="data">')
-    return json.loads(text[start : text.index("</script>", start)])
+    return json.loads(text[start : text.index("</script>", start)], object_hook=_unpack)
 
 
-def unpacked(column):
-    return np.frombuffer(base64.b64decode(column["data"]), dtype=f"<{column['type']}")
+def _unpack(value):
+    if value.keys() != {"type", "data"}:
+        return value
+    return np.frombuffer(base64.b64decode(value["data"]), dtype=f"<{value['type']}")

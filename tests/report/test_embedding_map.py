@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from promptcal.report.embedding_map import N_ITERATIONS, compute_map, read_map, write_map
+from promptcal.report.array_files import write_arrays
+from promptcal.report.embedding_map import N_ITERATIONS, compute_map, read_map
 
 
 def test_the_same_seed_gives_the_same_map_and_groups_stay_together():
@@ -33,7 +34,7 @@ def test_few_images_have_different_coordinates(n):
 def test_a_stored_map_is_read_for_the_same_images_only(tmp_path):
     embeddings = tmp_path / "embeddings.npy"
     embeddings.write_bytes(b"")
-    write_map(tmp_path / "map.npz", np.array([3, 1]), np.ones((2, 2)))
+    write_arrays(tmp_path / "map.npz", images=np.array([3, 1]), coordinates=np.ones((2, 2)))
     assert np.array_equal(read_map(tmp_path / "map.npz", np.array([3, 1]), embeddings), np.ones((2, 2)))
     assert read_map(tmp_path / "map.npz", np.array([3, 2]), embeddings) is None
     assert read_map(tmp_path / "other.npz", np.array([3, 1]), embeddings) is None

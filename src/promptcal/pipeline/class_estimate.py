@@ -10,31 +10,24 @@ from promptcal.errors import ConfigError
 from promptcal.methods import METHODS
 from promptcal.models import PromptedViT
 from promptcal.pipeline.problem import Problem
-from promptcal.run.inference import Run
 from promptcal.runtime.device import choose_device, choose_dtype
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.embedding import embed_images
 
 
-def count_with_backbone(problem: Problem, config: Config, *, skip_unreadable: bool, console: Console) -> ClassCount:
-    """In the embeddings of the pretrained backbone."""
+def pretrained_vit(config: Config) -> tuple[PromptedViT, int]:
+    """The pretrained backbone without prompts, and the shorter side that images are resized to for it."""
     device = choose_device(config.device)
-    vit = METHODS[config.method](config).build_vit(pretrained=True)
-    vit = frozen_vit(vit, config.model.train_blocks).to(device).eval()
+    vit = frozen_vit(METHODS[config.method](config).build_vit(pretrained=True), config.model.train_blocks)
     vit.set_compute_dtype(choose_dtype(config.precision, device))
-    resize = stored_side(config, vit)
-    kept, features = embed_images(vit, problem.images, resize, skip_unreadable=skip_unreadable, console=console)
-    return count_from_features(features, problem.labels[kept], config, console)
+    return vit.to(device).eval(), stored_side(config, vit)
 
 
-def count_with_run(
-    problem: Problem, run: Run, config: Config, *, skip_unreadable: bool, console: Console
+def count_from_images(
+    problem: Problem, config: Config, vit: PromptedViT, resize: int, *, skip_unreadable: bool, console: Console
 ) -> ClassCount:
-    """In the embeddings of a finished run's network."""
-    kept, features = embed_images(
-        run.network.vit, problem.images, run.info.resize, skip_unreadable=skip_unreadable, console=console
-    )
+    kept, features = embed_images(vit, problem.images, resize, skip_unreadable=skip_unreadable, console=console)
     return count_from_features(features, problem.labels[kept], config, console)
 
 

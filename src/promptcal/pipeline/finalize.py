@@ -16,9 +16,10 @@ from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.scoring import score_network
 from promptcal.pipeline.session import Session, warn
 from promptcal.pipeline.train import Trained
-from promptcal.report.attention_panels import Examples, choose_examples
+from promptcal.report.attention_panels import Examples
 from promptcal.report.contact_sheets import write_contact_sheets
-from promptcal.report.thumbnails import make_thumbnails, select_images
+from promptcal.report.selection import choose_examples, select_images
+from promptcal.report.thumbnails import make_thumbnails
 from promptcal.run.assignments import Assignments, category_names
 from promptcal.run.directory import HeldOut
 from promptcal.run.results import RunResults, Scores

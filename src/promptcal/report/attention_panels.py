@@ -14,13 +14,11 @@ from promptcal.data.views import Normalise
 from promptcal.errors import PromptCALError
 from promptcal.models import PromptedViT
 from promptcal.models.attention import class_attention, has_class_attention
-from promptcal.report.array_files import write_arrays
-from promptcal.run import Assignments, Run, RunResults
+from promptcal.report.array_files import read_if_newer, write_arrays
+from promptcal.run import Run, RunResults
 from promptcal.runtime.arrays import read_arrays
 from promptcal.runtime.json_model import damaged
 from promptcal.training.checkpoints import Checkpoints
-
-N_EXAMPLES = 12
 
 
 @dataclass(frozen=True)
@@ -56,51 +54,28 @@ class Examples:
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """The attention of each example to each patch at each step of the method (rows x columns, sums to 1).
-
-    ``missing`` says why there are no maps, or why a step is left out.
-    """
+    """The attention of each example to each patch at each step of the method; each map sums to 1."""
 
     examples: Examples | None
     steps: list[str]
     maps: np.ndarray  # examples x steps x rows x columns
-    missing: str = ""
+    missing: str = ""  # why there are no maps, or why a step is left out
 
     @classmethod
     def none(cls, reason: str) -> "AttentionMaps":
         return cls(None, [], np.empty((0, 0, 0, 0)), reason)
 
-    def write(self, path: Path) -> None:
-        write_arrays(path, steps=np.array(self.steps), maps=self.maps)
-
     @classmethod
     def read(cls, path: Path, examples: Examples, weights_file: Path) -> "AttentionMaps | None":
         """The stored maps of these examples; None if they are damaged or older than the weights."""
-        if not path.is_file() or path.stat().st_mtime < weights_file.stat().st_mtime:
+        stored = read_if_newer(path, weights_file, "steps", "maps")
+        if stored is None:
             return None
-        try:
-            steps, maps = read_arrays(path, "steps", "maps")
-        except ValueError:
-            return None
+        steps, maps = stored
         are_maps = steps.ndim == 1 and steps.dtype.kind == "U" and maps.ndim == 4 and maps.dtype.kind == "f"
         if not are_maps or maps.shape[:2] != (len(examples.images), len(steps)) or not np.isfinite(maps).all():
             return None
         return cls(examples, steps.tolist(), maps)
-
-
-def choose_examples(assignments: Assignments, n: int = N_EXAMPLES) -> np.ndarray:
-    """Unlabelled images that are typical of their category, from as many categories as possible."""
-    queues = []
-    for cluster in range(len(assignments.names)):
-        members = np.flatnonzero((assignments.clusters == cluster) & ~assignments.labelled)
-        queues.append(list(members[np.argsort(-assignments.confidence[members], kind="stable")]))
-    queues = [queue for queue in queues if queue]
-    if len(queues) > n:
-        queues = [queues[i] for i in np.linspace(0, len(queues) - 1, n).round().astype(int)]
-    chosen: list[int] = []
-    while len(chosen) < n and any(queues):
-        chosen += [queue.pop(0) for queue in queues if queue]
-    return np.array(sorted(chosen[:n], key=lambda i: (assignments.clusters[i], i)), dtype=np.int64)
 
 
 def attention_maps(run: Run, results: RunResults, examples: Examples | None) -> AttentionMaps:
@@ -113,23 +88,20 @@ def attention_maps(run: Run, results: RunResults, examples: Examples | None) -> 
     preprocessing = network.vit.preprocessing
     normalise = Normalise(preprocessing.mean, preprocessing.std, run.device)
     views = normalise(torch.from_numpy(examples.pixels).permute(0, 3, 1, 2).to(run.device))
-    steps: list[str] = []
-    maps: list[np.ndarray] = []
+    maps: dict[str, np.ndarray] = {}
     missing = ""
 
     def add(step: str, vit: PromptedViT) -> None:
-        rows, columns = vit.backbone.patch_embed.grid_size
-        attention = class_attention(vit, views).mean(dim=1)
-        steps.append(step)
-        maps.append(attention.reshape(-1, rows, columns).cpu().numpy())
+        maps[step] = (
+            class_attention(vit, views).mean(dim=1).reshape(-1, *vit.backbone.patch_embed.grid_size).cpu().numpy()
+        )
 
     try:
         add("pretrained", _pretrained_backbone(run))
     except PromptCALError as error:
         missing = f"The maps of the pretrained backbone are missing: its weights cannot be loaded ({error})."
     try:
-        previous = _previous_run(run)
-        if previous is not None:
+        if (previous := _previous_run(run)) is not None:
             add("previous run", previous.network.vit)
     except PromptCALError as error:
         missing = f"The maps of the previous run are missing: it cannot be read ({error})."
@@ -145,7 +117,9 @@ def attention_maps(run: Run, results: RunResults, examples: Examples | None) -> 
         if len(trained) > 1:  # restore the final weights
             network.load_state_dict(run.stored_weights())
         add(trained[-1][1], network.vit)
-    return AttentionMaps(examples, steps, np.stack(maps, axis=1), missing) if maps else AttentionMaps.none(missing)
+    if not maps:
+        return AttentionMaps.none(missing)
+    return AttentionMaps(examples, list(maps), np.stack(list(maps.values()), axis=1), missing)
 
 
 def _pretrained_backbone(run: Run) -> PromptedViT:
@@ -163,10 +137,9 @@ def _previous_run(run: Run) -> Run | None:
 
 def _stage_titles(run: Run, results: RunResults) -> list[tuple[str, str]]:
     """The stages that this run trained, in order, each with a short title."""
-    numbers = {name: i for i, name in enumerate(run.method.epochs(), start=1)}
-    if len(numbers) == 1:
-        return [(name, f"after {run.method.title}") for name in results.stages]
-    return [(name, f"after stage {numbers[name]}") for name in results.stages if name in numbers]
+    names = list(run.method.epochs())
+    titles = [f"after stage {i}" for i in range(1, len(names) + 1)] if len(names) > 1 else [f"after {run.method.title}"]
+    return [(name, title) for name, title in zip(names, titles, strict=False) if name in results.stages]
 
 
 def overlays(maps: AttentionMaps, side: int = 160) -> np.ndarray:
@@ -190,8 +163,7 @@ def overlay_sheet(maps: AttentionMaps) -> bytes | None:
     """All overlays in one WebP image, a row for each example."""
     if maps.examples is None or not maps.steps:
         return None
-    cells = overlays(maps)
-    sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in cells], axis=0)
+    sheet = np.concatenate([np.concatenate(list(row), axis=1) for row in overlays(maps)], axis=0)
     buffer = io.BytesIO()
     Image.fromarray(sheet).save(buffer, format="WEBP", quality=82)
     return buffer.getvalue()

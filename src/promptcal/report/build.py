@@ -1,21 +1,28 @@
-"""Write the report of a finished run."""
+"""Write the report of a finished run: one HTML file with style, script, data and pictures inside."""
 
+import base64
 import hashlib
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from jinja2 import Environment, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
 from rich.console import Console
 
 from promptcal._version import __version__
 from promptcal.errors import RunError
 from promptcal.report import page_data
 from promptcal.report.attention_panels import overlay_sheet
-from promptcal.report.changes_tab import changes_record
-from promptcal.report.html_page import render
+from promptcal.report.page_data import read_asset
 from promptcal.report.report_inputs import ReportInputs
 from promptcal.run import Run
 from promptcal.runtime import files
+
+_SCRIPTS = ("core.js", "decisions.js", "viewer.js", "clusters.js", "map.js", "changes.js", "charts.js", "app.js")
 
 
 @dataclass(frozen=True)
@@ -52,12 +59,12 @@ def write_report(run: Run, output: Path | None, console: Console) -> Report:
         "tiles": inputs.thumbnails.layout(),
         "map": page_data.pack(inputs.coordinates().astype("<f4")),
         "confusion": page_data.confusion_record(analysis),
-        "trainingCharts": page_data.training_charts(inputs.records),
-        "graphCharts": page_data.graph_charts(inputs.records),
+        "trainingCharts": page_data.chart_records(inputs.records, "training"),
+        "graphCharts": page_data.chart_records(inputs.records, "graph"),
         "attention": page_data.attention_record(maps),
-        "changes": changes_record(run.directory, inputs.results, analysis),
+        "changes": page_data.changes_record(run.directory, inputs.results, analysis),
     }
-    files.write_text(path, render(files.finite(data), inputs.thumbnails.sheets, overlay_sheet(maps)))
+    files.write_text(path, _render(files.finite(data), inputs.thumbnails.sheets, overlay_sheet(maps)))
     return Report(path, path.stat().st_size, len(analysis.assignments), len(analysis.shown))
 
 
@@ -69,3 +76,27 @@ def _next_command(run: Run) -> str:
         return f'promptcal.fit(images=..., labels="labels.csv", start_from={str(this_run)!r}, output={str(next_run)!r})'
     words = ["promptcal", "fit", root, "--labels", "labels.csv", "--from", str(this_run), "--output", str(next_run)]
     return shlex.join(words)
+
+
+def _render(data: dict[str, Any], sheets: Sequence[bytes], attention_sheet: bytes | None) -> str:
+    """Text from users is only in the data; the script shows it as text, never as HTML."""
+    style = read_asset("report.css")
+    script = '"use strict";\n(() => {\n' + "\n".join(map(read_asset, _SCRIPTS)) + "\n})();\n"
+    policy = (  # only this style and this script are allowed, and images from the page itself
+        f"default-src 'none'; img-src blob: data:; style-src {_digest(style)}; script-src {_digest(script)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(read_asset("report.html.j2"))
+    return template.render(
+        title=data["title"],
+        policy=policy,
+        style=Markup(style),
+        script=Markup(script),
+        data=htmlsafe_json_dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")),
+        sheets=[base64.b64encode(sheet).decode("ascii") for sheet in sheets],
+        attention=None if attention_sheet is None else base64.b64encode(attention_sheet).decode("ascii"),
+    )
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
-from rich.table import Table
+from rich.table import Column, Table
 
 from promptcal.discovery.class_count import ClassCount
 from promptcal.runtime import files
@@ -13,9 +13,8 @@ from promptcal.runtime import files
 
 def class_count_table(count: ClassCount) -> Table:
     """Every number that was tried; the estimate is marked."""
-    table = Table("")
-    for column in ("classes", "accuracy of the labelled images, %", "silhouette", "inertia"):
-        table.add_column(column, justify="right")
+    columns = ("classes", "accuracy of the labelled images, %", "silhouette", "inertia")
+    table = Table("", *(Column(name, justify="right") for name in columns))
     for trial in count.trials:
         chosen = trial.n_classes == count.n_classes
         figures = (f"{100 * trial.accuracy:.1f}", f"{trial.silhouette:.3f}", f"{trial.inertia:.5g}")
@@ -27,23 +26,18 @@ def write_class_count(folder: Path, count: ClassCount) -> None:
     """Write class-count.json, .csv and .png to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / "class-count.json", asdict(count) | {"trials": [t._asdict() for t in count.trials]})
-    header = ("classes", "accuracy", "silhouette", "inertia")
-    rows = [(t.n_classes, f"{t.accuracy:.6f}", f"{t.silhouette:.6f}", f"{t.inertia:.6f}") for t in count.trials]
-    files.write_csv(folder / "class-count.csv", header, rows)
-    figure = class_count_figure(count)
+    rows = [(n_classes, *(f"{value:.6f}" for value in values)) for n_classes, *values in count.trials]
+    files.write_csv(folder / "class-count.csv", ("classes", "accuracy", "silhouette", "inertia"), rows)
+    figure = _figure(count)
     files.write_with(folder / "class-count.png", lambda temporary: figure.savefig(temporary, format="png", dpi=120))
 
 
-def class_count_figure(count: ClassCount) -> Figure:
+def _figure(count: ClassCount) -> Figure:
     """Labelled accuracy, silhouette and inertia over the number of classes."""
     figure = Figure(figsize=(6, 7), layout="constrained")
-    numbers = [trial.n_classes for trial in count.trials]
-    curves = {
-        "labelled accuracy": [trial.accuracy for trial in count.trials],
-        "silhouette": [trial.silhouette for trial in count.trials],
-        "inertia": [trial.inertia for trial in count.trials],
-    }
-    for axes, (name, values) in zip(figure.subplots(len(curves), sharex=True), curves.items(), strict=True):
+    numbers, *curves = zip(*count.trials, strict=True)
+    names = ("labelled accuracy", "silhouette", "inertia")
+    for axes, name, values in zip(figure.subplots(3, sharex=True), names, curves, strict=True):
         axes.plot(numbers, values, marker="o", markersize=3)
         axes.axvline(count.n_classes, color="tab:orange", label=f"{count.n_classes} classes")
         axes.set(ylabel=name, xscale="log")

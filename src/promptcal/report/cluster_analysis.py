@@ -12,17 +12,14 @@ from promptcal.run import Assignments
 
 @dataclass(frozen=True)
 class ClusterAnalysis:
-    """The images of a run, their clusters, and the measures of both.
-
-    ``shown`` are the images with a thumbnail and a point on the map, in the order of the tiles.
-    """
+    """The images of a run, their clusters, and the measures of both."""
 
     assignments: Assignments
     embeddings: np.ndarray
     known_classes: list[str]
     temperature: float
     truth: list[str | None] | None
-    shown: np.ndarray
+    shown: np.ndarray  # the images with a thumbnail and a point on the map, in the order of the tiles
 
     @property
     def n_clusters(self) -> int:
@@ -41,23 +38,15 @@ class ClusterAnalysis:
         return self.cosines[np.arange(len(self.embeddings)), self.assignments.clusters]
 
     @cached_property
-    def cohesion(self) -> np.ndarray:
-        return measures.cohesion(self.own_cosine, self.assignments.clusters, self.n_clusters)
-
-    @cached_property
-    def order(self) -> np.ndarray:
-        """All images by cluster, then from the most typical to the most doubtful."""
-        return measures.typical_order(self.assignments.clusters, self.assignments.confidence, self.own_cosine)
-
-    @cached_property
-    def second_best(self) -> measures.SecondBest:
+    def second_best(self) -> tuple[np.ndarray, np.ndarray]:
+        """The second-best cluster of each image, and the margin to it."""
         return measures.second_best(self.cosines, self.assignments.clusters, self.centroids)
 
     @cached_property
     def doubtful(self) -> np.ndarray:
         """Which images may belong to their second-best cluster; labelled images never do."""
-        is_close = self.second_best.margins < measures.doubtful_margin(self.temperature)
-        return is_close & ~self.assignments.labelled
+        _, margins = self.second_best
+        return (margins < measures.doubtful_margin(self.temperature)) & ~self.assignments.labelled
 
     @cached_property
     def neighbours(self) -> np.ndarray:
@@ -89,9 +78,8 @@ class ClusterAnalysis:
     @cached_property
     def colour_numbers(self) -> list[int]:
         """The colour of each cluster: that of the class it matches best, where the truth is known."""
-        if self.confusion is None:
-            return list(range(self.n_clusters))
-        return [self.confusion.clusters.index(c) for c in range(self.n_clusters)]
+        clusters = range(self.n_clusters)
+        return list(clusters if self.confusion is None else map(self.confusion.clusters.index, clusters))
 
     def display_names(self) -> list[str]:
         """The name of each category as the report shows it."""

@@ -7,6 +7,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from promptcal.data import ImageStore, StreamedImages
+from promptcal.report.selection import members_by_confidence, sample_evenly
+from promptcal.report.thumbnails import centre_square
 from promptcal.run import Assignments
 from promptcal.runtime.files import write_with
 
@@ -15,31 +17,19 @@ _TEXT, _BACKGROUND = (30, 30, 30), (255, 255, 255)
 _KNOWN, _NEW = (70, 110, 160), (190, 90, 40)
 
 
-def write_contact_sheets(
-    folder: Path, store: ImageStore | StreamedImages, assignments: Assignments, per_sheet: int = 100
-) -> None:
+def write_contact_sheets(folder: Path, store: ImageStore | StreamedImages, assignments: Assignments) -> None:
     """`NN-name.png` for each category, and `overview.png` with a row for each."""
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[tuple[str, bool, np.ndarray]] = []
     for cluster, name in enumerate(assignments.names):
-        members = np.flatnonzero((assignments.clusters == cluster) & ~assignments.labelled)
-        members = members[np.argsort(-assignments.confidence[members], kind="stable")]
+        members = members_by_confidence(assignments, cluster, unlabelled=True)
         is_new = not assignments.known[cluster]
         rows.append((f"{name} ({len(members)} images)", is_new, members))
         if len(members):
-            sheet = _sheet(store, [(rows[-1][0], is_new, _sample_evenly(members, per_sheet))], columns=10)
+            sheet = _sheet(store, [(rows[-1][0], is_new, sample_evenly(members, 100))], columns=10)
             _save(sheet, folder / f"{cluster:02d}-{_file_name(name)}.png")
-    _save(
-        _sheet(store, [(title, new, _sample_evenly(members, 12)) for title, new, members in rows], columns=12),
-        folder / "overview.png",
-    )
-
-
-def _sample_evenly(members: np.ndarray, n: int) -> np.ndarray:
-    """At most ``n`` of the members, evenly from the first to the last."""
-    if len(members) <= n:
-        return members
-    return members[np.linspace(0, len(members) - 1, n).round().astype(int)]
+    overview = [(title, is_new, sample_evenly(members, 12)) for title, is_new, members in rows]
+    _save(_sheet(store, overview, columns=12), folder / "overview.png")
 
 
 def _sheet(store: ImageStore | StreamedImages, groups: list[tuple[str, bool, np.ndarray]], columns: int) -> Image.Image:
@@ -54,19 +44,10 @@ def _sheet(store: ImageStore | StreamedImages, groups: list[tuple[str, bool, np.
         draw.text((_GAP + 14, top + 3), _drawable(title, font), fill=_TEXT, font=font)
         for position, member in enumerate(members):
             row, column = divmod(position, columns)
-            tile = _tile(store.image(int(member)))
+            tile = Image.fromarray(centre_square(store.image(int(member)), _TILE))
             canvas.paste(tile, (_GAP + column * pitch, top + _TITLE + row * pitch))
         top += height
     return canvas
-
-
-def _tile(array: np.ndarray) -> Image.Image:
-    """The centre square of an image at tile size."""
-    height, width = array.shape[:2]
-    side = min(height, width)
-    top, left = (height - side) // 2, (width - side) // 2
-    square = Image.fromarray(np.ascontiguousarray(array[top : top + side, left : left + side]))
-    return square.resize((_TILE, _TILE), Image.Resampling.BICUBIC)
 
 
 def _drawable(title: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:

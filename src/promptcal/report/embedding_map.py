@@ -1,19 +1,17 @@
 """A two-dimensional map of the images: t-SNE of their embeddings."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from openTSNE import TSNEEmbedding, affinity, initialization
 from sklearn.decomposition import PCA
 
-from promptcal.report.array_files import write_arrays
-from promptcal.runtime.arrays import read_arrays
+from promptcal.report.array_files import read_if_newer
 
 _EARLY_ITERATIONS, _LATE_ITERATIONS = 250, 500
 N_ITERATIONS = _EARLY_ITERATIONS + _LATE_ITERATIONS
-_CALLBACK_EVERY = 10
 _MIN_IMAGES = 30  # t-SNE of fewer images collapses to one point; principal components are used instead
 _N_COMPONENTS = 50  # neighbours are found faster in so many dimensions, and are nearly the same
 
@@ -27,27 +25,18 @@ def compute_map(
         components = _principal_components(embeddings, 2)
         return _scale(np.pad(components, ((0, 0), (0, 2 - components.shape[1]))))
     reduced = _principal_components(embeddings, _N_COMPONENTS)
-    affinities = affinity.PerplexityBasedNN(
-        reduced, perplexity=min(30.0, (n - 1) / 3), method="exact", n_jobs=1, random_state=seed
-    )
-    # one thread: another order of summation would give another map
-    points = TSNEEmbedding(
-        initialization.pca(reduced, random_state=seed),
-        affinities,
-        negative_gradient_method="fft" if n > 3000 else "bh",
-        n_jobs=1,
-        random_state=seed,
-    )
+    fixed: Any = {"n_jobs": 1, "random_state": seed}  # one thread: another order of summation gives another map
+    affinities = affinity.PerplexityBasedNN(reduced, perplexity=min(30.0, (n - 1) / 3), method="exact", **fixed)
+    start, gradient = initialization.pca(reduced, random_state=seed), "fft" if n > 3000 else "bh"
+    points = TSNEEmbedding(start, affinities, negative_gradient_method=gradient, **fixed)
+    early = {"n_iter": _EARLY_ITERATIONS, "exaggeration": min(12.0, n / 10), "momentum": 0.5}
+    late = {"n_iter": _LATE_ITERATIONS, "momentum": 0.8}
+    for options, already_done in ((early, 0), (late, _EARLY_ITERATIONS)):
 
-    def optimize(points: TSNEEmbedding, iterations: int, already_done: int, **options: float) -> TSNEEmbedding:
-        def report(iteration: int, error: float, embedding: np.ndarray) -> bool:
-            on_progress(min(N_ITERATIONS, already_done + iteration))
-            return False
+        def report(iteration: int, *_: object, already_done: int = already_done) -> None:
+            on_progress(already_done + iteration)
 
-        return points.optimize(iterations, callbacks=report, callbacks_every_iters=_CALLBACK_EVERY, **options)
-
-    points = optimize(points, _EARLY_ITERATIONS, 0, exaggeration=min(12.0, n / 10), momentum=0.5)
-    points = optimize(points, _LATE_ITERATIONS, _EARLY_ITERATIONS, momentum=0.8)
+        points = points.optimize(callbacks=report, callbacks_every_iters=10, **options)
     on_progress(N_ITERATIONS)
     return _scale(np.asarray(points, dtype=np.float64))
 
@@ -65,22 +54,11 @@ def _scale(points: np.ndarray) -> np.ndarray:
     return (centred / max(np.abs(centred).max(), 1e-12)).astype(np.float32)
 
 
-def write_map(path: Path, images: np.ndarray, coordinates: np.ndarray) -> None:
-    write_arrays(path, images=images, coordinates=coordinates)
-
-
 def read_map(path: Path, images: np.ndarray, embeddings_file: Path) -> np.ndarray | None:
     """The stored map of exactly these images; None if it is damaged or older than the embeddings."""
-    if not path.is_file() or os.stat(path).st_mtime < os.stat(embeddings_file).st_mtime:
+    stored = read_if_newer(path, embeddings_file, "images", "coordinates")
+    if stored is None:
         return None
-    try:
-        stored_images, coordinates = read_arrays(path, "images", "coordinates")
-    except ValueError:
-        return None
-    is_valid = (
-        np.array_equal(stored_images, images)
-        and coordinates.shape == (len(images), 2)
-        and coordinates.dtype.kind == "f"
-        and np.isfinite(coordinates).all()
-    )
-    return coordinates if is_valid else None
+    stored_images, coordinates = stored
+    is_map = coordinates.shape == (len(images), 2) and coordinates.dtype.kind == "f" and np.isfinite(coordinates).all()
+    return coordinates if is_map and np.array_equal(stored_images, images) else None

@@ -12,10 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from promptcal.errors import ConfigError, DataError
+from promptcal.report import FIGURE_NAMES
 from promptcal.report.attention_panels import overlays
 from promptcal.report.cluster_analysis import ClusterAnalysis
-from promptcal.report.page_data import graph_charts, training_charts
+from promptcal.report.page_data import chart_records
 from promptcal.report.report_inputs import ReportInputs
+from promptcal.report.selection import sample_evenly
 from promptcal.runtime import files
 
 _KNOWN, _NEW = "#3f6aa3", "#b95421"
@@ -39,8 +41,8 @@ def write_figure(name: str, inputs: ReportInputs, output: Path | None) -> Path:
         raise DataError(f"the folder of {path} does not exist; create it first")
     with rc_context({"svg.fonttype": "none", "text.parse_math": False}):  # class names are not mathematics
         figure = FIGURES[name](inputs)
-        kind = path.suffix.lower().lstrip(".")
-        files.write_with(path, lambda temporary: figure.savefig(temporary, format=kind, dpi=200, bbox_inches="tight"))
+        options: Any = {"format": path.suffix[1:].lower(), "dpi": 200, "bbox_inches": "tight"}
+        files.write_with(path, lambda temporary: figure.savefig(temporary, **options))
     return path
 
 
@@ -55,22 +57,17 @@ def tsne(inputs: ReportInputs) -> Figure:
         panels.append(("true classes", analysis.true_class_numbers[shown], analysis.classes))
     n_colours = max(len(names) for _, _, names in panels)
     figure = Figure(figsize=(5.2 * len(panels), 5.6), layout="constrained")
+    size = max(3.0, min(14.0, 12_000 / len(shown)))
+    style: Any = {"s": size, "linewidths": 0, "alpha": 0.85, "rasterized": len(shown) > 2000}
     is_new = ~np.array(analysis.assignments.known)[analysis.assignments.clusters[shown]]
     for axes, (title, groups, names) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for group in np.unique(groups):
+            colour = "#999999" if group < 0 else _colour(int(group), n_colours)
             for marker, kind in (("o", ~is_new), ("D", is_new)):
                 chosen = (groups == group) & kind
-                axes.scatter(
-                    *points[chosen].T,
-                    s=max(3.0, min(14.0, 12_000 / len(shown))),
-                    marker=marker,
-                    color="#999999" if group < 0 else _colour(int(group), n_colours),
-                    linewidths=0,
-                    alpha=0.85,
-                    rasterized=len(shown) > 2000,
-                )
+                axes.scatter(*points[chosen].T, marker=marker, color=colour, **style)
             if group >= 0 and len(names) <= _MAX_LEGEND:
-                axes.scatter([], [], color=_colour(int(group), n_colours), label=_shorten(names[group]), s=20)
+                axes.scatter([], [], color=colour, label=_shorten(names[group]), s=20)
         axes.set(title=title, xticks=[], yticks=[], aspect="equal")
         axes.spines[:].set_visible(False)
         if len(names) <= _MAX_LEGEND:
@@ -92,9 +89,8 @@ def confusion(inputs: ReportInputs) -> Figure:
     axes.axvline(matrix.n_known - 0.5, color=_NEW)
     axes.set(xlabel="cluster (known | new)", ylabel="true class (known | new)")
     if max(rows, columns) <= 60:
-        display_names = inputs.analysis.display_names()
-        names = [_shorten(display_names[c]) for c in matrix.clusters]
-        axes.set_xticks(range(columns), names, rotation=90, fontsize=8)
+        names = inputs.analysis.display_names()
+        axes.set_xticks(range(columns), [_shorten(names[c]) for c in matrix.clusters], rotation=90, fontsize=8)
         axes.set_yticks(range(rows), [_shorten(name) for name in matrix.classes], fontsize=8)
     if max(rows, columns) <= _MAX_NUMBERS:
         for i, j in zip(*np.nonzero(matrix.counts), strict=True):
@@ -115,13 +111,12 @@ def attention(inputs: ReportInputs) -> Figure:
     panels = figure.subplots(rows, across * per_row, squeeze=False)
     for axes in panels.flat:
         axes.set_axis_off()
-    for i in range(n):
-        row, block = i % rows, i // rows
-        for j in range(across):
-            axes = panels[row, block * across + j]
-            axes.imshow(cells[i, j])
-            if row == 0:
-                axes.set_title("image" if j == 0 else maps.steps[j - 1], fontsize=7)
+    for i, j in np.ndindex(n, across):
+        block, row = divmod(i, rows)
+        axes = panels[row, block * across + j]
+        axes.imshow(cells[i, j])
+        if row == 0:
+            axes.set_title("image" if j == 0 else maps.steps[j - 1], fontsize=7)
     return figure
 
 
@@ -143,12 +138,13 @@ def neighbours(inputs: ReportInputs) -> Figure:
 
 
 def curves(inputs: ReportInputs) -> Figure:
-    charts = [*training_charts(inputs.records), *graph_charts(inputs.records)]
+    charts = [*chart_records(inputs.records, "training"), *chart_records(inputs.records, "graph")]
     if not charts:
         raise DataError("the run has no epoch records, so there are no curves")
     across = min(4, len(charts))
-    figure = Figure(figsize=(3.4 * across, 2.7 * -(-len(charts) // across)), layout="constrained")
-    panels = list(figure.subplots(-(-len(charts) // across), across, squeeze=False).flat)
+    down = -(-len(charts) // across)
+    figure = Figure(figsize=(3.4 * across, 2.7 * down), layout="constrained")
+    panels = list(figure.subplots(down, across, squeeze=False).flat)
     for axes, chart in zip(panels, charts, strict=False):
         for line, colour in zip(chart["lines"], (_KNOWN, _NEW), strict=False):
             axes.plot(*np.array(line["points"]).T, color=colour, marker=".", ms=4, label=line["name"] or None)
@@ -168,25 +164,17 @@ def curves(inputs: ReportInputs) -> Figure:
     return figure
 
 
-FIGURES: dict[str, Callable[[ReportInputs], Figure]] = {
-    "tsne": tsne,
-    "confusion": confusion,
-    "attention": attention,
-    "neighbours": neighbours,
-    "curves": curves,
-}
+FIGURES: dict[str, Callable[[ReportInputs], Figure]] = dict(
+    zip(FIGURE_NAMES, (tsne, confusion, attention, neighbours, curves), strict=True)
+)
 
 
 def _queries(analysis: ClusterAnalysis) -> np.ndarray:
     """Positions of unlabelled images, one from the middle of each cluster, from at most ten clusters."""
     clusters = analysis.assignments.clusters[analysis.shown]
     unlabelled = ~analysis.assignments.labelled[analysis.shown]
-    middles = []
-    for cluster in range(analysis.n_clusters):
-        members = np.flatnonzero((clusters == cluster) & unlabelled)
-        middles += [members[len(members) // 2]] if len(members) else []
-    chosen = np.linspace(0, len(middles) - 1, min(_N_QUERIES, len(middles))).round().astype(int)
-    return np.array(middles)[chosen]
+    members = [np.flatnonzero((clusters == c) & unlabelled) for c in range(analysis.n_clusters)]
+    return sample_evenly(np.array([m[len(m) // 2] for m in members if len(m)]), _N_QUERIES)
 
 
 def _draw_frame(axes: Axes, analysis: ClusterAnalysis, query: int, tile: int) -> None:

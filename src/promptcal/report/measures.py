@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from sklearn.neighbors import NearestNeighbors
 
 from promptcal.metrics import contingency_table, match_clusters
 
 N_NEIGHBOURS = 8
-_BLOCK = 1024
 
 
 def unit_centroids(embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
@@ -31,25 +31,18 @@ def typical_order(clusters: np.ndarray, confidence: np.ndarray, own_cosine: np.n
     return np.lexsort((-own_cosine, -confidence, clusters))
 
 
-@dataclass(frozen=True)
-class SecondBest:
-    """The second-best cluster of each image, and the margin: the cosine with the own centroid minus that with its."""
+def second_best(cosines: np.ndarray, clusters: np.ndarray, centroids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The best other cluster of each image that has images, and by how much its cosine is smaller.
 
-    clusters: np.ndarray
-    margins: np.ndarray
-
-
-def second_best(cosines: np.ndarray, clusters: np.ndarray, centroids: np.ndarray) -> SecondBest:
-    """From cosines (images x clusters). Empty clusters do not count; an infinite margin says that there is no other."""
+    If there is no other cluster, the result is the own cluster and infinity.
+    """
     rows = np.arange(len(clusters))
     others = np.where(np.linalg.norm(centroids, axis=1) > 0, cosines, -np.inf)
     others[rows, clusters] = -np.inf
     second = others.argmax(axis=1)
     has_none = np.isneginf(others[rows, second])
-    return SecondBest(
-        np.where(has_none, clusters, second),
-        np.where(has_none, np.inf, cosines[rows, clusters] - others[rows, second]),
-    )
+    margins = np.where(has_none, np.inf, cosines[rows, clusters] - others[rows, second])
+    return np.where(has_none, clusters, second), margins
 
 
 def doubtful_margin(temperature: float) -> float:
@@ -72,34 +65,22 @@ def nearest_known(centroids: np.ndarray, known: Sequence[int]) -> tuple[np.ndarr
 
 
 def nearest_neighbours(embeddings: np.ndarray, k: int = N_NEIGHBOURS) -> np.ndarray:
-    """The ``k`` nearest other rows of each row by cosine, nearest first; all others if there are fewer."""
-    n = len(embeddings)
-    k = min(k, n - 1)
-    neighbours = np.empty((n, max(k, 0)), dtype=np.int64)
-    for first in range(0, n if k > 0 else 0, _BLOCK):
-        cosines = embeddings[first : first + _BLOCK] @ embeddings.T
-        rows = np.arange(len(cosines))
-        cosines[rows, first + rows] = -np.inf
-        nearest = np.argpartition(-cosines, k - 1, axis=1)[:, :k]
-        values = np.take_along_axis(cosines, nearest, axis=1)
-        order = np.lexsort((nearest, -values), axis=1)
-        neighbours[first : first + _BLOCK] = np.take_along_axis(nearest, order, axis=1)
-    return neighbours
+    """The ``k`` nearest other rows of each row of unit length, nearest first; all others if there are fewer."""
+    k = min(k, len(embeddings) - 1)
+    if k < 1:
+        return np.empty((len(embeddings), 0), dtype=np.int64)
+    return NearestNeighbors(n_neighbors=k, algorithm="brute").fit(embeddings).kneighbors(return_distance=False)
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """Counts of true classes (rows) by cluster (columns), known classes first on both sides.
-
-    Columns are in the order of the rows they match best, so correct images are on the diagonal. ``matched_rows`` is
-    the row of each column: that of its known class, or that of the best matching; -1 if there is none.
-    """
+    """Counts of true classes (rows) by cluster (columns), known classes first; correct images are on the diagonal."""
 
     classes: list[str]
     n_known: int
     clusters: list[int]
     counts: np.ndarray
-    matched_rows: list[int]
+    matched_rows: list[int]  # of each column: that of its known class, else of the best matching; -1: none
 
 
 def confusion(
@@ -108,12 +89,9 @@ def confusion(
     labelled: np.ndarray,
     known_classes: Sequence[str],
     n_clusters: int,
-    known_clusters: Sequence[int] | None = None,
+    known_clusters: Sequence[int],
 ) -> Confusion | None:
-    """The confusion matrix of the unlabelled images whose truth is known; None if there are none.
-
-    ``known_clusters`` are the clusters of the known classes, by default the first ones.
-    """
+    """The confusion matrix of the unlabelled images whose truth is known; None if there are none."""
     rows_of_images = zip(truth, clusters, labelled, strict=True)
     scored = [(name, cluster) for name, cluster, has_label in rows_of_images if name is not None and not has_label]
     if not scored:
@@ -124,8 +102,7 @@ def confusion(
     rows, columns = np.array([(number[name], cluster) for name, cluster in scored]).T
     counts = contingency_table(rows, columns, len(classes), n_clusters)
     row_of = {int(cluster): int(row) for cluster, row in match_clusters(rows, columns).items()}
-    known = list(range(n_known) if known_clusters is None else known_clusters)
-    new = sorted(set(range(n_clusters)) - set(known), key=lambda c: (row_of.get(c, len(classes)), c))
-    order = [*known, *new]
+    new = sorted(set(range(n_clusters)) - set(known_clusters), key=lambda c: (row_of.get(c, len(classes)), c))
+    order = [*known_clusters, *new]
     matched_rows = [*range(n_known), *(row_of.get(c, -1) for c in new)]
     return Confusion(classes, n_known, order, counts[:, order], matched_rows)

@@ -1,36 +1,31 @@
 """The data of the page, as plain values for JSON: pure functions of what the run directory holds."""
 
 import base64
+import json
 from collections.abc import Sequence
-from typing import Any
+from importlib import resources
+from typing import Any, Literal
 
 import numpy as np
 
-from promptcal.config import Config
+from promptcal.config import Config, flatten
 from promptcal.methods.base import Method
 from promptcal.metrics import discovery_accuracy
 from promptcal.report import measures
 from promptcal.report.attention_panels import AttentionMaps
 from promptcal.report.cluster_analysis import ClusterAnalysis
-from promptcal.run import Run, RunResults, Scores
+from promptcal.run import Run, RunDirectory, RunResults, Scores
+from promptcal.run.assignments import as_text, read_csv_rows
+from promptcal.runtime.json_model import damaged
 
-_TRAINING_CURVES = {
-    "loss": "Loss",
-    "validation/score": "Validation score",
-    "validation/known": "Validation accuracy, known",
-    "validation/silhouette": "Silhouette, new",
-}
-_GRAPH_CURVES = {
-    "positives": "Positives per query",
-    "without_positives": "Queries without positives",
-    "precision": "Precision",
-    "recall": "Recall",
-}
-_GRAPH_TOKENS = {"cls": "class token", "prompt": "prompts"}
 _BASELINES = {
     "kmeans": "k-means, frozen backbone",
     "semi_supervised_kmeans": "semi-supervised k-means, frozen backbone",
 }
+
+
+def read_asset(name: str) -> str:
+    return (resources.files("promptcal.report") / "assets" / name).read_text("utf-8")
 
 
 def summary_record(analysis: ClusterAnalysis, run: Run, results: RunResults) -> dict[str, Any]:
@@ -52,13 +47,10 @@ def summary_record(analysis: ClusterAnalysis, run: Run, results: RunResults) -> 
 
 def settings_table(config: Config) -> list[list[str]]:
     """Every setting as name and value."""
-    rows: list[list[str]] = []
-    for key, value in config.model_dump().items():
-        pairs = [(f"{key}.{inner}", v) for inner, v in value.items()] if isinstance(value, dict) else [(key, value)]
-        rows += [
-            [name, "none" if v is None else str(v).lower() if isinstance(v, bool) else str(v)] for name, v in pairs
-        ]
-    return rows
+    return [
+        [name, "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)]
+        for name, value in flatten(config.model_dump()).items()
+    ]
 
 
 def accuracy_rows(analysis: ClusterAnalysis, method: Method[Any], results: RunResults) -> list[dict[str, Any]]:
@@ -67,11 +59,8 @@ def accuracy_rows(analysis: ClusterAnalysis, method: Method[Any], results: RunRe
     steps |= {method.stage_titles.get(name, method.title): stage.accuracy for name, stage in results.stages.items()}
     if not any(stage.accuracy for stage in results.stages.values()):
         steps[method.title] = results.selected or _score(analysis)
-    return [
-        {"step": step, "all": scores.all, "known": scores.known, "new": scores.new}
-        for step, scores in steps.items()
-        if scores is not None
-    ]
+    rows = {step: scores for step, scores in steps.items() if scores is not None}
+    return [{"step": step, "all": s.all, "known": s.known, "new": s.new} for step, s in rows.items()]
 
 
 def _score(analysis: ClusterAnalysis) -> Scores | None:
@@ -89,6 +78,7 @@ def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
     sizes = np.bincount(a.clusters, minlength=analysis.n_clusters)
     labelled = np.bincount(a.clusters[a.labelled], minlength=analysis.n_clusters)
     doubtful = np.bincount(a.clusters[analysis.doubtful], minlength=analysis.n_clusters)
+    cohesion = measures.cohesion(analysis.own_cosine, a.clusters, analysis.n_clusters)
     nearest, cosine = measures.nearest_known(analysis.centroids, np.flatnonzero(a.known).tolist())
     return [
         {
@@ -99,7 +89,7 @@ def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
             "size": int(sizes[c]),
             "labelled": int(labelled[c]),
             "doubtful": int(doubtful[c]),
-            "cohesion": float(analysis.cohesion[c]),
+            "cohesion": float(cohesion[c]),
             "nearest": int(nearest[c]),
             "nearestCosine": float(cosine[c]),
         }
@@ -109,6 +99,7 @@ def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
 
 def image_columns(analysis: ClusterAnalysis) -> dict[str, Any]:
     a = analysis.assignments
+    second, margins = analysis.second_best
     return {
         "paths": list(a.paths),
         "cluster": pack(a.clusters.astype("<u2")),
@@ -116,10 +107,10 @@ def image_columns(analysis: ClusterAnalysis) -> dict[str, Any]:
         "cosine": pack(analysis.own_cosine.astype("<f4")),
         "labelled": pack(a.labelled.astype("u1")),
         "doubtful": pack(analysis.doubtful.astype("u1")),
-        "second": pack(analysis.second_best.clusters.astype("<u2")),
-        "margin": pack(analysis.second_best.margins.astype("<f4")),
+        "second": pack(second.astype("<u2")),
+        "margin": pack(margins.astype("<f4")),
         "truth": pack(analysis.true_class_numbers.astype("<i4")),
-        "order": pack(analysis.order.astype("<u4")),
+        "order": pack(measures.typical_order(a.clusters, a.confidence, analysis.own_cosine).astype("<u4")),
         "shown": pack(analysis.shown.astype("<u4")),
         "neighbours": pack(analysis.shown[analysis.neighbours].astype("<u4")),
         "neighboursPerImage": int(analysis.neighbours.shape[1]),
@@ -135,13 +126,8 @@ def confusion_record(analysis: ClusterAnalysis) -> dict[str, Any] | None:
     matrix = analysis.confusion
     if matrix is None:
         return None
-    return {
-        "classes": matrix.classes,
-        "clusters": matrix.clusters,
-        "nKnown": matrix.n_known,
-        "counts": matrix.counts.tolist(),
-        "matchedRows": matrix.matched_rows,
-    }
+    names = {"classes": matrix.classes, "clusters": matrix.clusters, "nKnown": matrix.n_known}
+    return names | {"counts": matrix.counts.tolist(), "matchedRows": matrix.matched_rows}
 
 
 def attention_record(maps: AttentionMaps) -> dict[str, Any]:
@@ -150,18 +136,35 @@ def attention_record(maps: AttentionMaps) -> dict[str, Any]:
     return {"steps": maps.steps, "images": images if maps.steps else [], "missing": maps.missing}
 
 
-def training_charts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A chart each of loss and validation, with a point for each epoch that has the value."""
-    return [chart for key, name in _TRAINING_CURVES.items() if (chart := _chart(records, name, {"": key}))]
+def changes_record(directory: RunDirectory, results: RunResults, analysis: ClusterAnalysis) -> dict[str, Any] | None:
+    """The summary, and each moved image with its previous category; None for a run that started from no other."""
+    changes, name = results.changes, analysis.display_name
+    if changes is None:
+        return None
+    position = {path: i for i, path in enumerate(analysis.assignments.paths)}
+    try:
+        moves = [(position[r["path"]], name(as_text(r["from_name"]))) for r in read_csv_rows(directory.changes_file)]
+    except (KeyError, TypeError) as error:
+        raise damaged(directory.changes_file, repr(error)) from error
+    origins = sorted({origin for _, origin in moves})
+    return {
+        "previousRun": changes.previous_run,
+        **changes.model_dump(include={"images", "moved", "added", "missing"}),
+        "renamed": [{"cluster": r.cluster, "oldName": name(r.old_name)} for r in changes.renamed],
+        "removedCategories": [
+            {"name": name(r.name), "into": None if r.into is None else name(r.into)} for r in changes.removed_categories
+        ],
+        "addedCategories": [{"cluster": category.cluster} for category in changes.added_categories],
+        "origins": origins,
+        "image": pack(np.array([image for image, _ in moves], dtype="<u4")),
+        "origin": pack(np.array([origins.index(origin) for _, origin in moves], dtype="<u2")),
+    }
 
 
-def graph_charts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A chart for each statistic of the affinity graph, with a line for each token."""
-    return [
-        chart
-        for key, name in _GRAPH_CURVES.items()
-        if (chart := _chart(records, name, {title: f"{token}/{key}" for token, title in _GRAPH_TOKENS.items()}))
-    ]
+def chart_records(records: Sequence[dict[str, Any]], kind: Literal["training", "graph"]) -> list[dict[str, Any]]:
+    """The charts of training or of the affinity graph that have values; `charts.json` names their lines and keys."""
+    declared = json.loads(read_asset("charts.json"))[kind]
+    return [chart for name, keys in declared.items() if (chart := _chart(records, name, keys))]
 
 
 def _chart(records: Sequence[dict[str, Any]], name: str, keys: dict[str, str]) -> dict[str, Any] | None:

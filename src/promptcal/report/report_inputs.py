@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from promptcal.report.array_files import write_arrays
 from promptcal.report.attention_panels import AttentionMaps, Examples, attention_maps
 from promptcal.report.cluster_analysis import ClusterAnalysis
-from promptcal.report.embedding_map import N_ITERATIONS, compute_map, read_map, write_map
+from promptcal.report.embedding_map import N_ITERATIONS, compute_map, read_map
 from promptcal.report.thumbnails import Thumbnails, check_positions
 from promptcal.run import Run, RunResults
 from promptcal.runtime.progress import progress_bar
@@ -31,13 +32,9 @@ class ReportInputs:
         assignments = run.assignments()
         thumbnails = Thumbnails.read(run.directory.thumbnails_folder, len(assignments))
         is_for_cosines = run.calibration.scores == "cosines"
+        temperature = run.calibration.temperature if is_for_cosines else run.config.loss.affinity_temperature
         analysis = ClusterAnalysis(
-            assignments,
-            run.embeddings(),
-            run.info.known_classes,
-            run.calibration.temperature if is_for_cosines else run.config.loss.affinity_temperature,
-            run.truth(),
-            thumbnails.images,
+            assignments, run.embeddings(), run.info.known_classes, temperature, run.truth(), thumbnails.images
         )
         return cls(run, RunResults.read(run.directory.results_file), run.records(), thumbnails, analysis, console)
 
@@ -47,14 +44,11 @@ class ReportInputs:
         stored = read_map(directory.map_file, shown, directory.embeddings_file)
         if stored is not None:
             return stored
+        embeddings, seed = self.analysis.embeddings[shown], derive_seed(self.run.config.seed, "map") % 2**32
         with progress_bar(self.console) as bar:
             task = bar.add_task("map", total=N_ITERATIONS, note="")
-            computed = compute_map(
-                self.analysis.embeddings[shown],
-                seed=derive_seed(self.run.config.seed, "map") % 2**32,
-                on_progress=lambda done: bar.update(task, completed=done),
-            )
-        write_map(directory.map_file, shown, computed)
+            computed = compute_map(embeddings, seed=seed, on_progress=lambda done: bar.update(task, completed=done))
+        write_arrays(directory.map_file, images=shown, coordinates=computed)
         return computed
 
     def attention(self) -> AttentionMaps:
@@ -68,5 +62,5 @@ class ReportInputs:
                 return stored
         computed = attention_maps(self.run, self.results, examples)
         if computed.steps and not computed.missing:
-            computed.write(directory.attention_file)
+            write_arrays(directory.attention_file, steps=np.array(computed.steps), maps=computed.maps)
         return computed

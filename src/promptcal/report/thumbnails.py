@@ -1,7 +1,6 @@
 """Thumbnails of a run's images as sprite sheets: a report can be made when the images no longer exist.
 
-Tiles are sorted by category, then from typical to doubtful, so a gallery needs few sheets. A run with more than
-`MAX_IMAGES` images has thumbnails of that many, spread over the categories.
+Tiles are sorted by category, then from typical to doubtful, so a gallery needs few sheets.
 """
 
 import io
@@ -10,35 +9,25 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import numpy as np
 from PIL import Image
-from pydantic import Field, model_validator
-from typing_extensions import Self
+from pydantic import Field
 
+from promptcal.data import ImageStore, StreamedImages
 from promptcal.data.decoding import UnreadableImage, open_image
 from promptcal.errors import RunError
-from promptcal.run import Assignments
 from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel, damaged
 
-MAX_IMAGES = 10_000
 MAX_BYTES = 27_000_000  # all sheets: 36 MB in base64, which leaves 4 MB for the rest of a report of 40 MB
-_MIN_PER_CATEGORY = 20
 _TILES_ACROSS = 10
+_PER_SHEET = _TILES_ACROSS**2
 _BLOCK = 16  # pixels that WebP encodes together: tiles begin on a block, so no tile bleeds into the next
 _QUALITIES = (80, 65, 50, 35, 20, 5)
 _GREY = (128, 128, 128)
 _INDEX = "index.json"
-
-
-class ImageSource(Protocol):
-    """A store of decoded images."""
-
-    def __len__(self) -> int: ...
-
-    def image(self, index: int) -> np.ndarray: ...
 
 
 class ThumbnailIndex(JSONModel):
@@ -47,12 +36,6 @@ class ThumbnailIndex(JSONModel):
     side: Annotated[int, Field(ge=1)]
     pitch: Annotated[int, Field(le=512)]
     images: list[Annotated[int, Field(ge=0, lt=2**62)]]
-
-    @model_validator(mode="after")
-    def _tiles_do_not_overlap(self) -> Self:
-        if self.side > self.pitch:
-            raise ValueError("side must not exceed pitch")
-        return self
 
 
 @dataclass(frozen=True)
@@ -65,25 +48,16 @@ class Thumbnails:
     sheets: list[bytes]
 
     @property
-    def per_sheet(self) -> int:
-        return _TILES_ACROSS**2
-
-    @property
     def margin(self) -> int:
         """Pixels around each tile that repeat its border."""
         return (self.pitch - self.side) // 2
 
     def layout(self) -> dict[str, int]:
-        return {
-            "side": self.side,
-            "pitch": self.pitch,
-            "margin": self.margin,
-            "across": _TILES_ACROSS,
-            "perSheet": self.per_sheet,
-        }
+        sizes = {"side": self.side, "pitch": self.pitch, "margin": self.margin}
+        return sizes | {"across": _TILES_ACROSS, "perSheet": _PER_SHEET}
 
     def tile(self, position: int) -> Image.Image:
-        sheet, within = divmod(position, self.per_sheet)
+        sheet, within = divmod(position, _PER_SHEET)
         row, column = divmod(within, _TILES_ACROSS)
         left, top = self.margin + column * self.pitch, self.margin + row * self.pitch
         return _open_sheet(self.sheets[sheet]).crop((left, top, left + self.side, top + self.side))
@@ -101,7 +75,9 @@ class Thumbnails:
         index = ThumbnailIndex.read(folder / _INDEX)
         images = np.array(index.images, dtype=np.int64)
         check_positions(images, n_images, folder / _INDEX)
-        sheets = [folder / f"{number:04d}.webp" for number in range(-(-len(images) // _TILES_ACROSS**2))]
+        if index.side > index.pitch:
+            raise damaged(folder / _INDEX, "its tiles overlap")
+        sheets = [folder / f"{number:04d}.webp" for number in range(-(-len(images) // _PER_SHEET))]
         try:
             return cls(images, index.side, index.pitch, [sheet.read_bytes() for sheet in sheets])
         except OSError as error:
@@ -122,52 +98,23 @@ def _open_sheet(sheet: bytes) -> Image.Image:
         raise RunError(f"a sheet of thumbnails is damaged ({error}); fit again with --overwrite") from error
 
 
-def select_images(assignments: Assignments, limit: int = MAX_IMAGES) -> np.ndarray:
-    """The images to show, by category and confidence: all, or evenly from typical to doubtful in each category."""
-    by_category = []
-    for cluster in range(len(assignments.names)):
-        members = np.flatnonzero(assignments.clusters == cluster)
-        by_category.append(members[np.argsort(-assignments.confidence[members], kind="stable")])
-    counts = _counts(np.array([len(members) for members in by_category]), limit)
-    selected = [
-        members[np.linspace(0, len(members) - 1, count).round().astype(int)]
-        for members, count in zip(by_category, counts, strict=True)
-        if count
-    ]
-    return np.concatenate(selected) if selected else np.empty(0, dtype=np.int64)
-
-
-def _counts(sizes: np.ndarray, limit: int) -> np.ndarray:
-    """How many images of each category: in proportion to its size, but at least a few."""
-    if sizes.sum() <= limit:
-        return sizes
-    floor = np.minimum(sizes, max(1, min(_MIN_PER_CATEGORY, limit // len(sizes))))
-    rest = max(0, limit - int(floor.sum()))
-    return floor + ((sizes - floor) * rest / (sizes - floor).sum()).astype(int)
-
-
 def make_thumbnails(
-    source: ImageSource,
-    images: np.ndarray,
-    *,
-    on_progress: Callable[[int], None] = lambda done: None,
-    on_missing: Callable[[int], None] = lambda image: None,
+    source: ImageStore | StreamedImages, images: np.ndarray, on_progress: Callable[[int], None] = lambda done: None
 ) -> Thumbnails:
-    """Tiles of these images in this order; an image that cannot be read is grey and passed to ``on_missing``."""
+    """Tiles of these images in this order; an image that cannot be read is grey."""
     side = _side(source, images)
     pitch = -(-(side + 2) // _BLOCK) * _BLOCK
     margin = (pitch - side) // 2
     padding = ((margin, pitch - side - margin), (margin, pitch - side - margin), (0, 0))
     sheets = []
-    for first in range(0, len(images), _TILES_ACROSS**2):
-        part = images[first : first + _TILES_ACROSS**2]
+    for first in range(0, len(images), _PER_SHEET):
+        part = images[first : first + _PER_SHEET]
         rows = -(-len(part) // _TILES_ACROSS)
         canvas = np.zeros((rows * pitch, _TILES_ACROSS * pitch, 3), dtype=np.uint8)
         for position, image in enumerate(part):
             try:
-                square = _centre_square(source.image(int(image)), side)
+                square = centre_square(source.image(int(image)), side)
             except (UnreadableImage, OSError):
-                on_missing(int(image))
                 square = np.full((side, side, 3), _GREY, dtype=np.uint8)
             row, column = divmod(position, _TILES_ACROSS)
             cell = canvas[row * pitch : (row + 1) * pitch, column * pitch : (column + 1) * pitch]
@@ -177,7 +124,7 @@ def make_thumbnails(
     return Thumbnails(np.asarray(images, dtype=np.int64), side, pitch, sheets)
 
 
-def _side(source: ImageSource, images: np.ndarray) -> int:
+def _side(source: ImageStore | StreamedImages, images: np.ndarray) -> int:
     """The fewer images, the larger the tiles, but never larger than the images."""
     largest = 222 if len(images) <= 500 else 126 if len(images) <= 2500 else 94
     for image in images:
@@ -186,8 +133,8 @@ def _side(source: ImageSource, images: np.ndarray) -> int:
     return 8
 
 
-def _centre_square(image: np.ndarray, side: int) -> np.ndarray:
-    """The centre square of an image at tile size."""
+def centre_square(image: np.ndarray, side: int) -> np.ndarray:
+    """The centre square of an image, resized to ``side`` pixels."""
     height, width = image.shape[:2]
     shorter = min(height, width)
     top, left = (height - shorter) // 2, (width - shorter) // 2
@@ -198,11 +145,9 @@ def _centre_square(image: np.ndarray, side: int) -> np.ndarray:
 def _encode(canvas: np.ndarray, max_bytes: int) -> bytes:
     """WebP in the best quality that is small enough."""
     image = Image.fromarray(canvas)
-    data = b""
     for quality in _QUALITIES:
         buffer = io.BytesIO()
         image.save(buffer, format="WEBP", quality=quality, method=2)
-        data = buffer.getvalue()
-        if len(data) <= max_bytes:
+        if buffer.tell() <= max_bytes:
             break
-    return data
+    return buffer.getvalue()
