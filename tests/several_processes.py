@@ -1,4 +1,4 @@
-"""The work of the processes of tests/runtime/test_distributed.py: run by torchrun, or imported to run in one process.
+"""The work of each process of tests/runtime/test_distributed.py: run by torchrun, or imported to do it in one process.
 
     torchrun --nproc-per-node 2 tests/several_processes.py FOLDER
 
