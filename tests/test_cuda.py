@@ -136,7 +136,7 @@ def test_nothing_in_a_step_waits_for_the_device(name, precision):
         result.loss.backward()
         optimiser.step()
         stage.after_update()
-        position.add({"loss": result.loss.detach(), **result.logs})
+        position.add({name: value.detach() for name, value in {"loss": result.loss, **result.logs}.items()})
         return AsyncScalars(position.means())  # some logs are pairs (sum, count), which only their mean makes scalars
 
     position = Position()
