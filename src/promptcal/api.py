@@ -17,7 +17,7 @@ from promptcal.errors import ConfigError, DataError, LabelError, RunError
 from promptcal.experiments.cells import Job
 from promptcal.experiments.document import DocumentReport, write_document
 from promptcal.experiments.jobs import State
-from promptcal.experiments.request import TableRequest
+from promptcal.experiments.table_request import TableRequest
 from promptcal.experiments.tables import TableReport, list_tables, make_table, planned
 from promptcal.exporters import export_run
 from promptcal.methods import resolve

@@ -16,7 +16,7 @@ from promptcal import api
 from promptcal.cli import app
 from promptcal.data import embedded_set
 from promptcal.data.check import MAX_DISTANCE
-from promptcal.experiments.request import TableRequest
+from promptcal.experiments.table_request import TableRequest
 from promptcal.pipeline.request import BenchmarkRequest, FitRequest
 
 

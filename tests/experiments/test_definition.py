@@ -10,8 +10,8 @@ from promptcal.data.benchmarks import get_benchmark
 from promptcal.errors import ConfigError
 from promptcal.experiments.cells import plan, rows_without
 from promptcal.experiments.definition import PARTS, chosen_rows, load_table, table_names
-from promptcal.experiments.records import benchmark_config
-from promptcal.experiments.request import TableRequest
+from promptcal.experiments.run_records import benchmark_config
+from promptcal.experiments.table_request import TableRequest
 from promptcal.methods import METHODS
 
 PUBLISHED = yaml.safe_load((Path(__file__).parent / "published.yaml").read_text(encoding="utf-8"))

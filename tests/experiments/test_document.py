@@ -9,8 +9,8 @@ import yaml
 from promptcal.errors import ConfigError
 from promptcal.experiments import record_tables
 from promptcal.experiments.document import draw, load_document, write_document
-from promptcal.experiments.records import RunRecord, benchmark_config, flatten
-from promptcal.experiments.request import TableRequest
+from promptcal.experiments.run_records import RunRecord, benchmark_config, flatten
+from promptcal.experiments.table_request import TableRequest
 from promptcal.methods import METHODS
 from promptcal.run.results import Scores
 

@@ -15,7 +15,7 @@ from promptcal import api
 from promptcal.data.benchmarks import benchmark_data
 from promptcal.errors import ConfigError, Interrupted
 from promptcal.experiments.definition import load_table, table_names
-from promptcal.experiments.records import RunRecord, benchmark_config, collect, read_run
+from promptcal.experiments.run_records import RunRecord, benchmark_config, collect, read_run
 from promptcal.methods import METHODS
 from promptcal.methods.base import build_vit
 from promptcal.methods.promptcal.affinity import AffinityStage

@@ -13,9 +13,9 @@ from promptcal.experiments import plot
 from promptcal.experiments.cells import Statistic, jobs_of, plan
 from promptcal.experiments.definition import load_table
 from promptcal.experiments.jobs import FitJob
-from promptcal.experiments.records import benchmark_config
-from promptcal.experiments.request import TableRequest
+from promptcal.experiments.run_records import benchmark_config
 from promptcal.experiments.table_report import show
+from promptcal.experiments.table_request import TableRequest
 from promptcal.experiments.tables import make_table
 from promptcal.run.directory import RunDirectory
 from promptcal.run.info import RunInfo

@@ -28,7 +28,7 @@ from promptcal.cli.options import (
     options_of,
 )
 from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning
-from promptcal.experiments.request import TableRequest
+from promptcal.experiments.table_request import TableRequest
 from promptcal.exporters import FORMATS
 from promptcal.pipeline.request import BenchmarkRequest, FitRequest
 from promptcal.report import FIGURE_NAMES

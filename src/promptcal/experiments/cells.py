@@ -12,8 +12,8 @@ from promptcal.errors import ConfigError, PromptCALError, RunError
 from promptcal.experiments.definition import ACCURACIES, Column, Row, Table
 from promptcal.experiments.efficiency import EfficiencyJob, EfficiencyRecord
 from promptcal.experiments.jobs import FitJob, State, StoredJob
-from promptcal.experiments.records import RunRecord, read_record
-from promptcal.experiments.request import TableRequest
+from promptcal.experiments.run_records import RunRecord, read_record
+from promptcal.experiments.table_request import TableRequest
 from promptcal.methods import METHODS
 
 Job = FitJob | StoredJob | EfficiencyJob

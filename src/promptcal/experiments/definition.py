@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from promptcal.errors import ConfigError
-from promptcal.experiments.request import Epoch, Scale
+from promptcal.experiments.table_request import Epoch, Scale
 from promptcal.runtime.safe_yaml import read_yaml
 
 Detail = Literal["seeds", "epochs", "minutes", "config"]

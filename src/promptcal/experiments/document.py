@@ -16,9 +16,9 @@ from promptcal.errors import ConfigError
 from promptcal.experiments import record_tables
 from promptcal.experiments.definition import Entry, Table, load_table, parse, parse_table, read_definition
 from promptcal.experiments.jobs import State
-from promptcal.experiments.records import RunRecord, read_record
-from promptcal.experiments.request import TableRequest
+from promptcal.experiments.run_records import RunRecord, read_record
 from promptcal.experiments.table_report import compact_markdown
+from promptcal.experiments.table_request import TableRequest
 from promptcal.experiments.tables import make_summary
 from promptcal.runtime import files
 
@@ -116,7 +116,7 @@ def fill_blocks(page: str, texts: Mapping[str, str], document: Path) -> str:
 
 
 def draw(definition: DocumentDefinition, figure: FigureDefinition) -> Any:
-    from promptcal.experiments import figures  # imports matplotlib, which takes a while
+    from promptcal.experiments import document_figures as figures  # imports matplotlib, which takes a while
 
     if figure.kind == "map":
         return figures.map_figure(definition.folder / figure.file)

@@ -20,8 +20,8 @@ from promptcal._version import __version__
 from promptcal.config import Config
 from promptcal.errors import RunError
 from promptcal.experiments.jobs import State, job_name
-from promptcal.experiments.records import Outcome, changed_settings
-from promptcal.experiments.request import TableRequest
+from promptcal.experiments.run_records import Outcome, changed_settings
+from promptcal.experiments.table_request import TableRequest
 from promptcal.methods import load_config
 from promptcal.models import PromptedViT
 from promptcal.runtime.device import choose_device

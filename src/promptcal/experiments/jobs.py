@@ -15,8 +15,8 @@ from promptcal.config import Config
 from promptcal.data.benchmarks import default_root, get_benchmark
 from promptcal.errors import RunError
 from promptcal.experiments.definition import keys_of_rows
-from promptcal.experiments.records import RunRecord, benchmark_config, changed_settings, read_run, short_hash
-from promptcal.experiments.request import TableRequest
+from promptcal.experiments.run_records import RunRecord, benchmark_config, changed_settings, read_run, short_hash
+from promptcal.experiments.table_request import TableRequest
 from promptcal.pipeline.benchmark import run_benchmark
 from promptcal.pipeline.request import BenchmarkRequest
 from promptcal.run.directory import RunDirectory

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-from promptcal.experiments.records import RunRecord
+from promptcal.experiments.run_records import RunRecord
 from promptcal.experiments.table_report import markdown_table
 
 _PARTS = ("all", "known", "new")

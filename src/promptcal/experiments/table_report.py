@@ -11,7 +11,7 @@ from rich.table import Table as Grid
 from promptcal.experiments.cells import CellSummary, Summary, rows_without
 from promptcal.experiments.definition import ACCURACIES, FINAL, PARTS, Detail
 from promptcal.experiments.efficiency import EfficiencyRecord
-from promptcal.experiments.records import Outcome, RunRecord
+from promptcal.experiments.run_records import Outcome, RunRecord
 from promptcal.runtime import files
 
 

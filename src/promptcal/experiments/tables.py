@@ -12,8 +12,8 @@ from promptcal.experiments import table_report
 from promptcal.experiments.cells import Cell, Job, Summary, jobs_of, plan, summarise_cell
 from promptcal.experiments.definition import Table, chosen_rows, load_table, table_names
 from promptcal.experiments.jobs import State
-from promptcal.experiments.records import short_hash
-from promptcal.experiments.request import TableRequest
+from promptcal.experiments.run_records import short_hash
+from promptcal.experiments.table_request import TableRequest
 from promptcal.runtime import files
 
 

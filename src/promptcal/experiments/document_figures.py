@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from promptcal.experiments.records import RunRecord
+from promptcal.experiments.run_records import RunRecord
 
 _GRAPH_PANELS = {
     "positives": "positives per query",
