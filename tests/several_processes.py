@@ -1,4 +1,4 @@
-"""The work of the processes of tests/runtime/test_distributed.py: run by torchrun, or imported to do the same in one process.
+"""The work of the processes of tests/runtime/test_distributed.py, run by torchrun or imported by a single process.
 
     torchrun --nproc-per-node 2 tests/several_processes.py FOLDER
 
