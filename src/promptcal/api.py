@@ -1,7 +1,7 @@
 """The Python interface: one keyword-only function for each command."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from os import PathLike
 from pathlib import Path
@@ -20,14 +20,11 @@ from promptcal.experiments.jobs import State
 from promptcal.experiments.table_request import TableRequest
 from promptcal.experiments.tables import TableReport, list_tables, make_table, planned
 from promptcal.exporters import export_run
-from promptcal.methods import resolve
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.pipeline.benchmark import run_benchmark
-from promptcal.pipeline.class_estimate import count_from_images, pretrained_vit
+from promptcal.pipeline.class_estimate import count_classes_of
 from promptcal.pipeline.fit import run_fit
-from promptcal.pipeline.inputs import settings_layers
-from promptcal.pipeline.problem import Problem
-from promptcal.pipeline.request import BenchmarkRequest, FitRequest
+from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest
 from promptcal.report.build import Report, write_report
 from promptcal.report.class_count_curves import write_class_count
 from promptcal.report.figures import write_figure
@@ -171,67 +168,17 @@ def export(*, run: PathOrText | Run, to: str, output: PathOrText, copy: bool = F
     return Path(output)
 
 
-def estimate_classes(
-    *,
-    images: Any,
-    labels: Any = None,
-    run: PathOrText | Run | None = None,
-    max_classes: int | None = None,
-    output: PathOrText | None = None,
-    config: Any = None,
-    preset: str | None = None,
-    overrides: Sequence[str] = (),
-    backbone: str | None = None,
-    weights: PathOrText | None = None,
-    seed: int | None = None,
-    device: str | None = None,
-    skip_unreadable: bool = False,
-    progress: bool = True,
-) -> ClassCount:
-    """Estimate the number of categories, known and new together: where k-means best recovers the labelled classes.
-
-    Args:
-        images: As in `fit`.
-        labels: As in `fit`; at least two classes.
-        run: A finished run whose network embeds the images; by default the pretrained backbone does.
-        max_classes: The largest number to try; by default a tenth of the number of images, at most 1,000.
-        output: Folder to write class-count.json, .csv and .png to.
-        config: As in `fit`.
-        preset: Name of a preset to start from.
-        overrides: Settings as ``a.b=value``.
-        backbone: timm name of a ViT.
-        weights: Local weight file for the backbone.
-        seed: Random seed.
-        device: auto, cpu, cuda, mps.
-        skip_unreadable: Skip images that cannot be read instead of stopping.
-        progress: Show progress.
-    """
-    if output is not None and Path(output).exists() and not Path(output).is_dir():
-        raise DataError(f"the output {output} is a file; give a folder")
-    settings = [] if max_classes is None else [f"estimation.max_classes={max_classes}"]
-    if run is not None and (backbone is not None or weights is not None):
+@_takes_options_of(EstimateRequest)
+def estimate_classes(**options: Any) -> ClassCount:
+    """Estimate the number of categories, known and new together: where k-means best recovers the labelled classes."""
+    request: EstimateRequest = _request(EstimateRequest, options)
+    if request.output is not None and Path(request.output).exists() and not Path(request.output).is_dir():
+        raise DataError(f"the output {request.output} is a file; give a folder")
+    if request.run is not None and (request.backbone is not None or request.weights is not None):
         raise ConfigError("a run has its own backbone; give either the run or a backbone and its weights")
-    loaded = run if run is None or isinstance(run, Run) else Run(run, device)
-    request = FitRequest(
-        images=images,
-        output="",
-        n_classes=1,  # the number is what is asked for
-        config=loaded.config if loaded is not None and config is None else config,
-        preset=preset,
-        overrides=(*overrides, *settings),
-        backbone=backbone,
-        weights=weights,
-        seed=seed,
-        device=device,
-    )
-    resolved = resolve(settings_layers(request))
-    image_set = ImageSet.of(images)
-    problem = Problem.of(image_set, read_labels(labels, image_set))
-    console = Console(stderr=True, quiet=not progress)
-    vit, resize = pretrained_vit(resolved) if loaded is None else (loaded.network.vit, loaded.info.resize)
-    count = count_from_images(problem, resolved, vit, resize, skip_unreadable=skip_unreadable, console=console)
-    if output is not None:
-        write_class_count(Path(output), count)
+    count = count_classes_of(request)
+    if request.output is not None:
+        write_class_count(Path(request.output), count)
     return count
 
 

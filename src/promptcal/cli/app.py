@@ -14,23 +14,20 @@ from typer.core import TyperCommand
 
 from promptcal._version import __version__
 from promptcal.cli.options import (
-    HELP,
     Device,
     Images,
     Labels,
     NoReport,
-    Overrides,
     Quiet,
     Root,
     RunPath,
-    Seed,
     SkipUnreadable,
     options_of,
 )
 from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning
 from promptcal.experiments.table_request import TableRequest
 from promptcal.exporters import FORMATS
-from promptcal.pipeline.request import BenchmarkRequest, FitRequest
+from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest
 from promptcal.report import FIGURE_NAMES
 from promptcal.runtime.interrupts import StopRequest
 
@@ -201,26 +198,8 @@ def export(
 
 
 @app.command()
-def estimate_classes(
-    images: Images,
-    labels: Labels = None,
-    run: Annotated[
-        Path | None, typer.Option(help="Run directory of a finished fit, whose network embeds the images.")
-    ] = None,
-    max_classes: Annotated[
-        int | None, typer.Option(help="Largest number to try. Default: a tenth of the number of images, at most 1,000.")
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder to write the curves to (PNG, CSV, JSON).")] = None,
-    backbone: Annotated[str | None, typer.Option(help=HELP["backbone"])] = None,
-    weights: Annotated[Path | None, typer.Option(help=HELP["weights"])] = None,
-    preset: Annotated[str | None, typer.Option(help=HELP["preset"])] = None,
-    config: Annotated[Path | None, typer.Option(help=HELP["config"])] = None,
-    overrides: Overrides = None,
-    seed: Seed = None,
-    device: Device = None,
-    skip_unreadable: SkipUnreadable = False,
-    quiet: Quiet = False,
-) -> None:
+@options_of(EstimateRequest)
+def estimate_classes(options: dict[str, Any]) -> None:
     """Estimate the number of categories, known and new together.
 
     All images are clustered into K groups without their labels, for about a dozen values of K. The estimate is the K
@@ -231,27 +210,12 @@ def estimate_classes(
     from promptcal import api
     from promptcal.report.class_count_curves import class_count_table
 
-    count = api.estimate_classes(
-        images=images,
-        labels=labels,
-        run=run,
-        max_classes=max_classes,
-        output=output,
-        backbone=backbone,
-        weights=weights,
-        preset=preset,
-        config=config,
-        overrides=overrides or (),
-        seed=seed,
-        device=device,
-        skip_unreadable=skip_unreadable,
-        progress=not quiet,
-    )
+    count = api.estimate_classes(**options)
     console.print(class_count_table(count))
     known, most = count.bounds
     console.print(f"{count.n_classes} classes, {known} of them known (searched {known} to {most})", highlight=False)
-    if output is not None:
-        console.print(f"Written to {output}: class-count.png, .csv, .json", markup=False, highlight=False)
+    if options["output"] is not None:
+        console.print(f"Written to {options['output']}: class-count.png, .csv, .json", markup=False, highlight=False)
 
 
 @app.command()

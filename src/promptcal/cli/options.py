@@ -50,7 +50,7 @@ def options_of(
             lists = {f.name: tuple(options[f.name] or f.default) for f in shown if _is_list(f)}  # type: ignore[arg-type]
             command({**options, **lists, "progress": not quiet}, **given)
 
-        parameters = sorted((_parameter(field, output) for field in shown), key=_arguments_first)
+        parameters = [_parameter(field, output) for field in sorted(shown, key=_help_order)]
         parameters += list(inspect.signature(command).parameters.values())[1:]
         parameters.append(inspect.Parameter("quiet", _KEYWORD, default=False, annotation=Quiet))
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -88,6 +88,8 @@ def _parameter(field: "Field[Any]", output: Path | None) -> inspect.Parameter:
     return inspect.Parameter(field.name, _KEYWORD, default=empty, annotation=annotation)
 
 
-def _arguments_first(parameter: inspect.Parameter) -> int:
-    is_argument = isinstance(parameter.annotation.__metadata__[0], typer.models.ArgumentInfo)
-    return 0 if is_argument else 1 if parameter.default is inspect.Parameter.empty else 2
+def _help_order(field: "Field[Any]") -> int:
+    """Arguments, then required options, then those to read first."""
+    if field.metadata.get("argument"):
+        return 0
+    return 1 if field.default is MISSING else 2 if field.metadata.get("first") else 3

@@ -1,34 +1,50 @@
 """The number of classes, estimated from embeddings: `estimate-classes` and `fit --n-classes auto`."""
 
+from dataclasses import fields
+
 import numpy as np
 from rich.console import Console
 from torch import Tensor
 
 from promptcal.config import Config
+from promptcal.data import ImageSet, read_labels
 from promptcal.discovery.class_count import EXPECTED_TRIALS, ClassCount, Trial, count_classes
 from promptcal.errors import ConfigError
-from promptcal.methods import METHODS
+from promptcal.methods import METHODS, resolve
 from promptcal.models import PromptedViT
+from promptcal.pipeline.inputs import settings_layers
 from promptcal.pipeline.problem import Problem
+from promptcal.pipeline.request import EstimateRequest, FitRequest, ImagesRequest
+from promptcal.run.inference import Run
 from promptcal.runtime.device import choose_device, choose_dtype
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.embedding import embed_images
 
 
-def pretrained_vit(config: Config) -> tuple[PromptedViT, int]:
+def count_classes_of(request: EstimateRequest) -> ClassCount:
+    """In the embeddings of a finished run's network, or of the pretrained backbone."""
+    run = request.run if request.run is None or isinstance(request.run, Run) else Run(request.run, request.device)
+    options = {option.name: getattr(request, option.name) for option in fields(ImagesRequest)}
+    if run is not None and request.config is None:
+        options["config"] = run.config
+    if request.max_classes is not None:
+        options["overrides"] = (*request.overrides, f"estimation.max_classes={request.max_classes}")
+    config = resolve(settings_layers(FitRequest(**options, output="", n_classes=1)))  # the number is asked for
+    images = ImageSet.of(request.images)
+    problem = Problem.of(images, read_labels(request.labels, images))
+    vit, resize = _pretrained_vit(config) if run is None else (run.network.vit, run.info.resize)
+    console = Console(stderr=True, quiet=not request.progress)
+    kept, features = embed_images(vit, images, resize, skip_unreadable=request.skip_unreadable, console=console)
+    return count_from_features(features, problem.labels[kept], config, console)
+
+
+def _pretrained_vit(config: Config) -> tuple[PromptedViT, int]:
     """The pretrained backbone without prompts, and the shorter side that images are resized to for it."""
     device = choose_device(config.device)
     vit = frozen_vit(METHODS[config.method](config).build_vit(pretrained=True), config.model.train_blocks)
     vit.set_compute_dtype(choose_dtype(config.precision, device))
     return vit.to(device).eval(), stored_side(config, vit)
-
-
-def count_from_images(
-    problem: Problem, config: Config, vit: PromptedViT, resize: int, *, skip_unreadable: bool, console: Console
-) -> ClassCount:
-    kept, features = embed_images(vit, problem.images, resize, skip_unreadable=skip_unreadable, console=console)
-    return count_from_features(features, problem.labels[kept], config, console)
 
 
 def count_from_features(features: Tensor, labels: np.ndarray, config: Config, console: Console) -> ClassCount:

@@ -19,21 +19,36 @@ if TYPE_CHECKING:
 PathOrText = str | PathLike[str]
 
 
-def option(
-    default: Any = None, *, help: str, flag: str | None = None, metavar: str | None = None, cli: Any = None
-) -> Any:
-    """A field with its help text. ``flag`` and ``metavar`` are for the command line, ``cli`` is its type there."""
-    return field(default=default, metadata={"help": help, "flag": flag, "metavar": metavar, "cli": cli})
+def option(default: Any = None, *, help: str, **cli: Any) -> Any:
+    """A field with its help text. For the command line: ``flag``, ``metavar``, ``cli`` (its type), ``first``."""
+    return field(default=default, metadata={"help": help, **cli})
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRequest:
+class CommonRequest:
+    """Options of every command that embeds images."""
+
+    labels: Any = option(
+        cli=Path | None,
+        first=True,
+        help="CSV, TSV or parquet file with the columns path,label; other images are unlabelled. Default: class "
+        "folders beside a folder named unlabelled, if there are any.",
+    )
+    seed: int | None = option(help="Random seed. Default: 0.")
+    device: str | None = option(help="auto, cpu, cuda or mps.")
+    overrides: tuple[str, ...] = option(
+        (), flag="--set", metavar="KEY=VALUE", help="Change one setting, such as affinity.k=10. May be repeated."
+    )
+    skip_unreadable: bool = option(False, help="Skip images that cannot be read.")
+    progress: bool = option(True, help="Show progress.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(CommonRequest):
     """Options of every command that trains."""
 
     output: PathOrText = field(metadata={"help": "Run directory to write.", "cli": Path})
     method: str | None = option(help=f"Method: {', '.join(METHODS.names())}. Default: promptcal.")
-    seed: int | None = option(help="Random seed. Default: 0.")
-    device: str | None = option(help="auto, cpu, cuda or mps.")
     precision: str | None = option(
         help="auto, fp32 or bf16: precision of the network's matrix products. auto: bf16 on a GPU that supports it."
     )
@@ -42,14 +57,6 @@ class RunRequest:
     )
     deterministic: bool = option(
         False, help="Use only deterministic algorithms: bit-equal repetitions, slower on a GPU. A CPU always does."
-    )
-    overrides: tuple[str, ...] = option(
-        (), flag="--set", metavar="KEY=VALUE", help="Change one setting, such as affinity.k=10. May be repeated."
-    )
-    labels: Any = option(
-        cli=Path | None,
-        help="CSV, TSV or parquet file with the columns path,label; other images are unlabelled. Default: class "
-        "folders beside a folder named unlabelled, if there are any.",
     )
     start_from: PathOrText | None = option(
         flag="--from",
@@ -69,18 +76,15 @@ class RunRequest:
         metavar="MINUTES",
         help="Stop training after this time, at a checkpoint from which --resume continues (exit code 75).",
     )
-    skip_unreadable: bool = option(False, help="Skip images that cannot be read.")
-    progress: bool = option(True, help="Show progress.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitRequest(RunRequest):
-    """A fit of somebody's images.
+class ImagesRequest(CommonRequest):
+    """Images of one's own, and the settings to embed them with.
 
     ``images`` is a folder, a glob pattern, a list of image files, a uint8 array N x H x W x 3, or a Hugging Face
-    `datasets.Dataset`. ``labels`` and ``truth`` are a file, a mapping path -> label, or one label per image; empty,
-    missing or -1 is unlabelled. ``preset`` may be a mapping of settings, ``config`` a `Config`, which is then the whole
-    configuration.
+    `datasets.Dataset`. ``labels`` are a file, a mapping path -> label, or one label per image; empty, missing or -1 is
+    unlabelled. ``preset`` may be a mapping of settings, ``config`` a `Config`, which is then the whole configuration.
     """
 
     images: Any = field(
@@ -90,10 +94,6 @@ class FitRequest(RunRequest):
             "cli": Path,
         }
     )
-    n_classes: int | Literal["auto"] | None = option(
-        metavar="N|auto", help="Number of categories, known and new together; auto: estimated from the labelled images."
-    )
-    truth: Any = option(cli=Path | None, help="CSV with true classes, used only to report accuracy.")
     backbone: str | None = option(
         help="timm name of a ViT. Default: vit_base_patch16_224.dino, downloaded once. "
         "vit_tiny_patch4_32.promptcal is included in the package."
@@ -101,6 +101,18 @@ class FitRequest(RunRequest):
     weights: PathOrText | None = option(cli=Path | None, help="Local weight file for the backbone.")
     preset: Any = option(cli=str | None, help=f"Settings to start from: {', '.join(preset_names())}.")
     config: Any = option(cli=Path | None, help="YAML file of settings.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRequest(ImagesRequest, RunRequest):
+    """A fit of one's own images. ``truth`` has the form of ``labels``."""
+
+    n_classes: int | Literal["auto"] | None = option(
+        metavar="N|auto",
+        first=True,
+        help="Number of categories, known and new together; auto: estimated from the labelled images.",
+    )
+    truth: Any = option(cli=Path | None, help="CSV with true classes, used only to report accuracy.")
     inductive: "Inductive | None" = field(default=None, metadata={"help": "For the inductive protocol.", "cli": False})
 
 
@@ -114,3 +126,16 @@ class BenchmarkRequest(RunRequest):
         help="Folder with the datasets. Default: the environment variable PROMPTCAL_DATA, or ./data.",
     )
     download: bool = option(False, help="Download the dataset first if it is missing.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateRequest(ImagesRequest):
+    """An estimate of the number of classes; it needs labels of at least two classes."""
+
+    run: Any = option(
+        cli=Path | None, help="Finished run whose network embeds the images. Default: the pretrained backbone."
+    )
+    max_classes: int | None = option(
+        help="Largest number to try. Default: a tenth of the number of images, at most 1,000."
+    )
+    output: PathOrText | None = option(cli=Path | None, help="Folder to write the curves to (PNG, CSV, JSON).")

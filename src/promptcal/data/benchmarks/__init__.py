@@ -5,7 +5,7 @@ Listing the benchmarks imports no reader, and therefore neither torch nor torchv
 
 from typing import TYPE_CHECKING, Any
 
-from promptcal.data.benchmarks.registry import (
+from promptcal.data.benchmarks.catalogue import (
     BENCHMARKS,
     BenchmarkListing,
     benchmark_names,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from promptcal.data.benchmarks.catalogue import default_root, get_benchmark
 from promptcal.data.benchmarks.dataset_files import incomplete
-from promptcal.data.benchmarks.registry import default_root, get_benchmark
 from promptcal.data.benchmarks.spec import BenchmarkSpec, Layout, Split, resolve
 from promptcal.data.images import ImageSet
 from promptcal.data.splits import label_half
