@@ -1,4 +1,4 @@
-"""A small set as files, the command that fits it, and what it comes to when nothing happens."""
+"""A small set as files, the command that fits it, and its result without a fault."""
 
 import itertools
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from PIL import Image
 
 @dataclass
 class Scene:
-    """Images and labels as files, and a place for a run and for what its processes say."""
+    """Images and labels as files, and a folder for a run and the logs of its processes."""
 
     images: Path
     place: Path
@@ -22,7 +22,7 @@ class Scene:
         self._numbers = itertools.count()
 
     def start(self, *more, verb="fit", fault=None):
-        """`promptcal fit IMAGES ...` under way."""
+        """Start `promptcal fit IMAGES ...`."""
         arguments = [verb, self.output, *more]
         if verb == "fit":
             arguments = ["fit", self.images, "--output", self.output, "--labels", self.images / "labels.csv", *more]
@@ -60,7 +60,7 @@ def scene(image_folder, tmp_path):
 
 @pytest.fixture
 def own_images(small_set, tmp_path):
-    """A scene whose images may be spoilt."""
+    """A scene whose images may be changed."""
     root = tmp_path / "images"
     root.mkdir()
     write_images(root, small_set)
@@ -69,7 +69,7 @@ def own_images(small_set, tmp_path):
 
 @pytest.fixture(scope="session")
 def undisturbed(image_folder, tmp_path_factory):
-    """A fit that nothing befell: its scene and its events."""
+    """A fit without a fault: its scene and its events."""
     scene = Scene(image_folder, tmp_path_factory.mktemp("undisturbed"))
     process = scene.start()
     code, words = process.end()
@@ -79,7 +79,7 @@ def undisturbed(image_folder, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def expected_streamed(image_folder, tmp_path_factory, outcome):
-    """Of the shorter fit with STREAMED settings, from a store in memory: streaming changes nothing."""
+    """The result of the shorter fit with STREAMED settings from a store in memory, which must be the same."""
     settings = (*STREAMED, "data.store=memory")
     scene = Scene(image_folder, tmp_path_factory.mktemp("undisturbed-streamed"), settings)
     code, words = scene.run("--no-report")

@@ -1,8 +1,8 @@
-"""Real fits in real processes, and faults that befall them at a chosen moment.
+"""Real fits in real processes, and faults that are injected at a chosen moment.
 
-A server process imports the package once and forks a process for each command, so that a fit starts in no time; what
-is killed is an ordinary process that runs the command line. Each writes down when it enters and leaves its phases, so
-that a test can strike in any of them.
+A server process imports the package once and forks a process for each command, so that a fit starts quickly. The
+process that is killed is an ordinary one that runs the command line. Each process logs when it enters and leaves its
+phases, so that a test can inject a fault in any of them.
 """
 
 import errno
@@ -23,7 +23,7 @@ from PIL import Image
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["promptcal.cli.app", "promptcal.api", "harness"])
 
-# What a fit goes through: a method by module, class (or none) and name.
+# The phases of a fit: a function by module, class (or none) and name.
 PHASES = {
     "decode": ("promptcal.data.store", None, "_load"),
     "cache": ("promptcal.data.cache", None, "_write"),
@@ -33,7 +33,7 @@ PHASES = {
     "writing": ("promptcal.pipeline.finalize", None, "_write"),
     "report": ("promptcal.api", None, "make_report"),
 }
-# As small as it gets with every phase in it: 4 patches an image, 12 steps in all.
+# The smallest fit with every phase: 4 patches per image, 12 steps.
 SETTINGS = (
     "model.backbone=vit_tiny_patch4_32.promptcal",
     "model.image_size=8",
@@ -51,15 +51,15 @@ SETTINGS = (
     "selection.n_init=3",
     "tensorboard=false",
 )
-# One stage without looks, as streaming starts worker processes each time it reads.
+# One stage without validation, because streaming starts worker processes each time it reads.
 STREAMED = (*SETTINGS, "data.store=stream", "affinity.epochs=0", "selection.by=last")
 
 
-# -- faults, in the process they befall -----------------------------------------------------------------------
+# -- faults, injected in the process -----------------------------------------------------------------------
 
 
 def fill_the_disk(size):
-    """From now on no file can grow beyond so many bytes, which fails as a full disk does."""
+    """From now on no file can grow beyond ``size`` bytes, which fails as a full disk does."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(size or 4096), int(size or 4096)))
 
 
@@ -114,7 +114,7 @@ FAULTS = {f.__name__: f for f in (fill_the_disk, kill_while_writing, remove, tru
 
 @dataclass(frozen=True)
 class Fault:
-    """``what`` befalls the process when it enters ``phase`` for the ``nth`` time."""
+    """``what`` happens when the process enters ``phase`` for the ``nth`` time."""
 
     phase: str
     what: str
@@ -126,9 +126,9 @@ class Fault:
 
 
 def _child(arguments, log, fault):
-    """What a process does: `promptcal ARGUMENTS`, its phases and words in files."""
+    """Run `promptcal ARGUMENTS`; log its phases and its output to files."""
     os.setpgid(0, 0)
-    multiprocessing.set_start_method("fork", force=True)  # not the server's own way
+    multiprocessing.set_start_method("fork", force=True)  # the server uses another one
     signal.signal(signal.SIGINT, signal.default_int_handler)  # the server ignores it
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     import torch
@@ -172,12 +172,12 @@ def _say(descriptor, phase, side):
     try:
         os.write(descriptor, (json.dumps([phase, side, time.monotonic()]) + "\n").encode())
     except OSError as error:
-        if error.errno != errno.EFBIG:  # the log, too, is a file
+        if error.errno != errno.EFBIG:  # the log is a file as well
             raise
 
 
-def decode_on_and_on(folder, told):
-    """Read images in worker processes without an end, and write down the numbers of these."""
+def decode_endlessly(folder, pid_file):
+    """Read images in worker processes in an endless loop, and write the process IDs of the workers to a file."""
     from promptcal.data import ImageSet
     from promptcal.data.store import decoded
     from promptcal.runtime.files import write_text
@@ -186,17 +186,17 @@ def decode_on_and_on(folder, told):
     while True:
         for _ in decoded(images, 8, processes=True):
             workers = [child.pid for child in multiprocessing.active_children()]
-            write_text(Path(told), " ".join(map(str, workers)) + "\n")
+            write_text(Path(pid_file), " ".join(map(str, workers)) + "\n")
 
 
-def start_decoding(folder, told):
-    process = _SERVER.Process(target=decode_on_and_on, args=(str(folder), str(told)))
+def start_decoding(folder, pid_file):
+    process = _SERVER.Process(target=decode_endlessly, args=(str(folder), str(pid_file)))
     process.start()
     return process
 
 
 def is_running(number):
-    """Whether there is such a process and it is not only waiting to be counted as dead."""
+    """Whether the process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{number}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
@@ -218,7 +218,7 @@ class Process:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def wait_for(self, phase, nth=1, timeout=120.0):
-        """Until it has entered a phase so many times; False if it ended before."""
+        """Wait until it has entered a phase ``nth`` times; False if it ended before."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if sum(e[:2] == [phase, "in"] for e in self.events()) >= nth:
@@ -233,7 +233,7 @@ class Process:
             os.kill(self.process.pid, number)
 
     def end(self, timeout=120.0):
-        """Exit code (negative: the signal that killed it) and what it said."""
+        """Exit code (negative: the signal that killed it) and its output."""
         self.process.join(timeout)
         if self.process.is_alive():
             self.process.kill()
@@ -246,5 +246,5 @@ class Process:
 
 
 def leftovers(folder):
-    """Temporary files that are still there."""
+    """Temporary files that were not removed."""
     return list(Path(folder).rglob(".*.tmp"))

@@ -1,4 +1,4 @@
-"""No room, no leave to write: what was whole stays whole, and the message says what to do."""
+"""A full or read-only disk: existing files stay intact, and the message says what to do."""
 
 import subprocess
 from contextlib import contextmanager, suppress
@@ -10,7 +10,7 @@ from harness import Fault, leftovers
 from promptcal.runtime.files import read_torch
 
 
-def test_no_room_for_a_checkpoint(scene, expected, outcome):
+def test_no_space_for_a_checkpoint(scene, expected, outcome):
     code, words = scene.run("--no-report", fault=Fault("checkpoint", "fill_the_disk", nth=2))
     assert code == 2
     assert "Traceback" not in words
@@ -24,7 +24,7 @@ def test_no_room_for_a_checkpoint(scene, expected, outcome):
     assert outcome(scene.output) == expected
 
 
-def test_no_room_for_the_cache_of_decoded_images(scene, expected, outcome):
+def test_no_space_for_the_cache_of_decoded_images(scene, expected, outcome):
     scene.settings = (*scene.settings, "data.store=mapped")
     code, words = scene.run("--no-report", fault=Fault("cache", "fill_the_disk"))
     assert code == 2
@@ -39,7 +39,7 @@ def test_no_room_for_the_cache_of_decoded_images(scene, expected, outcome):
 
 @contextmanager
 def mounted(folder, options):
-    """A file system of its own; the test is skipped where that may not be made."""
+    """A separate file system; the test is skipped where it cannot be mounted."""
     folder.mkdir()
     try:
         made = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True)
@@ -54,14 +54,14 @@ def mounted(folder, options):
 
 
 def fill(filler):
-    """Until there is no room left."""
+    """Write until there is no space left."""
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_really_full(scene, expected, outcome):
+def test_a_full_disk(scene, expected, outcome):
     disk = scene.place / "disk"
     scene.output = disk / "run"
     with mounted(disk, "size=96m"):
@@ -80,14 +80,14 @@ def test_a_disk_that_is_really_full(scene, expected, outcome):
         assert outcome(scene.output) == expected
 
 
-def test_a_disk_that_is_read_only(scene):
+def test_a_read_only_disk(scene):
     with mounted(scene.output, "ro,size=1m"):
         code, words = scene.run()
     assert code == 2
     assert f"{scene.output} cannot be written to (Read-only file system); choose another" in " ".join(words.split())
 
 
-def test_an_output_where_no_folder_can_be(scene):
+def test_an_output_below_a_file(scene):
     (scene.place / "file").write_text("not a folder")
     scene.output = scene.place / "file" / "run"
     code, words = scene.run()
@@ -101,11 +101,11 @@ def damage(path):
     path.write_bytes(data)
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_named(scene, expected, outcome):
+def test_a_damaged_checkpoint_is_rejected_and_the_previous_one_named(scene, expected, outcome):
     scene.run("--no-report", fault=Fault("checkpoint", "kill_while_writing", "last.pt", 4))
     last, previous = (scene.output / "checkpoints" / name for name in ("last.pt", "previous.pt"))
     damage(last)
-    torch.load(last, weights_only=True)  # which does not notice
+    torch.load(last, weights_only=True)  # does not notice
     code, words = scene.run("--resume", "--no-report")
     words = " ".join(words.split())
     assert code == 2
@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_named(scene, expecte
     assert outcome(scene.output) == expected
 
 
-def test_no_whole_checkpoint_at_all(scene):
+def test_no_intact_checkpoint(scene):
     scene.run("--no-report", fault=Fault("checkpoint", "kill_while_writing", "last.pt", 2))
     damage(scene.output / "checkpoints" / "last.pt")
     code, words = scene.run("--resume")

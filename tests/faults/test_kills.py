@@ -1,4 +1,4 @@
-"""A fit killed at any moment and resumed comes to the very end it would have come to."""
+"""A fit that is killed at any moment and resumed is bit-equal to an uninterrupted one."""
 
 import random
 import shutil
@@ -9,20 +9,20 @@ import time
 import pytest
 from harness import Fault, is_running, leftovers, start_decoding
 
-STRUCK = ("decode", "training", "checkpoint", "clustering", "report")
+PHASES_TO_KILL = ("decode", "training", "checkpoint", "clustering", "report")
 
 
 def moments(events, phase):
-    """Begin and duration of each time a phase was gone through, as (nth, seconds)."""
+    """The duration of each pass through a phase, as (nth, seconds)."""
     begins = [t for name, side, t in events if (name, side) == (phase, "in")]
     ends = [t for name, side, t in events if (name, side) == (phase, "out")]
     return [(nth, max(0.0, end - begin)) for nth, (begin, end) in enumerate(zip(begins, ends, strict=False), 1)]
 
 
-def go_on(scene):
-    """What a person does after a crash: --resume, and what the answer says to do."""
+def recover(scene):
+    """What a user does after a crash: --resume, then what the message says."""
     code, words = scene.run("--resume")
-    if "leave --resume out" in words:
+    if "remove --resume" in words:
         code, words = scene.run()
     elif "promptcal report" in words:
         assert code == 2
@@ -30,8 +30,8 @@ def go_on(scene):
     assert code == 0, words
 
 
-def kill_and_go_on(scene, events, phase, seed):
-    """Kill a fit at a moment drawn by ``seed``, or sooner if it is done by then; gives the phase that was struck."""
+def kill_and_recover(scene, events, phase, seed):
+    """Kill a fit at a random moment, or earlier if it has ended by then; returns the phase in which it was killed."""
     chance = random.Random(seed)
     nth, seconds = chance.choice(moments(events, phase))
     delay = chance.random() * seconds
@@ -46,23 +46,23 @@ def kill_and_go_on(scene, events, phase, seed):
         assert code == 0, words
         shutil.rmtree(scene.output)
         delay /= 2
-    go_on(scene)
+    recover(scene)
     assert leftovers(scene.place) == []
     return [name for name, side, _ in process.events() if side == "in"][-1]
 
 
 @pytest.mark.parametrize("phase", ["decode", "clustering"])
 def test_killed_and_resumed(scene, undisturbed, expected, outcome, phase):
-    kill_and_go_on(scene, undisturbed[1], phase, seed=phase)
+    kill_and_recover(scene, undisturbed[1], phase, seed=phase)
     assert outcome(scene.output) == expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(5))
-@pytest.mark.parametrize("phase", STRUCK)
+@pytest.mark.parametrize("phase", PHASES_TO_KILL)
 def test_killed_at_a_random_moment_and_resumed(scene, undisturbed, expected, outcome, phase, attempt):
-    struck = kill_and_go_on(scene, undisturbed[1], phase, seed=f"{phase} {attempt}")
-    print(f"wanted {phase}, struck in {struck}")
+    killed_in = kill_and_recover(scene, undisturbed[1], phase, seed=f"{phase} {attempt}")
+    print(f"wanted {phase}, killed in {killed_in}")
     assert outcome(scene.output) == expected
     assert (scene.output / "report.html").exists()
 
@@ -73,7 +73,7 @@ def test_killed_with_a_file_half_written(scene, expected, outcome, file):
     code, words = scene.run("--no-report", fault=Fault(phase, "kill_while_writing", file, nth))
     assert code == -signal.SIGKILL, words
     assert len(leftovers(scene.output)) == 1
-    go_on(scene)
+    recover(scene)
     assert leftovers(scene.output) == []
     assert outcome(scene.output) == expected
 

@@ -1,4 +1,4 @@
-"""Two fits do not write to one directory, and a killed fit does not keep its lock."""
+"""Two fits cannot write to one directory, and a killed fit releases its lock."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in every phase: a prompt end, the exit code of the signal, nothing lost."""
+"""Ctrl-C and SIGTERM in every phase: the fit ends at once with the exit code of the signal, and nothing is lost."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
     ("phase", "nth", "number"),
     [
         ("decode", 5, signal.SIGTERM),
-        ("clustering", 5, signal.SIGINT),  # the last one: of the end result
+        ("clustering", 5, signal.SIGINT),  # the last one: of the final result
         pytest.param("writing", 1, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("decode", 5, signal.SIGINT, marks=pytest.mark.slow),
         pytest.param("clustering", 5, signal.SIGTERM, marks=pytest.mark.slow),
@@ -30,7 +30,7 @@ def test_stopped_and_resumed(scene, expected, outcome, phase, nth, number):
     sent = time.monotonic()
     code, words = process.end()
     assert code == CODES[number], words
-    assert time.monotonic() - sent < 10  # on a machine that others use, too
+    assert time.monotonic() - sent < 10  # also on a busy machine
     assert "Traceback" not in words
     assert "run the same command with --resume" in " ".join(words.split())
     code, words = scene.run("--resume", "--no-report")
@@ -55,7 +55,7 @@ def test_stopped_while_the_report_is_made(scene, expected, outcome, number):
 
 
 def test_a_signal_to_all_processes_of_a_streaming_fit(scene, expected_streamed, outcome):
-    """As a job scheduler sends it: workers leave it to the main process, which still saves its step."""
+    """As a job scheduler sends it: workers ignore it, and the main process saves its step."""
     scene.settings = STREAMED
     process = scene.start("--no-report")
     assert process.wait_for("training", 4)
