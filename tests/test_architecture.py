@@ -17,7 +17,7 @@ MODULES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text("utf-8"
 CONSTRUCTORS = {"__init__", "__post_init__"}
 REGISTRATIONS = {"register_buffer", "register_parameter", "register_module", "add_module"}
 
-NAMES_USED_TWICE = {
+NAMES_USED_TWICE = {"kmeans"}  # the method, and the clustering algorithm
     "figures",  # of a report, and of experiments
     "kmeans",  # the algorithm, and the method
     "request",  # of a fit, and of a table

@@ -54,25 +54,10 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
         self.verbose = verbose
 
     def fit(self, images: Any, labels: Any = None) -> "PromptCAL":
-        output = self.output or self._temporary_folder()
-        run = run_fit(
-            FitRequest(
-                images=images,
-                labels=labels,
-                n_classes=self.n_classes,
-                method=self.method,
-                output=output,
-                config=self.config,
-                preset=self.preset,
-                overrides=tuple(self.overrides),
-                backbone=self.backbone,
-                weights=self.weights,
-                seed=self.random_state,
-                device=self.device,
-                progress=self.verbose,
-            )
-        )
-        return self._load_results(run)
+        options = self.get_params(deep=False)
+        options |= {"seed": options.pop("random_state"), "progress": options.pop("verbose")}
+        options |= {"overrides": tuple(self.overrides), "output": self.output or self._temporary_folder()}
+        return self._load_results(run_fit(FitRequest(images=images, labels=labels, **options)))
 
     def _temporary_folder(self) -> str:
         """A folder that is removed together with the estimator."""

@@ -8,13 +8,18 @@ import pytest
 
 import promptcal
 from promptcal.estimator import PromptCAL
-from promptcal.experiments.request import TableRequest
-from promptcal.pipeline.request import BenchmarkRequest, FitRequest
+from promptcal.experiments.table_request import TableRequest
+from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest
 
 
 @pytest.mark.parametrize(
     ("function", "request_type"),
-    [(promptcal.fit, FitRequest), (promptcal.benchmark, BenchmarkRequest), (promptcal.table, TableRequest)],
+    [
+        (promptcal.fit, FitRequest),
+        (promptcal.benchmark, BenchmarkRequest),
+        (promptcal.estimate_classes, EstimateRequest),
+        (promptcal.table, TableRequest),
+    ],
 )
 def test_signature_and_help_list_every_option(function, request_type):
     parameters = inspect.signature(function).parameters

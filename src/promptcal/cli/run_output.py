@@ -10,11 +10,7 @@ from rich.table import Table
 from promptcal.methods import METHODS
 from promptcal.metrics import DiscoveryAccuracy
 from promptcal.run import Assignments, Run, RunResults, Scores, StageResult
-
-_BASELINES = {
-    "kmeans": "k-means, frozen backbone",
-    "semi_supervised_kmeans": "semi-supervised k-means, frozen backbone",
-}
+from promptcal.run.results import BASELINES
 
 
 def show_run(run: Run, console: Console, *, has_report: bool) -> None:
@@ -58,7 +54,7 @@ def results_table(results: RunResults) -> Table:
     """Accuracy of the baselines and of each stage, and of the last epoch if another one was selected."""
     method = METHODS[results.method]
     titles = method.stage_titles or {results.method: method.title}
-    rows = [(_BASELINES[name], scores) for name, scores in results.baselines.items()]
+    rows = [(BASELINES.get(name, name), scores) for name, scores in results.baselines.items()]
     rows += [
         (_stage_label(titles.get(name, name), stage), stage.accuracy)
         for name, stage in results.stages.items()

@@ -16,12 +16,8 @@ from promptcal.report.attention_panels import AttentionMaps
 from promptcal.report.cluster_analysis import ClusterAnalysis
 from promptcal.run import Run, RunDirectory, RunResults, Scores
 from promptcal.run.assignments import as_text, read_csv_rows
+from promptcal.run.results import BASELINES
 from promptcal.runtime.json_model import damaged
-
-_BASELINES = {
-    "kmeans": "k-means, frozen backbone",
-    "semi_supervised_kmeans": "semi-supervised k-means, frozen backbone",
-}
 
 
 def read_asset(name: str) -> str:
@@ -55,7 +51,7 @@ def settings_table(config: Config) -> list[list[str]]:
 
 def accuracy_rows(analysis: ClusterAnalysis, method: Method[Any], results: RunResults) -> list[dict[str, Any]]:
     """All, known and new by step of the method; the last row is the final result."""
-    steps: dict[str, Scores | None] = {_BASELINES.get(name, name): s for name, s in results.baselines.items()}
+    steps: dict[str, Scores | None] = {BASELINES.get(name, name): s for name, s in results.baselines.items()}
     steps |= {method.stage_titles.get(name, method.title): stage.accuracy for name, stage in results.stages.items()}
     if not any(stage.accuracy for stage in results.stages.values()):
         steps[method.title] = results.selected or _score(analysis)

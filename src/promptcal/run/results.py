@@ -12,6 +12,10 @@ from promptcal.run.changes import ChangeSummary
 from promptcal.runtime.json_model import JSONModel
 
 Protocol = Literal["transductive", "inductive"]
+BASELINES = {  # titles
+    "kmeans": "k-means, frozen backbone",
+    "semi_supervised_kmeans": "semi-supervised k-means, frozen backbone",
+}
 
 
 class Scores(JSONModel):
