@@ -18,10 +18,6 @@ CONSTRUCTORS = {"__init__", "__post_init__"}
 REGISTRATIONS = {"register_buffer", "register_parameter", "register_module", "add_module"}
 
 NAMES_USED_TWICE = {"kmeans"}  # the method, and the clustering algorithm
-    "figures",  # of a report, and of experiments
-    "kmeans",  # the algorithm, and the method
-    "request",  # of a fit, and of a table
-}
 
 
 def methods_of(cls):
