@@ -8,7 +8,7 @@ import pytest
 
 import promptcal
 from promptcal.estimator import PromptCAL
-from promptcal.experiments.request import TableRequest
+from promptcal.experiments.table_request import TableRequest
 from promptcal.pipeline.request import BenchmarkRequest, FitRequest
 
 
