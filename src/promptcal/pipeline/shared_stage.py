@@ -1,6 +1,5 @@
 """Reuse the first stage of another run: ablations of stage 2 then differ in nothing else."""
 
-import json
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from promptcal.errors import RunError
 from promptcal.methods import METHODS
 from promptcal.methods.base import Method
 from promptcal.run.directory import RunDirectory
+from promptcal.run.epoch_records import stage_of
 from promptcal.run.results import StageResult
 from promptcal.runtime import files
 from promptcal.training.checkpoints import Checkpoints
@@ -50,16 +50,8 @@ class SharedStage:
         checkpoints.folder.mkdir(parents=True, exist_ok=True)
         own = {name: values for name, values in weights.items() if not name.startswith("classifier.")}  # of stage 2
         files.write_safetensors(checkpoints.best(self.name), own)
-        files.write_text(metrics, "".join(f"{line}\n" for line in lines if _stage_of(line) == self.name))
+        files.write_text(metrics, "".join(f"{line}\n" for line in lines if stage_of(line) == self.name))
         return self.result
-
-
-def _stage_of(line: str) -> str | None:
-    """The stage of a record; None for a line that a killed process did not finish."""
-    try:
-        return json.loads(line)["stage"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 def _difference(theirs: Any, ours: Any) -> Any:

@@ -20,6 +20,14 @@ def read_records(file: Path) -> list[dict[str, Any]]:
     return records
 
 
+def stage_of(line: str) -> str | None:
+    """The stage of a record; None for a line that a killed process did not finish."""
+    try:
+        return json.loads(line)["stage"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
 def _is_record(record: Any) -> bool:
     return (
         isinstance(record, dict)
