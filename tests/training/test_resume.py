@@ -73,7 +73,12 @@ def start(arguments, output):
 
 @pytest.mark.parametrize(
     ("number", "after_records", "code"),
-    [(signal.SIGKILL, 1, -9), (signal.SIGKILL, 3, -9), (signal.SIGTERM, 1, 143), (signal.SIGINT, 2, 130)],
+    [
+        pytest.param(signal.SIGKILL, 1, -9, marks=pytest.mark.slow),
+        (signal.SIGKILL, 3, -9),
+        (signal.SIGTERM, 1, 143),
+        pytest.param(signal.SIGINT, 2, 130, marks=pytest.mark.slow),  # tests/faults stops by Ctrl-C, too
+    ],
 )
 def test_signalled_process_is_resumed(tmp_path, arguments, uninterrupted, outcome, number, after_records, code):
     output = tmp_path / "run"
