@@ -14,6 +14,7 @@ from promptcal.config.schema import LossConfig, OptimConfig
 from promptcal.data import ImageStore, View
 from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.methods.promptcal.graph.pairs import sample_negatives
 from promptcal.methods.promptcal.settings import PAPER, RELEASE
 from promptcal.methods.promptcal.warmup import Distillation, WarmupStage
 from promptcal.models import ProjectionNetwork, PromptedViT
@@ -122,8 +123,8 @@ def threshold(q, quantile, diagonal):
     return torch.quantile(above, quantile).item()
 
 
-def affinity_by_loops(queries, teacher, memory, labels, stage, token):
-    """The CAL term of the queries of one token."""
+def affinity_by_loops(queries, teacher, memory, labels, stage, token, generator):
+    """The CAL term of the queries of one token; only the draw of negatives is the package's."""
     n, recipe = len(queries), stage.recipe
     swapped = torch.cat([teacher[B:], teacher[:B]])
     q = diffused(torch.cat([swapped, memory.embeddings]), stage.config.neighbours)
@@ -131,21 +132,33 @@ def affinity_by_loops(queries, teacher, memory, labels, stage, token):
     keys, key_labels = memory.embeddings, memory.labels.tolist()
     if recipe.batch_keys:
         keys, key_labels = torch.cat([swapped, keys]), [*labels[B:], *labels[:B], *key_labels]
+    first = 0 if recipe.batch_keys else n
+    # the query's own image: one view is its own positive already, the other is the query
+    usable = torch.tensor(
+        [[not recipe.batch_keys or j >= n or j % B != i % B for j in range(len(keys))] for i in range(n)]
+    )
+    found = (q[:n, first:] > limit) & usable
+    drawn = sample_negatives(
+        found,
+        stage.config.affinity.negatives,
+        subtract_positives=recipe.subtract_positives,
+        candidates=usable,
+        generator=generator,
+    )
     own_view = teacher if token == "cls" and recipe.own_view_positive else swapped
     losses = []
     for i in range(n):
         similarities = [float(queries[i] @ own_view[i])] + (keys @ queries[i]).tolist()
         positives, anchors = [0], [0]
         for j in range(len(keys)):
-            if recipe.batch_keys and j < n and j % B == i % B:
-                continue  # the query's own image: one view is its own positive already, the other is the query
-            node = j if recipe.batch_keys else n + j
-            positive = q[i, node].item() > limit
-            if labels[i] >= 0 and key_labels[j] >= 0:
-                positive = labels[i] == key_labels[j]
-            anchors.append(1 + j)
-            if positive:
-                positives.append(1 + j)
+            positive, negative = found[i, j].item(), drawn[i, j].item()
+            if usable[i, j] and labels[i] >= 0 and key_labels[j] >= 0:
+                if labels[i] == key_labels[j]:
+                    positive, negative = True, False
+                elif positive:  # found, but of another class
+                    positive, negative = False, True
+            positives += [1 + j] if positive else []
+            anchors += [1 + j] if positive or negative else []
         losses.append(log_share(similarities, positives, anchors, 0.07))
     return sum(losses) / n
 
@@ -160,9 +173,11 @@ RECIPES = {
 }
 
 
+@pytest.mark.parametrize("negatives", [100, 4])  # all keys that are not positives, or a few of them
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_affinity_loss_equals_the_loops(recipe):
-    stage, batch = trained_stage(recipe=recipe), a_batch(3)
+def test_affinity_loss_equals_the_loops(recipe, negatives):
+    stage, batch = trained_stage(recipe=recipe, negatives=negatives), a_batch(3)
+    generator = torch.Generator().manual_seed(3)  # as the batch's
     labels = batch.labels.tolist()
     student, teacher = stage.network(batch.views), stage.teacher(batch.views)
     expected = 0.0
@@ -170,7 +185,7 @@ def test_affinity_loss_equals_the_loops(recipe):
         wide = [widen(net[token].z).detach() for net in (student, teacher)]
         self_term, sup_term = semi_supervised(*wide, labels)
         cal = affinity_by_loops(
-            student[token].h.detach(), teacher[token].h, stage.memories[token], labels, stage, token
+            student[token].h.detach(), teacher[token].h, stage.memories[token], labels, stage, token, generator
         )
         expected += weight * (0.35 * sup_term + 0.65 * (0.4 * self_term + 0.6 * cal))
     assert stage.step(batch, 10.0).loss.item() == pytest.approx(expected, rel=1e-4)

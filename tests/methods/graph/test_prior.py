@@ -43,18 +43,38 @@ def test_empty_memory_has_no_negatives():
     assert sample_negatives(torch.zeros(3, 0, dtype=torch.bool), 10).shape == (3, 0)
 
 
-def test_label_prior_equals_the_rule_for_each_pair():
+def prior_by_sets(found, drawn, query_label, key_labels):
+    """The rule of SemiPriori for one query, written with sets: positives and negatives after the correction."""
+    same = {j for j, label in enumerate(key_labels) if query_label >= 0 and label == query_label}
+    other = {j for j, label in enumerate(key_labels) if query_label >= 0 and label >= 0 and label != query_label}
+    positives = (found - other) | same
+    negatives = (drawn | (found & other)) - same
+    return positives, negatives
+
+
+@pytest.mark.parametrize("budget", [0, 5, 15, 40])
+def test_label_prior_equals_the_rule_with_sampled_negatives(budget):
+    positives = random_positives(1, shape=(16, 60))
     generator = torch.Generator().manual_seed(0)
-    positives, negatives = random_positives(1), random_positives(2)
-    negatives &= ~positives
-    query_labels = torch.randint(-1, 3, (8,), generator=generator)
-    key_labels = torch.randint(-1, 3, (40,), generator=generator)
+    negatives = sample_negatives(positives, budget, generator=generator)
+    query_labels = torch.randint(-1, 3, (16,), generator=generator)
+    key_labels = torch.randint(-1, 3, (60,), generator=generator)
     new_positives, new_negatives = apply_label_prior(positives, negatives, query_labels, key_labels)
-    for i in range(8):
-        for j in range(40):
-            a, b = query_labels[i].item(), key_labels[j].item()
-            if a < 0 or b < 0:
-                expected = (positives[i, j].item(), negatives[i, j].item())
-            else:
-                expected = (a == b, a != b)
-            assert (new_positives[i, j].item(), new_negatives[i, j].item()) == expected
+    for i in range(16):
+        found, drawn = (set(mask[i].nonzero().flatten().tolist()) for mask in (positives, negatives))
+        expected = prior_by_sets(found, drawn, query_labels[i].item(), key_labels.tolist())
+        after = tuple(set(mask[i].nonzero().flatten().tolist()) for mask in (new_positives, new_negatives))
+        assert after == expected
+
+
+def test_labels_do_not_add_negatives_beyond_the_budget():
+    """With half of the memory labelled, a labelled query keeps the budget: positives and negatives found or drawn."""
+    generator = torch.Generator().manual_seed(0)
+    positives = random_positives(3, shape=(32, 4096), share=0.005)
+    negatives = sample_negatives(positives, 1024, generator=generator)
+    key_labels = torch.randint(0, 100, (4096,), generator=generator)
+    key_labels[::2] = -1
+    query_labels = torch.randint(0, 100, (32,), generator=generator)
+    after_positives, after_negatives = apply_label_prior(positives, negatives, query_labels, key_labels)
+    assert (after_negatives.sum(dim=1) <= 1024).all()
+    assert ((after_positives | after_negatives).sum(dim=1) <= 1024 + (after_positives & ~positives).sum(dim=1)).all()

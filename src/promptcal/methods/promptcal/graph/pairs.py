@@ -55,14 +55,17 @@ def sample_negatives(
 def apply_label_prior(
     positives: Tensor, negatives: Tensor, query_labels: Tensor, key_labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """SemiPriori: two labelled nodes are a positive pair if their class is the same, else a negative pair.
+    """SemiPriori: labels correct the pairs of a labelled query and a labelled key.
 
-    Label -1 means unlabelled; pairs with an unlabelled node stay unchanged.
+    A key of the query's class becomes a positive. A key of another class is never a positive: if the graph had found it,
+    it becomes a negative. If it was neither found nor sampled, it stays out of the anchors, so the number of negatives
+    stays near the budget. Label -1 means unlabelled; pairs with an unlabelled node stay unchanged.
     """
     both_labelled = (query_labels >= 0).unsqueeze(1) & (key_labels >= 0).unsqueeze(0)
-    same = query_labels.unsqueeze(1) == key_labels.unsqueeze(0)
-    must_link, cannot_link = both_labelled & same, both_labelled & ~same
-    return (positives | must_link) & ~cannot_link, (negatives | cannot_link) & ~must_link
+    same_class = query_labels.unsqueeze(1) == key_labels.unsqueeze(0)
+    must_link, cannot_link = both_labelled & same_class, both_labelled & ~same_class
+    wrongly_found = positives & cannot_link
+    return (positives | must_link) & ~cannot_link, (negatives | wrongly_found) & ~must_link
 
 
 def mining_statistics(
