@@ -293,14 +293,20 @@ def test_a_fit_with_labels_only_on_unreadable_images_is_plain_k_means(promptcal,
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_distillation_on_extra_images_is_recorded(promptcal, folder, quick_settings, tmp_path):
-    code, _, _ = promptcal(
-        "fit", folder / "images", "--output", tmp_path / "run", "--n-classes", 4, "--labels", folder / "labels.csv",
-        "--quiet", *quick(quick_settings, f"warmup.distillation={folder / 'new'}", "affinity.epochs=0"),
-    )  # fmt: skip
-    assert code == 0
+def test_distillation_on_generic_images_is_recorded(promptcal, folder, quick_settings, tmp_path):
+    arguments = ["fit", folder / "images", "--n-classes", 4, "--labels", folder / "labels.csv", "--quiet"]
+    given = [*arguments, "--output", tmp_path / "run", *quick(quick_settings, "affinity.epochs=0")]
+    assert promptcal(*given, "--generic-images", folder / "new")[0] == 0
     record = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
     assert record["distillation"] > 0
+    for wrong, message in (
+        (["--generic-images", folder / "absent"], "absent"),
+        (["--generic-images", folder / "new", "--method", "gcd"], "the method gcd uses no generic images"),
+    ):
+        code, _, err = promptcal(*arguments, "--output", tmp_path / "wrong", *wrong)
+        assert code != 0
+        assert message in err
+        assert not (tmp_path / "wrong").exists()
 
 
 def test_wrong_input_of_predict_and_evaluate_is_one_sentence(promptcal, run, folder, tmp_path):
@@ -327,7 +333,7 @@ def help_lines(promptcal, monkeypatch, *arguments):
 @pytest.mark.parametrize(
     ("command", "request_type", "without"),
     [
-        ("fit", FitRequest, {"inductive"}),
+        ("fit", FitRequest, {"inductive", "read_test", "protocol"}),
         ("benchmark", BenchmarkRequest, set()),
         ("demo", BenchmarkRequest, {"name", "root", "download"}),
         ("table", TableRequest, set()),

@@ -104,7 +104,7 @@ def test_any_mapping_is_a_config_or_rejected(values):
 def test_an_unknown_key_is_rejected_in_any_section(path, key):
     known = FIELDS[path].model_fields if path else PromptCALConfig.model_fields
     if key not in known:
-        with pytest.raises(ConfigError, match="has no setting|is of version 0.1"):
+        with pytest.raises(ConfigError, match="has no setting|is of an earlier version"):
             load_config(values=with_value((*path, key), 1))
 
 

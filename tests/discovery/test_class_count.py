@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 
@@ -78,6 +79,24 @@ def test_the_search_finds_the_peak_of_a_unimodal_function(peak):
     search_brent(score, 3, 120)
     assert abs(max(seen, key=seen.get) - peak) <= 1
     assert len(seen) <= 22
+
+
+def test_the_published_search_is_brents_between_the_known_classes_and_1000():
+    """The trials are those of SciPy's bounded search, and the most accurate one is the estimate."""
+    features, labels = mixture(12, 6, each=100, spread=0.4)
+    count = count_classes(features, labels, search="published", n_init=2, max_iter=20)
+    trials = Trials(features, labels, n_init=2, max_iter=20, tol=1e-4, seed=0)
+    tried = []
+
+    def cost(x):
+        tried.append(round(x))
+        return -trials(round(x)).accuracy
+
+    minimize_scalar(cost, bounds=(6, 1000), method="bounded", options={"xatol": 0.5, "maxiter": 40})
+    assert [trial.n_classes for trial in count.trials] == sorted(set(tried))
+    assert count.bounds == (6, 1000)
+    best = max(trial.accuracy for trial in count.trials)
+    assert count.n_classes == min(trial.n_classes for trial in count.trials if trial.accuracy == best)
 
 
 def test_rivals_are_within_one_standard_error_of_the_best():

@@ -16,7 +16,7 @@ from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.graph.pairs import sample_negatives
 from promptcal.methods.promptcal.settings import PAPER, RELEASE
-from promptcal.methods.promptcal.warmup import Distillation, WarmupStage
+from promptcal.methods.promptcal.warmup import Distillation, WarmupStage, distillation_weight
 from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.training.loop import cosine_lr
 from promptcal.training.stage import Batch
@@ -322,9 +322,9 @@ def a_distillation(network):
     return Distillation(frozen, View(ImageStore.of(pictures), 8, (0.5,) * 3, (0.5,) * 3), batch_size=6)
 
 
-def test_distillation_fades_over_five_epochs():
-    distillation = a_distillation(tiny_network())
-    assert [distillation.weight(e) for e in range(7)] == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1, 0.0, 0.0])
+def test_distillation_has_the_weights_of_the_release():
+    weights = [distillation_weight(epoch) for epoch in range(7)]
+    assert weights == pytest.approx([0.5, 0.402, 0.304, 0.206, 0.108, 0.0, 0.0])
 
 
 def test_distillation_is_the_squared_distance_to_the_frozen_backbone():
@@ -341,7 +341,7 @@ def test_distillation_is_the_squared_distance_to_the_frozen_backbone():
     plain = WarmupStage("warmup", network, LossConfig()).step(batch, 1.5).loss
     with_it = WarmupStage("warmup", network, LossConfig(), distillation).step(batch, 1.5)
     distance = distillation.loss(network, batch.generator.initial_seed())
-    assert with_it.loss.item() == pytest.approx((plain + 0.4 * distance).item(), rel=1e-5)
+    assert with_it.loss.item() == pytest.approx((plain + 0.402 * distance).item(), rel=1e-5)
     assert "distillation" not in WarmupStage("warmup", network, LossConfig(), distillation).step(batch, 5.0).logs
 
 

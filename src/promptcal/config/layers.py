@@ -1,6 +1,6 @@
 """The sources of settings, and which one wins.
 
-From lowest to highest priority: defaults, preset, variant, method, file, values, overrides (``a.b=value``).
+From lowest to highest priority: defaults, preset, variant, method, protocol, file, values, overrides (``a.b=value``).
 """
 
 import difflib
@@ -27,7 +27,7 @@ class MethodSettings(Protocol):
     """The settings of a method: its config class, and values that it changes.
 
     ``presets`` maps a preset's name to settings; those under "" apply to every preset. ``variants`` maps names to
-    settings.
+    settings. ``published`` are settings of the published protocol.
     """
 
     @property
@@ -41,6 +41,9 @@ class MethodSettings(Protocol):
 
     @property
     def variants(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def published(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,10 @@ class Layers:
 
     def merged(self, method: MethodSettings) -> dict[str, Any]:
         """All settings for a method in one mapping; ``n_classes`` may be "auto"."""
-        variant = self._chosen("variant", Config.model_fields["variant"].default)
+        variant, protocol = (self._chosen(key, Config.model_fields[key].default) for key in ("variant", "protocol"))
         from_variant = _variant_settings(variant, method)
-        self._check_variant_of_saved(variant)
+        self._check_same_as_saved("variant", variant)
+        self._check_same_as_saved("protocol", protocol)
         sections = method.config_class.model_fields
         merged: dict[str, Any] = {}
         shipped = (
@@ -84,6 +88,7 @@ class Layers:
             from_variant,
             method.presets.get("", {}),
             method.presets.get(self.preset if isinstance(self.preset, str) else "", {}),
+            method.published if protocol == "published" else {},
         )
         for layer in (*shipped, *self.given):
             if "n_classes" in layer:
@@ -95,13 +100,13 @@ class Layers:
         layers = [preset_settings(self.preset), *self.given]
         return next((layer[key] for layer in reversed(layers) if key in layer), default)
 
-    def _check_variant_of_saved(self, variant: Any) -> None:
-        """A saved configuration lists all values, so another variant would change nothing."""
+    def _check_same_as_saved(self, key: str, value: Any) -> None:
+        """A saved configuration lists all values, so another variant or protocol would change nothing."""
         for layer in self.given:
-            if layer.get("variant", variant) != variant:
+            if layer.get(key, value) != value:
                 raise ConfigError(
-                    f"a configuration with variant={layer['variant']} cannot be changed to variant={variant}, because "
-                    "it states all of its settings; start from a preset, or change single settings with --set"
+                    f"a configuration with {key}={layer[key]} cannot be changed to {key}={value}, because it states "
+                    "all of its settings; start from a preset, or change single settings with --set"
                 )
 
 

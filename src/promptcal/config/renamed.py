@@ -1,4 +1,4 @@
-"""Settings of version 0.1 that were renamed or removed."""
+"""Settings of earlier versions that were renamed or removed."""
 
 _RENAMED = {
     "selection.every": "it is now called 'selection.validate_every'",
@@ -9,13 +9,15 @@ _RENAMED = {
     "affinity.threshold": "it was removed; the threshold is always the published one, set by 'affinity.quantile'",
     "affinity.class_share": "it was removed together with the threshold rules that used it",
     "affinity.keep": "it was removed; the student's weights are kept",
-    "estimation.search": "it was removed; the search is always Brent's",
+    "warmup.distillation": "it is now called 'warmup.generic_images'",
+    "warmup.distillation_weight": "it was removed; the weight is the published one",
+    "warmup.distillation_epochs": "it was removed; the number of epochs is the published one",
 }
 
 
 def renamed_setting(key: str) -> str | None:
-    """What to do about a setting of version 0.1; None for any other key."""
+    """What to do about a setting of an earlier version; None for any other key."""
     for name in (key, key.partition(".")[0]):
         if name in _RENAMED:
-            return f"the setting {key!r} is of version 0.1: {_RENAMED[name]}"
+            return f"the setting {key!r} is of an earlier version: {_RENAMED[name]}"
     return None

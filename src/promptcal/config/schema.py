@@ -100,8 +100,9 @@ class SelectionConfig(Section):
     """Which epoch's weights a stage keeps.
 
     `validation`: the best on held-out labels (and by the silhouette of the images predicted as new, if the method uses
-    it). `last`: the last epoch. `oracle`: the best on the true classes of the scored images, as the published release
-    does; it needs the truth, and its accuracies are too optimistic.
+    it). `last`: the last epoch. `oracle`: the rule of the published release of PromptCAL. Test images of a benchmark
+    are clustered without labels, and the epoch with the best accuracy on their known classes is kept (in stage 2 the
+    mean of it and the silhouette of the new classes). It uses true classes, so its accuracies are too optimistic.
     """
 
     by: Literal["validation", "last", "oracle"] = "validation"
@@ -115,6 +116,11 @@ class EstimationConfig(Section):
 
     max_classes: int | None = Field(None, ge=2, description="none: a tenth of the number of images, at most 1,000")
     n_init: int = Field(10, ge=1, description="k-means starts for each candidate")
+    search: Literal["grid", "published"] = Field(
+        "grid",
+        description="grid: a coarse grid, then Brent's search, and the silhouette decides among equals; published: "
+        "Brent's search from the known classes to 1,000 (or max_classes), and the accuracy alone decides",
+    )
 
 
 class Config(Section):
@@ -135,6 +141,10 @@ class Config(Section):
     deterministic: bool = Field(False, description="only deterministic algorithms, which are slower on a GPU")
     method: str = "promptcal"
     variant: str = Field("official", description="a set of values that the method offers under this name")
+    protocol: Literal["default", "published"] = Field(
+        "default",
+        description="published: all labels are trained on, and an epoch is kept by the rule of the method's paper",
+    )
     model: ModelConfig = Field(default_factory=lambda: ModelConfig())
     data: DataConfig = Field(default_factory=lambda: DataConfig())
     loss: LossConfig = Field(default_factory=lambda: LossConfig())

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -111,6 +111,18 @@ def search_brent(score: Callable[[int], float], low: int, high: int) -> None:
         minimize_scalar(lambda x: -score(round(float(x))), bounds=(low, high), method="bounded", options=options)
 
 
+def _search_grid(trials: Trials, low: int, high: int) -> Trial:
+    """The best trial of a coarse grid, refined by Brent's search; the silhouette decides among equal accuracies."""
+    for n_classes in sorted({round(k) for k in np.geomspace(low, high, _GRID)}):
+        trials(n_classes)
+    most_accurate = max(trials, key=lambda trial: (trial.accuracy, trial.silhouette))
+    search_brent(lambda n: trials(n).accuracy, *trials.span([most_accurate]))
+    least = min(trial.accuracy for trial in trials.rivals())
+    # a trial that is no rival scores lower than any rival
+    search_brent(lambda n: trials(n).silhouette - 2 * (trials(n).accuracy < least), *trials.span(trials.rivals()))
+    return max(trials.rivals(), key=lambda trial: trial.silhouette)
+
+
 def default_max_classes(n_known: int, n_images: int) -> int:
     """A tenth of the number of images, at most 1,000, and more than the known classes."""
     return min(max(n_known + 1, min(_MOST_CLASSES, n_images // 10)), n_images)
@@ -125,27 +137,29 @@ def count_classes(
     max_iter: int = 100,
     tol: float = 1e-4,
     seed: int = 0,
+    search: Literal["grid", "published"] = "grid",
     on_trial: Callable[[Trial], None] = lambda trial: None,
 ) -> ClassCount:
-    """Estimate the number of classes of embeddings with some labels (-1 = unlabelled), at most ``max_classes``."""
+    """Estimate the number of classes of embeddings with some labels (-1 = unlabelled), at most ``max_classes``.
+
+    ``search="published"`` is the procedure of Vaze et al. without the two additions.
+    """
     low = len(np.unique(labels[labels >= 0]))
     if low < 2:
         raise LabelError("estimating the number of classes needs labelled images of at least 2 classes; label more")
-    high = default_max_classes(low, len(features)) if max_classes is None else max_classes
+    default = min(_MOST_CLASSES, len(features)) if search == "published" else default_max_classes(low, len(features))
+    high = default if max_classes is None else max_classes
     if not low < high <= len(features):
         raise ConfigError(
             f"the most classes must be more than the {low} known ones and at most as many as the {len(features)} "
             f"images, not {high}"
         )
     trials = Trials(features, labels, n_init=n_init, max_iter=max_iter, tol=tol, seed=seed, on_trial=on_trial)
-    for n_classes in sorted({round(k) for k in np.geomspace(low, high, _GRID)}):
-        trials(n_classes)
-    most_accurate = max(trials, key=lambda trial: (trial.accuracy, trial.silhouette))
-    search_brent(lambda n: trials(n).accuracy, *trials.span([most_accurate]))
-    least = min(trial.accuracy for trial in trials.rivals())
-    # a trial that is no rival scores lower than any rival
-    search_brent(lambda n: trials(n).silhouette - 2 * (trials(n).accuracy < least), *trials.span(trials.rivals()))
-    best = max(trials.rivals(), key=lambda trial: trial.silhouette)
+    if search == "published":
+        search_brent(lambda n: trials(n).accuracy, low, high)
+        best = max(trials, key=lambda trial: trial.accuracy)
+    else:
+        best = _search_grid(trials, low, high)
     count = ClassCount(best.n_classes, tuple(trials), (low, high))
     if count.at_bound:
         advice = "no more than are known, so either nothing is new or the embeddings do not tell; look at the curves"

@@ -40,7 +40,8 @@ class Method(ABC, Generic[C]):
 
     ``config_class`` adds the method's sections to `Config`. ``presets`` maps the name of a preset ("" = every preset)
     to settings that the method changes; ``variants`` maps names to settings that ``variant=NAME`` selects.
-    ``trains``: whether anything is trained at all. ``stage_titles`` names the stages where there are several.
+    ``published`` are settings of the protocol of the method's publication, by default: train on all labels and keep the
+    last epoch. ``trains``: whether anything is trained at all. ``stage_titles`` names the stages if there are several.
     """
 
     name: ClassVar[str]
@@ -49,6 +50,7 @@ class Method(ABC, Generic[C]):
     config_class: ClassVar[type[Config]] = Config
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"official": {}}
+    published: ClassVar[Mapping[str, Any]] = {"selection": {"by": "last"}}
     trains: ClassVar[bool] = True
 
     def __init__(self, config: C) -> None:

@@ -3,8 +3,9 @@
 from dataclasses import fields
 
 from promptcal.data import benchmarks
+from promptcal.data.benchmarks.benchmark_data import load_test_images
 from promptcal.pipeline.fit import run_fit
-from promptcal.pipeline.problem import Inductive
+from promptcal.pipeline.problem import Inductive, TestSet
 from promptcal.pipeline.request import BenchmarkRequest, FitRequest, RunRequest
 from promptcal.run.inference import Run
 from promptcal.runtime import distributed
@@ -38,5 +39,7 @@ def run_benchmark(request: BenchmarkRequest) -> Run:
             preset=spec.preset if is_new else None,
             n_classes=spec.n_classes if is_new else None,
             inductive=inductive,
+            read_test=lambda: TestSet(*load_test_images(request.name, request.root)),
+            protocol=request.protocol,
         )
     )

@@ -28,8 +28,9 @@ def count_classes_of(request: EstimateRequest) -> ClassCount:
     options = {option.name: getattr(request, option.name) for option in fields(ImagesRequest)}
     if run is not None and request.config is None:
         options["config"] = run.config
-    if request.max_classes is not None:
-        options["overrides"] = (*request.overrides, f"estimation.max_classes={request.max_classes}")
+    chosen = {"max_classes": request.max_classes, "search": request.search}
+    changes = (f"estimation.{key}={value}" for key, value in chosen.items() if value is not None)
+    options["overrides"] = (*request.overrides, *changes)
     config = resolve(settings_layers(FitRequest(**options, output="", n_classes=1)))  # the number is asked for
     images = ImageSet.of(request.images)
     problem = Problem.of(images, read_labels(request.labels, images))
@@ -62,6 +63,7 @@ def count_from_features(features: Tensor, labels: np.ndarray, config: Config, co
             max_iter=config.clustering.max_iter,
             tol=config.clustering.tol,
             seed=derive_seed(config.seed, "class count"),
+            search=config.estimation.search,
             on_trial=show,
         )
         bar.update(task, total=len(count.trials), completed=len(count.trials))

@@ -1,6 +1,6 @@
 """What a request gives: images, labels, settings and earlier runs, read and checked before anything is computed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,11 @@ from rich.console import Console
 from promptcal.config import AUTO, Config, Layers, validate
 from promptcal.config.layers import merge_into
 from promptcal.data import ImageSet, parse_labels, read_labels
-from promptcal.errors import ConfigError, RunError
+from promptcal.errors import ConfigError, DataError, RunError
 from promptcal.methods import METHODS
 from promptcal.pipeline.previous_run import PreviousRun
-from promptcal.pipeline.problem import Problem
+from promptcal.pipeline.problem import Problem, TestSet
+from promptcal.pipeline.published import unmet_conditions
 from promptcal.pipeline.request import FitRequest
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.directory import RunDirectory
@@ -43,7 +44,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class FitInputs:
-    """All inputs of a fit. ``resume``: there is a run to resume."""
+    """All inputs of a fit. ``resume``: there is a run to resume.
+
+    ``unmet_conditions``: what the published protocol has and this run does not; None for the default protocol.
+    """
 
     problem: Problem
     settings: Settings
@@ -51,6 +55,7 @@ class FitInputs:
     shared: SharedStage | None
     resume: bool
     skip_unreadable: bool
+    unmet_conditions: list[str] | None
 
     def resumed_n_classes(self, directory: RunDirectory) -> int | None:
         """A resumed run keeps the number of classes that it has estimated."""
@@ -66,6 +71,8 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
     previous = group.on_first(lambda: _previous_run(request, directory, resume))
     images = ImageSet.of(request.images)
     _check_output_is_outside(images, directory.path)
+    if request.generic_images is not None:
+        ImageSet.of(request.generic_images)  # so that a wrong folder is found before anything is computed
     labels = parse_labels(request.labels, images)
     names = labels.names if previous is None else previous.merge_labels(labels.names, labels.removed, images.names)
     group.check_same((images.names, names), "images or labels")
@@ -77,10 +84,23 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         previous.check(draft, directory.path)
     if not settings.estimates_classes:
         problem.check(draft.n_classes)
-    if draft.selection.by == "oracle" and not problem.has_truth:
-        raise ConfigError("selection.by=oracle needs the truth; give --truth or choose validation or last")
+    if draft.selection.by == "oracle" and problem.inductive is None:
+        problem = replace(problem, oracle=_test_set(request))
     shared = group.on_first(lambda: _shared_stage(request, draft, directory))
-    return FitInputs(problem, settings, previous, shared, resume, request.skip_unreadable)
+    unmet = unmet_conditions(draft, request.preset) if draft.protocol == "published" else None
+    return FitInputs(problem, settings, previous, shared, resume, request.skip_unreadable, unmet)
+
+
+def _test_set(request: FitRequest) -> TestSet:
+    if request.read_test is None:
+        raise ConfigError(
+            "selection.by=oracle selects on the test images of a benchmark, and there are none here; use `promptcal "
+            "benchmark`, or add --set selection.by=validation (or last)"
+        )
+    try:
+        return request.read_test()
+    except DataError as error:
+        raise DataError(f"selection.by=oracle needs test images: {error} Or add --set selection.by=last") from error
 
 
 def _check_output_is_outside(images: ImageSet, output: Path) -> None:
@@ -107,6 +127,8 @@ def _settings(request: FitRequest, previous: PreviousRun | None, problem: Proble
     if previous is not None:
         base = previous.settings(settings_layers(request, {"method": previous.run.method.name}).method)
     layers = settings_layers(request, base)
+    if request.generic_images is not None and "warmup" not in METHODS[layers.method].config_class.model_fields:
+        raise ConfigError(f"the method {layers.method} uses no generic images; leave --generic-images out")
     values = layers.merged(METHODS[layers.method])
     if previous is not None and request.n_classes is None and not _overrides_n_classes(request):
         values = {**values, "n_classes": _without_merged(values["n_classes"], previous, problem, console)}
@@ -124,8 +146,11 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
         "precision": request.precision,
         "compile": compile,
         "deterministic": request.deterministic or None,
+        "protocol": request.protocol,
     }
     values: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
+    if request.generic_images is not None:
+        values["warmup"] = {"generic_images": str(request.generic_images)}
     model = {"backbone": request.backbone, "weights": request.weights}
     values["model"] = {key: str(value) for key, value in model.items() if value is not None}
     file, given = request.config, base or {}

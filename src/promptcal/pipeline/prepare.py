@@ -19,7 +19,7 @@ from promptcal.pipeline.class_estimate import count_from_features, frozen_vit, s
 from promptcal.pipeline.clustering import embed_all
 from promptcal.pipeline.inputs import FitInputs, Settings
 from promptcal.pipeline.previous_run import PreviousRun
-from promptcal.pipeline.problem import Problem
+from promptcal.pipeline.problem import Problem, TestSet
 from promptcal.pipeline.session import Session, warn
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.results import RunResults
@@ -29,7 +29,7 @@ from promptcal.runtime.seeds import derive_seed
 
 @dataclass(frozen=True)
 class TestImages:
-    """The readable test images of the inductive protocol, and their true classes."""
+    """The readable test images, and their true classes."""
 
     view: View | StreamedView
     truth: list[str]
@@ -39,6 +39,7 @@ class TestImages:
 class Prepared:
     """Everything that training needs.
 
+    ``test`` are the test images of the inductive protocol, ``oracle`` those that selection "oracle" uses otherwise.
     ``held_out`` are labels held out from training to select an epoch (-1 elsewhere), ``results`` what an earlier part
     of a resumed run measured. ``is_continued``: the network has the weights of a previous run.
     """
@@ -51,6 +52,7 @@ class Prepared:
     view: View | StreamedView
     resize: int
     test: TestImages | None
+    oracle: TestImages | None
     held_out: np.ndarray
     previous: PreviousRun | None
     shared: SharedStage | None
@@ -128,11 +130,12 @@ def prepare(inputs: FitInputs, session: Session) -> Prepared:
         images.store,
         view,
         resize,
-        _test_images(problem, draft, seeded, resize, inputs, session),
+        _test_images(problem.test_set, draft, seeded, resize, inputs, session),
+        _test_images(problem.oracle, draft, seeded, resize, inputs, session),
         _held_out(problem, method, previous, is_continued),
         previous,
         inputs.shared,
-        found or RunResults(method=config.method, protocol=problem.protocol),
+        found or RunResults(method=config.method, protocol=problem.protocol, unmet_conditions=inputs.unmet_conditions),
         inputs.resume,
         is_continued,
     )
@@ -175,15 +178,15 @@ def _decode(
 
 
 def _test_images(
-    problem: Problem, config: Config, seeded: SeededViT, resize: int, inputs: FitInputs, session: Session
+    test: TestSet | None, config: Config, seeded: SeededViT, resize: int, inputs: FitInputs, session: Session
 ) -> TestImages | None:
-    if problem.inductive is None:
+    if test is None:
         return None
-    images = _decode("reading test images", problem.inductive.test, config, resize, inputs, session)
+    images = _decode("reading test images", test.images, config, resize, inputs, session)
     if images.faults:
         warn(f"{len(images.faults)} unreadable test images were skipped")
     view = view_of(images.store, *seeded.vit.preprocessing, resize=resize, device=session.device)
-    return TestImages(view, [problem.inductive.truth[i] for i in images.kept])
+    return TestImages(view, [test.truth[i] for i in images.kept])
 
 
 def _estimate_classes(

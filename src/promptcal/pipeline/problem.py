@@ -21,10 +21,19 @@ class Inductive:
 
 
 @dataclass(frozen=True)
+class TestSet:
+    """Test images and their true classes."""
+
+    images: ImageSet
+    truth: list[str]
+
+
+@dataclass(frozen=True)
 class Problem:
     """Images, their labels (-1 = unlabelled) and, for scoring only, the truth.
 
-    With ``inductive`` it is the test images that are scored, otherwise the unlabelled ones.
+    With ``inductive`` it is the test images that are scored, otherwise the unlabelled ones. ``oracle`` are test images
+    by which selection "oracle" keeps an epoch.
     """
 
     images: ImageSet
@@ -32,6 +41,7 @@ class Problem:
     classes: list[str]
     truth: list[str | None] | None = None
     inductive: Inductive | None = None
+    oracle: TestSet | None = None
 
     @classmethod
     def of(
@@ -45,16 +55,17 @@ class Problem:
         return cls(images, numbers, classes, truth, inductive)
 
     @property
-    def has_truth(self) -> bool:
-        return self.truth is not None
-
-    @property
     def can_be_scored(self) -> bool:
         return self.truth is not None or self.inductive is not None
 
     @property
     def protocol(self) -> Literal["transductive", "inductive"]:
         return "transductive" if self.inductive is None else "inductive"
+
+    @property
+    def test_set(self) -> TestSet | None:
+        """The test images of the inductive protocol."""
+        return None if self.inductive is None else TestSet(self.inductive.test, self.inductive.truth)
 
     def check(self, n_classes: int) -> None:
         n_unlabelled = int((self.labels < 0).sum())
@@ -86,7 +97,7 @@ class Problem:
         labels = self.label_names()
         names = [labels[i] for i in positions]
         inductive = self.inductive and replace(self.inductive, validation=self.inductive.validation[chosen])
-        return Problem.of(self.images.subset(positions), names, truth, inductive)
+        return replace(Problem.of(self.images.subset(positions), names, truth, inductive), oracle=self.oracle)
 
     def label_names(self) -> list[str | None]:
         """The label of each image by name."""

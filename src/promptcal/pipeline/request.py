@@ -3,6 +3,7 @@
 This module imports nothing heavy: the command line builds its help from it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -12,11 +13,16 @@ from promptcal.config.names import preset_names
 from promptcal.methods import METHODS
 
 if TYPE_CHECKING:
-    from promptcal.pipeline.problem import Inductive
+    from promptcal.pipeline.problem import Inductive, TestSet
 
 # ruff: noqa: RUF009 - `option` returns a dataclass field
 
 PathOrText = str | PathLike[str]
+Protocol = Literal["default", "published"]
+PROTOCOL_HELP = (
+    "published: each method trains on all labels and keeps an epoch by the rule of its paper (PromptCAL: the best on "
+    "the test images). default: labels are held out to select an epoch."
+)
 
 
 def option(default: Any = None, *, help: str, **cli: Any) -> Any:
@@ -57,6 +63,11 @@ class RunRequest(CommonRequest):
     )
     deterministic: bool = option(
         False, help="Use only deterministic algorithms: bit-equal repetitions, slower on a GPU. A CPU always does."
+    )
+    generic_images: PathOrText | None = option(
+        cli=Path | None,
+        help="Folder of generic images, such as ImageNet's. In the first epochs of PromptCAL, the class token is "
+        "distilled from the frozen backbone on them. Default: no distillation.",
     )
     start_from: PathOrText | None = option(
         flag="--from",
@@ -114,6 +125,10 @@ class FitRequest(ImagesRequest, RunRequest):
     )
     truth: Any = option(cli=Path | None, help="CSV with true classes, used only to report accuracy.")
     inductive: "Inductive | None" = field(default=None, metadata={"help": "For the inductive protocol.", "cli": False})
+    read_test: "Callable[[], TestSet] | None" = field(
+        default=None, metadata={"help": "Reads the test images, which selection.by=oracle needs.", "cli": False}
+    )
+    protocol: Protocol | None = field(default=None, metadata={"help": "default or published.", "cli": False})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +140,7 @@ class BenchmarkRequest(RunRequest):
         cli=Path | None,
         help="Folder with the datasets. Default: the environment variable PROMPTCAL_DATA, or ./data.",
     )
+    protocol: Protocol | None = option(metavar="default|published", cli=str | None, help=PROTOCOL_HELP)
     download: bool = option(False, help="Download the dataset first if it is missing.")
 
 
@@ -137,5 +153,11 @@ class EstimateRequest(ImagesRequest):
     )
     max_classes: int | None = option(
         help="Largest number to try. Default: a tenth of the number of images, at most 1,000."
+    )
+    search: Literal["grid", "published"] | None = option(
+        metavar="grid|published",
+        cli=str | None,
+        help="published: Brent's search from the known classes to 1,000 for the best accuracy on labelled images. "
+        "grid (default): a coarse grid first, and the silhouette decides among equal accuracies.",
     )
     output: PathOrText | None = option(cli=Path | None, help="Folder to write the curves to (PNG, CSV, JSON).")

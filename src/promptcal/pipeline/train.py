@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from promptcal.runtime.seeds import derive_seed, isolated_rng
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Recorder
 from promptcal.training.stage import Stage
-from promptcal.training.validation import ValidationResult, Validator
+from promptcal.training.validation import OracleValidator, ValidationResult, Validator
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _run_stage(
     stage: Stage,
     prepared: Prepared,
     data: TrainingData,
-    validator: Validator | None,
+    validator: Validator | OracleValidator | None,
     recorder: Recorder,
     state: dict[str, Any] | None,
     session: Session,
@@ -133,18 +134,32 @@ def _write(results: RunResults, session: Session) -> None:
         results.write(session.directory.results_file)
 
 
-def _validator(prepared: Prepared) -> Validator | None:
+def _validator(prepared: Prepared) -> Validator | OracleValidator | None:
     by, inductive = prepared.config.selection.by, prepared.problem.inductive
-    if by == "last" or (by == "validation" and not (prepared.held_out >= 0).any()):
+    if by == "oracle":
+        return _oracle_validator(prepared)
+    if by == "last" or not (prepared.held_out >= 0).any():
         return None
     return Validator(
         prepared.view,
         prepared.training_labels,
         prepared.held_out,
         prepared.config,
-        prepared.problem.truth_numbers() if by == "oracle" else None,
         None if inductive is None else inductive.validation,
     )
+
+
+def _oracle_validator(prepared: Prepared) -> OracleValidator:
+    """On the test images; in the inductive protocol on the images held out for validation."""
+    problem = prepared.problem
+    if prepared.oracle is not None:
+        test = prepared.oracle
+        return OracleValidator(test.view, torch.arange(len(test.truth)), test.truth, problem.classes)
+    assert problem.inductive is not None
+    assert problem.truth is not None
+    truth = problem.truth
+    images = [i for i in np.flatnonzero(problem.inductive.validation).tolist() if truth[i] is not None]
+    return OracleValidator(prepared.view, torch.tensor(images), [str(truth[i]) for i in images], problem.classes)
 
 
 def _context(prepared: Prepared, session: Session, *, is_resumed: bool) -> StageContext:

@@ -56,10 +56,12 @@ class RunResults(JSONModel):
     ``baselines`` are accuracies of the frozen backbone by clustering ("kmeans", "semi_supervised_kmeans"), ``stages``
     the finished stages in order. ``selected`` and ``last`` are the accuracies of the final assignments with the
     selected epoch's weights and with those of the last epoch. ``seconds`` are those of all parts of a resumed run.
+    ``unmet_conditions`` says what the published protocol has and this run does not (None for the default protocol).
     """
 
     method: str
     protocol: Protocol = "transductive"
+    unmet_conditions: list[str] | None = None
     baselines: dict[str, Scores] = Field(default_factory=dict)
     stages: dict[str, StageResult] = Field(default_factory=dict)
     selected: Scores | None = None

@@ -14,7 +14,7 @@ from promptcal.models import DiscoveryNetwork
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.embedding import embed
 
-ClusterImages = Callable[[Tensor, np.ndarray], np.ndarray]  # features, labels (-1 = unlabelled) -> clusters
+ClusterImages = Callable[[Tensor, "np.ndarray | None"], np.ndarray]  # features, labels (-1 = unlabelled) -> clusters
 ScoreEpoch = Callable[[float, float], float]  # accuracy on known classes, silhouette of new ones -> score
 
 
@@ -34,8 +34,7 @@ class Validator:
 
     ``labels`` are the training labels (-1 where unlabelled or held out), ``held_out`` the held-out ones (-1 elsewhere).
     Known classes are measured by the accuracy on held-out labels, new ones by the silhouette of the images predicted
-    as new. With ``truth`` (selection "oracle") the true classes of the scored images are used instead, as the
-    published release does. ``only`` (a mask) restricts what is scored to images that were held out entirely.
+    as new. ``only`` (a mask) restricts what is scored to images that were held out entirely.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Validator:
         labels: np.ndarray,
         held_out: np.ndarray,
         config: Config,
-        truth: np.ndarray | None = None,
         only: np.ndarray | None = None,
     ) -> None:
         self.view = view
@@ -55,28 +53,44 @@ class Validator:
         self.images = torch.from_numpy(chosen)
         self.labels, self.held_out = labels[chosen], held_out[chosen]
         self.scored = (self.labels < 0) & only[chosen]
-        self.truth = None if truth is None else truth[chosen]
 
     def validate(self, network: DiscoveryNetwork, cluster: ClusterImages, score: ScoreEpoch) -> ValidationResult:
         features = embed(network, self.view, self.images, group=network.group)
         return network.group.on_first(lambda: self._measure(features, cluster(features, self.labels), score))
 
     def _measure(self, features: Tensor, clusters: np.ndarray, score: ScoreEpoch) -> ValidationResult:
-        if self.truth is None:
-            known = self._held_out_accuracy(clusters)
-            new = self.scored & (clusters >= self.n_known)
-        else:
-            scored = self.scored & (self.truth >= 0)
-            known_classes = np.arange(self.n_known)
-            known = discovery_accuracy(self.truth[scored], clusters[scored], known_classes).known
-            new = scored & ~np.isin(self.truth, known_classes)
-        quality = _silhouette(features, clusters, new)
+        known = self._held_out_accuracy(clusters)
+        quality = _silhouette(features, clusters, self.scored & (clusters >= self.n_known))
         return ValidationResult(score(known, quality) if self.has_new else known, known, quality)
 
     def _held_out_accuracy(self, clusters: np.ndarray) -> float:
         """The cluster of a known class has its number, so no matching is needed."""
         scored = self.held_out >= 0
         return float((clusters[scored] == self.held_out[scored]).mean())
+
+
+class OracleValidator:
+    """The rule of the published release (selection "oracle"): it uses the true classes.
+
+    The images are clustered without labels. Known classes are measured by their accuracy under a separate matching, new
+    ones by the silhouette of the images whose true class is new. ``truth`` has the true class of each of ``images``.
+    """
+
+    def __init__(self, view: View | StreamedView, images: Tensor, truth: list[str], known_classes: list[str]) -> None:
+        self.view = view
+        self.images = images
+        self.truth = truth
+        self.known_classes = known_classes
+        self.new = ~np.isin(truth, known_classes)
+
+    def validate(self, network: DiscoveryNetwork, cluster: ClusterImages, score: ScoreEpoch) -> ValidationResult:
+        features = embed(network, self.view, self.images, group=network.group)
+        return network.group.on_first(lambda: self._measure(features, cluster(features, None), score))
+
+    def _measure(self, features: Tensor, clusters: np.ndarray, score: ScoreEpoch) -> ValidationResult:
+        known = discovery_accuracy(self.truth, clusters, self.known_classes).separate_known
+        quality = _silhouette(features, clusters, self.new)
+        return ValidationResult(score(known, quality) if self.new.any() else known, known, quality)
 
 
 def _choose_images(labels: np.ndarray, held_out: np.ndarray, only: np.ndarray, config: Config) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from promptcal.data.benchmarks.catalogue import default_root, get_benchmark
 from promptcal.data.benchmarks.dataset_files import incomplete
-from promptcal.data.benchmarks.spec import BenchmarkSpec, Layout, Split, resolve
+from promptcal.data.benchmarks.spec import INDUCTIVE, BenchmarkSpec, Layout, Split, resolve
 from promptcal.data.images import ImageSet
 from promptcal.data.splits import label_half
 from promptcal.errors import DataError, PromptCALWarning
@@ -59,20 +59,32 @@ def load_benchmark(name: str, root: str | os.PathLike[str] | None = None, downlo
     if not spec.inductive:
         return data
     test = _read(spec, layout, folder, test=True)
-    validation = hold_out_both(labelled, train.classes)
+    validation = hold_out_of_each_class(labelled, train.classes)
     return replace(data, validation=validation, test=test.images, test_classes=test.classes)
 
 
-def hold_out_both(labelled: np.ndarray, classes: np.ndarray, share: float = 0.1) -> np.ndarray:
-    """Mask of the validation images: ``share`` of the labelled and of the unlabelled images, each rounded down.
+def load_test_images(name: str, root: str | os.PathLike[str] | None = None) -> tuple[ImageSet, list[str]]:
+    """The test images of a benchmark and their class names."""
+    folder = default_root() if root is None else Path(root)
+    spec = get_benchmark(f"{name.removesuffix(INDUCTIVE)}{INDUCTIVE}")
+    layout = spec.find(folder)
+    if layout is None:
+        raise DataError(_absent_message(spec, folder))
+    test = _read(spec, layout, folder, test=True)
+    return test.images, [test.class_names[c] for c in test.classes]
 
-    Drawn like the labelled images: by position, uniformly over images, NumPy's legacy generator with seed 0. If a class
-    would lose all its labels, its first labelled image stays in training.
+
+def hold_out_of_each_class(labelled: np.ndarray, classes: np.ndarray, share: float = 0.1) -> np.ndarray:
+    """Mask of the validation images: ``share`` of the images of each class, rounded down, labelled or not.
+
+    Drawn like the labelled images: by position, NumPy's legacy generator with seed 0. If a class would lose all its
+    labels, its first labelled image stays in training.
     """
     generator = np.random.RandomState(0)
     mask = np.zeros(len(labelled), dtype=bool)
-    for group in (np.flatnonzero(labelled), np.flatnonzero(~labelled)):
-        mask[group[generator.choice(len(group), replace=False, size=int(share * len(group)))]] = True
+    for number in np.unique(classes):
+        members = np.flatnonzero(classes == number)
+        mask[generator.choice(members, replace=False, size=int(share * len(members)))] = True
     for lost in np.setdiff1d(classes[labelled], classes[labelled & ~mask]):
         mask[np.flatnonzero(labelled & (classes == lost))[0]] = False
     return mask

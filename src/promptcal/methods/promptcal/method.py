@@ -36,6 +36,7 @@ class PromptCAL(Method[PromptCALConfig]):
     }
     config_class = PromptCALConfig
     variants = VARIANTS
+    published: ClassVar[dict[str, Any]] = {"selection": {"by": "oracle"}}
 
     @property
     def prompt_pooling(self) -> str:
@@ -54,13 +55,12 @@ class PromptCAL(Method[PromptCALConfig]):
     def _warmup_stage(self, network: ProjectionNetwork, context: StageContext) -> WarmupStage:
         settings = self.config.warmup
         distillation = None
-        if settings.distillation is not None:
+        if settings.generic_images is not None:
             # the trunk has its pretrained weights here even in a resumed run, whose weights are loaded later
             frozen = PromptedViT(copy.deepcopy(network.vit.backbone), prompts=0, train_blocks=0)
             frozen.set_compute_dtype(network.vit.compute_dtype)
-            images = context.load_images(settings.distillation)
-            weight, epochs = settings.distillation_weight, settings.distillation_epochs
-            distillation = Distillation(frozen, images, self.config.data.batch_size, weight, epochs)
+            images = context.load_images(settings.generic_images)
+            distillation = Distillation(frozen, images, self.config.data.batch_size)
         return WarmupStage(WARMUP, network, self.config.loss, distillation, semicl=settings.semicl)
 
     def _affinity_stage(self, network: ProjectionNetwork, context: StageContext) -> AffinityStage:

@@ -21,11 +21,11 @@ class WarmupSettings(Section):
 
     epochs: int = Field(200, ge=0)
     semicl: Literal["both", "cls"] = Field("both", description="tokens with the semi-supervised loss")
-    distillation: str | None = Field(
-        None, description="folder of extra images on which the class token stays near the frozen backbone's at first"
+    generic_images: str | None = Field(
+        None,
+        description="folder of generic images, such as ImageNet's; in the first epochs the class token is distilled "
+        "from the frozen backbone on them. none: no distillation",
     )
-    distillation_weight: float = Field(0.5, ge=0)
-    distillation_epochs: int = Field(5, ge=1)
 
 
 class AffinitySettings(Section):

@@ -11,19 +11,28 @@ from promptcal.methods.promptcal.settings import TokenChoice, applies_to
 from promptcal.models import ProjectionNetwork, PromptedViT, projected_cosine
 from promptcal.training.stage import Batch, Stage, StepResult
 
+_DISTILLATION_EPOCHS = 5
+_FIRST_WEIGHT, _FINAL_WEIGHT = 0.5, 0.01  # at epoch 0 and, if the distillation did not end there, at epoch 5
+
+
+def distillation_weight(epoch: int) -> float:
+    """The published release's weight of the distillation: linear over the first five epochs, then 0.
+
+    >>> [round(distillation_weight(epoch), 3) for epoch in range(6)]
+    [0.5, 0.402, 0.304, 0.206, 0.108, 0.0]
+    """
+    if epoch >= _DISTILLATION_EPOCHS:
+        return 0.0
+    return _FIRST_WEIGHT + (_FINAL_WEIGHT - _FIRST_WEIGHT) * epoch / _DISTILLATION_EPOCHS
+
 
 class Distillation:
-    """Keeps the class token near the frozen backbone's on extra images, with a weight that falls every epoch."""
+    """Keeps the class token near the frozen backbone's on generic images."""
 
-    def __init__(self, frozen: PromptedViT, view: View, batch_size: int, weight: float = 0.5, epochs: int = 5) -> None:
+    def __init__(self, frozen: PromptedViT, view: View, batch_size: int) -> None:
         self.frozen = frozen.eval()
         self.view = view
         self.batch_size = batch_size
-        self.start_weight = weight
-        self.epochs = epochs
-
-    def weight(self, epoch: int) -> float:
-        return max(0.0, self.start_weight * (1 - epoch / self.epochs))
 
     def loss(self, network: ProjectionNetwork, seed: int) -> Tensor:
         """Mean squared difference of the L2-normalised class tokens on images drawn by ``seed``."""
@@ -65,7 +74,7 @@ class WarmupStage(Stage):
             loss = (1 - weights.alpha) * terms.self_supervised + weights.alpha * terms.supervised
             total = total + (loss if token == "cls" else weights.gamma * loss)
             logs |= terms.logs(token)
-        if self.distillation is not None and (weight := self.distillation.weight(int(epochs_done))) > 0:
+        if self.distillation is not None and (weight := distillation_weight(int(epochs_done))) > 0:
             distance = self.distillation.loss(self.network, batch.generator.initial_seed())
             total = total + weight * distance
             logs["distillation"] = distance

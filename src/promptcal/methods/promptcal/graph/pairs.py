@@ -57,9 +57,9 @@ def apply_label_prior(
 ) -> tuple[Tensor, Tensor]:
     """SemiPriori: labels correct the pairs of a labelled query and a labelled key.
 
-    A key of the query's class becomes a positive. A key of another class is never a positive: if the graph had found it,
-    it becomes a negative. If it was neither found nor sampled, it stays out of the anchors, so the number of negatives
-    stays near the budget. Label -1 means unlabelled; pairs with an unlabelled node stay unchanged.
+    A key of the query's class becomes a positive. A key of another class is never a positive: if the graph had found
+    it, it becomes a negative. If it was neither found nor sampled, it stays out of the anchors, so the number of
+    negatives stays near the budget. Label -1 means unlabelled; pairs with an unlabelled node stay unchanged.
     """
     both_labelled = (query_labels >= 0).unsqueeze(1) & (key_labels >= 0).unsqueeze(0)
     same_class = query_labels.unsqueeze(1) == key_labels.unsqueeze(0)

@@ -1,0 +1,76 @@
+"""The published protocol: its settings, its selection on test images, and the conditions that a run does not meet."""
+
+import pytest
+
+from promptcal.api import benchmark
+from promptcal.data.benchmarks import get_benchmark
+from promptcal.data.benchmarks.benchmark_data import load_test_images
+from promptcal.errors import ConfigError
+from promptcal.methods import METHODS, load_config
+from promptcal.pipeline.published import unmet_conditions
+from promptcal.run.epoch_records import read_records
+
+
+def published(benchmark_name, method, *overrides):
+    entry = get_benchmark(benchmark_name)
+    values = {"n_classes": entry.n_classes, "method": method, "protocol": "published"}
+    config = load_config(preset=entry.preset, values=values, overrides=overrides)
+    return config, unmet_conditions(config, entry.preset)
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_all_labels_are_trained_on_and_an_epoch_is_kept_as_published(method):
+    config, unmet = published("cub", method)
+    expected = "oracle" if method.startswith("promptcal") else "last"
+    assert (config.protocol, config.selection.by) == ("published", expected)
+    missing = ["the distillation of stage 1 is missing (--generic-images)"]
+    assert unmet == (missing if method.startswith("promptcal") else [])
+
+
+def test_each_condition_that_is_not_met_is_named():
+    assert published("cub", "promptcal", "warmup.generic_images=photos")[1] == []
+    assert published("cub", "gcd", "seed=3", "device=cpu", "model.weights=dino.pth", "precision=fp32")[1] == []
+    assert published("cub", "gcd", "optim.epochs=2", "selection.by=validation")[1] == [
+        "optim.epochs is 2, not 200",
+        "selection.by is validation, not last",
+    ]
+    assert published("mini", "gcd")[1] == [
+        "model.backbone is vit_tiny_patch4_32.promptcal, not vit_base_patch16_224.dino"
+    ]
+    default = load_config(preset="cub", values={"method": "gcd"})
+    assert unmet_conditions(default, "cub") == ["the protocol is not the published one (--protocol published)"]
+
+
+def test_a_saved_configuration_cannot_get_another_protocol():
+    saved = load_config(preset="cub", values={"method": "gcd"}).model_dump()
+    with pytest.raises(ConfigError, match="protocol=default cannot be changed to protocol=published"):
+        load_config(values=saved, overrides=["protocol=published"])
+
+
+@pytest.mark.parametrize("name", ["mini", "mini-inductive"])
+def test_promptcal_selects_an_epoch_by_the_true_classes_of_images_it_does_not_score(name, tmp_path, quick_settings):
+    run = benchmark(
+        name=name,
+        protocol="published",
+        output=tmp_path / "run",
+        overrides=(*quick_settings, "selection.n_init=1", "warmup.epochs=2", "affinity.epochs=1"),
+        progress=False,
+    )
+    results = run.directory.results()
+    assert "the distillation of stage 1 is missing (--generic-images)" in results.unmet_conditions
+    scores = [record["validation/known"] for record in read_records(run.directory.metrics_file)]
+    assert len(scores) == 3
+    assert results.stages["warmup"].score == max(scores[:2])
+    held_out = run.directory.held_out() if name == "mini" else []
+    assert held_out == []  # every label is trained on
+
+
+def test_the_default_protocol_states_no_conditions(tmp_path, quick_settings):
+    run = benchmark(name="mini", method="kmeans", output=tmp_path / "run", progress=False)
+    assert run.directory.results().unmet_conditions is None
+
+
+def test_test_images_are_those_of_the_inductive_benchmark():
+    images, truth = load_test_images("mini")
+    assert len(images) == len(truth) > 0
+    assert load_test_images("mini-inductive")[1] == truth
