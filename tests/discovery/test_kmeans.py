@@ -29,6 +29,17 @@ def test_same_start_ends_where_scikit_learn_ends(seed):
         assert inertia[i].item() == pytest.approx(reference.inertia_, rel=1e-5)
 
 
+def test_given_centroids_are_where_the_first_clusters_start():
+    X = np.random.default_rng(3).normal(size=(200, 5)).astype(np.float32)
+    start = X[[5, 50, 150, 199]]
+    ours = SemiSupervisedKMeans(4, tol=0.0).fit(X, init=start)
+    theirs = KMeans(4, init=start, n_init=1, max_iter=200, tol=0.0, algorithm="lloyd").fit(X)
+    assert np.array_equal(ours.labels_, theirs.labels_)  # the order of the clusters, too
+    more = SemiSupervisedKMeans(6, n_init=3, random_state=0).fit(X, init=start)  # two more are drawn
+    assert more.cluster_centers_.shape == (6, 5)
+    assert more.inertia_ < ours.inertia_
+
+
 def test_without_labels_reaches_scikit_learns_inertia():
     points, _ = blobs(spread=1.5)
     ours = SemiSupervisedKMeans(6, n_init=30, random_state=0).fit(points)

@@ -168,9 +168,12 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(
-        self, X: Any, y: Any = None, *, on_progress: Callable[[int], None] = lambda done: None
+        self, X: Any, y: Any = None, *, init: Any = None, on_progress: Callable[[int], None] = lambda done: None
     ) -> "SemiSupervisedKMeans":
-        """Cluster ``X``; ``on_progress`` is called with the number of finished starts."""
+        """Cluster ``X``; ``on_progress`` is called with the number of finished starts.
+
+        The first clusters start at the rows of ``init`` (by default at the class means), the others by k-means++.
+        """
         if self.n_init < 1:
             raise ValueError(f"n_init must be at least 1, not {self.n_init}")
         points = _as_points(X)
@@ -183,7 +186,10 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         else:
             generator.manual_seed(self.random_state)
         with device_context(points.device, torch.float32):
-            self.inertia_, centres, labels, self.n_iter_ = self._best_start(points, fixed, generator, on_progress)
+            first = self._class_means(points, fixed) if init is None else _as_points(init).to(points.device) - offset
+            self.inertia_, centres, labels, self.n_iter_ = self._best_start(
+                points, fixed, first, generator, on_progress
+            )
         self.cluster_centers_ = (centres + offset).cpu().numpy()
         self.labels_ = labels.cpu().numpy()
         return self
@@ -215,23 +221,30 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         fixed = np.where(y >= 0, np.searchsorted(classes, y), -1)
         return torch.as_tensor(fixed, dtype=torch.long, device=points.device), classes
 
-    def _best_start(
-        self, points: Tensor, fixed: Tensor, generator: torch.Generator, on_progress: Callable[[int], None]
-    ) -> tuple[float, Tensor, Tensor, int]:
-        """Inertia, centroids, labels and iterations of the best start."""
-        n_known = len(self.classes_)
-        n_new = self.n_clusters - n_known
+    def _class_means(self, points: Tensor, fixed: Tensor) -> Tensor:
         labelled = fixed >= 0
-        known_centres = points.new_zeros(0, points.shape[1])
-        if n_known:
-            sums, sizes = _cluster_sums(points[labelled], fixed[labelled].unsqueeze(0), n_known)
-            known_centres = sums[0] / sizes[0].unsqueeze(1)
-        starts = self.n_init if n_new else 1  # without new clusters nothing is random
+        if not len(self.classes_):
+            return points.new_zeros(0, points.shape[1])
+        sums, sizes = _cluster_sums(points[labelled], fixed[labelled].unsqueeze(0), len(self.classes_))
+        return sums[0] / sizes[0].unsqueeze(1)
+
+    def _best_start(
+        self,
+        points: Tensor,
+        fixed: Tensor,
+        given: Tensor,
+        generator: torch.Generator,
+        on_progress: Callable[[int], None],
+    ) -> tuple[float, Tensor, Tensor, int]:
+        """Inertia, centroids, labels and iterations of the best start; the first centroids start at ``given``."""
+        n_drawn = self.n_clusters - len(given)
+        labelled = fixed >= 0
+        starts = self.n_init if n_drawn else 1  # otherwise nothing is random
         best: tuple[float, Tensor, Tensor, int] | None = None
         done = 0
         size = max(1, _MAX_DRAWN_FROM // len(points))
         for first in range(0, starts, size):
-            drawn = kmeans_plus_plus(points[~labelled], known_centres, n_new, min(size, starts - first), generator)
+            drawn = kmeans_plus_plus(points[~labelled], given, n_drawn, min(size, starts - first), generator)
             for centres in drawn.split(self._max_batch(points)):
                 labels, centres, inertia, n_iter = lloyd(points, centres, fixed, max_iter=self.max_iter, tol=self.tol)
                 winner = int(inertia.argmin())
