@@ -3,6 +3,7 @@
 import unicodedata
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from PIL import Image
@@ -10,7 +11,7 @@ from PIL import Image
 from promptcal.data import ImageSet, parse_labels, read_labels
 from promptcal.data import labels as label_module
 from promptcal.data.labels import class_numbers
-from promptcal.errors import LabelError
+from promptcal.errors import LabelError, PromptCALWarning
 
 NAMES = ["a.png", "b.png", "sub/c, d.png", "sub/é.png"]
 
@@ -67,8 +68,10 @@ def test_labels_may_hold_commas_quotes_and_any_script(read):
         ("path,label\na.png,cat\na.png,dog\n", "a.png has two labels, 'cat' and 'dog'"),
         ("path,label\na.png,cat\n./a.png,dog\n", "a.png has two labels, 'cat' and 'dog'"),
         ("path,label\na.png,cat\na.png,\n", "a.png has two labels, 'cat' and None"),
-        ("path,class\na.png,cat\n", "needs a header with the columns path,label, .*; it has 'path, class'"),
-        ("a.png,cat\nb.png,dog\n", "needs a header"),
+        ("path,colour\na.png,cat\n", "needs a header with the columns path,label, .*; it has 'path, colour'"),
+        ("a.txt,cat\nb.txt,dog\n", "needs a header"),
+        ("path,label\nsub/d, c.png,cat\n", r"longer than its header"),
+        ("path,label\nsub/c d.png,cat\n", r"a label for sub/c d\.png, but no such image; did you mean sub/c, d\.png\?"),
         ("", "needs a header with the columns path,label, .*; it has 'nothing'"),
         ("path|label\na.png|cat\n", "separated by commas, tabs or semicolons; it has 'path|label'"),
         ("path\tlabel,\na.png\tcat\n", "separated by commas, tabs or semicolons"),
@@ -102,7 +105,7 @@ def test_a_missing_label_file_is_named(folder, tmp_path):
 def test_absolute_paths_inside_the_folder_are_understood(read, folder):
     assert read(f"path,label\n{folder}/a.png,cat\n{folder.parent}/x/../images/b.png,dog\n")[:2] == ["cat", "dog"]
     with pytest.raises(LabelError, match=r"no such image"):
-        read(f"path,label\n{folder.parent}/a.png,cat\n")
+        read(f"path,label\n{folder.parent}/other.png,cat\n")
 
 
 def test_absolute_paths_of_linked_images_are_understood_either_way(folder, tmp_path):
@@ -115,6 +118,39 @@ def test_absolute_paths_of_linked_images_are_understood_either_way(folder, tmp_p
     assert (found["link/e.png"], found["a.png"]) == ("through a link", "through an alias")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'filename,class\na.png,cat\n"sub/c, d.png",dog\n',
+        "File;Species\na.png;cat\nsub/c, d.png;dog\n",
+        'a.png,cat\n"sub/c, d.png",dog\n',
+        'path,label\nphotos/2024/a.png,cat\n"photos/2024/sub/c, d.png",dog\n',
+        'path,label\nC:\\photos\\A.PNG,cat\n"sub\\c, d.png",dog\n',
+        'path,label\nA.png,cat\n"c, d.png",dog\n',
+    ],
+    ids=["other headers", "semicolons", "no header", "a folder before", "backslashes", "letter case, file name only"],
+)
+@pytest.mark.filterwarnings("ignore:.*matched by the end:promptcal.errors.PromptCALWarning")
+def test_label_files_as_people_have_them_are_matched(read, text):
+    assert read(text) == ["cat", None, "dog", None]
+
+
+def test_a_match_by_the_end_of_a_path_warns_and_must_be_unambiguous(read, folder):
+    with pytest.warns(PromptCALWarning, match=r"1 labels have other paths .* such as x/A\.png to a\.png"):
+        read("path,label\nx/A.png,cat\n")
+    Image.new("RGB", (8, 8)).save(folder / "sub" / "a.png")
+    with pytest.warns(PromptCALWarning, match="matched by the end"):
+        assert read("path,label\nx/sub/a.png,cat\n")[2] == "cat"  # the folder decides
+    with pytest.raises(LabelError, match=r"it may be a\.png or sub/a\.png: write the folder too"):
+        read("path,label\nother/A.PNG,cat\n")
+
+
+def test_missing_values_of_pandas_are_unlabelled(folder):
+    for values in (["cat", pandas.NA, None, float("nan")], pandas.Series(["cat", None, None, None], dtype="string")):
+        assert read_labels(values, ImageSet.of(folder)) == ["cat", None, None, None]
+    assert read_labels({"a.png": pandas.NaT}, ImageSet.of(folder)) == [None] * 4
+
+
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_accents_match_however_they_are_stored(read, form):
     assert read(unicodedata.normalize(form, "path,label\nsub/é.png,cat\n"))[3] == "cat"
@@ -123,8 +159,8 @@ def test_accents_match_however_they_are_stored(read, form):
 def test_images_given_as_a_list_go_by_the_paths_of_the_list(read, folder):
     listed = [f"{folder}/b.png", f"{folder}/a.png"]
     assert read(f"path,label\n{listed[1]},cat\n", listed) == [None, "cat"]
-    with pytest.raises(LabelError, match=r"a label for a\.png, but no such image; write paths as in .*b\.png"):
-        read("path,label\na.png,cat\n", listed)
+    with pytest.raises(LabelError, match=r"a label for c\.jpg, but no such image; write paths as in .*b\.png"):
+        read("path,label\nc.jpg,cat\n", listed)
     assert read(f"path,label\n{folder}/a.png,cat\n", [folder / "a.png"] * 2) == ["cat", "cat"]
 
 

@@ -1,6 +1,7 @@
-"""Labels from a table with the columns path,label or a sequence, matched to images by name; empty = unlabelled."""
+"""Labels from a table with a path and a label column, or a sequence, matched to images by name; empty = unlabelled."""
 
 import csv
+import difflib
 import itertools
 import os
 import re
@@ -13,12 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from promptcal.data.image_files import SUFFIXES
 from promptcal.data.images import ImageSet
 from promptcal.errors import LabelError, PromptCALWarning
 
 _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
 _MAX_HEADER = 100_000  # characters
+_MAX_COMPARED = 10_000  # names, for a suggestion
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
+# Names of the two columns, in any letter case; the first one that a table has is used.
+_PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "name")
+_LABEL_COLUMNS = ("label", "class", "class_name", "category", "species", "target", "y")
 
 
 @dataclass(frozen=True)
@@ -62,12 +68,19 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
 def class_name(label: Any) -> str | None:
     """The class name of a label; None for -1, NaN, None and empty text."""
     label = label.item() if hasattr(label, "item") else label  # a NumPy or torch scalar
-    if label is None or label != label:
+    if label is None or _is_missing(label):
         return None
     if isinstance(label, float) and label.is_integer():
         label = int(label)
     text = str(label).strip()
     return None if text in ("", "-1", "-1.0") else text
+
+
+def _is_missing(label: Any) -> bool:
+    try:
+        return bool(label != label)
+    except (TypeError, ValueError):  # the missing value of pandas is neither equal to itself nor different
+        return True
 
 
 def class_numbers(names: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:
@@ -90,18 +103,24 @@ def _read_table(path: Path) -> list[tuple[str, str | None]]:
 
 
 def _read_csv(path: Path) -> list[tuple[str, str | None]]:
-    """The separator (comma, tab or semicolon) is the one with which the header has the two columns."""
+    """The separator (comma, tab or semicolon) is the one with which the header has the two columns.
+
+    Without a header, the first line must be an image file and its label.
+    """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            header = file.readline(_MAX_HEADER)
-            separator = next((s for s in _SEPARATORS if {"path", "label"} <= set(_columns(header, s))), None)
-            if separator is None:
-                found = ", ".join(_columns(header, ",")) or "nothing"
-                raise LabelError(
-                    f"{path} needs a header with the columns path,label, separated by commas, tabs or semicolons; "
-                    f"it has {found!r}"
-                )
-            return _rows(path, itertools.chain([header], file), separator)
+            first = file.readline(_MAX_HEADER)
+            for separator in _SEPARATORS:
+                columns = _columns(first, separator)
+                if _two_columns(columns) is not None:
+                    return _rows(path, itertools.chain([first], file), separator, has_header=True)
+                if len(columns) == 2 and Path(columns[0]).suffix.lower() in SUFFIXES:
+                    return _rows(path, itertools.chain([first], file), separator, has_header=False)
+            found = ", ".join(_columns(first, ",")) or "nothing"
+            raise LabelError(
+                f"{path} needs a header with the columns path,label, separated by commas, tabs or semicolons; "
+                f"it has {found!r}"
+            )
     except (UnicodeDecodeError, csv.Error) as error:
         raise LabelError(f"{path} is not a readable CSV file ({error}); save it as UTF-8 CSV") from error
 
@@ -111,20 +130,31 @@ def _columns(header: str, separator: str) -> list[str]:
     return [column.strip() for column in next(rows, [])]
 
 
-def _rows(path: Path, lines: Iterable[str], separator: str) -> list[tuple[str, str | None]]:
-    reader = csv.DictReader(lines, delimiter=separator, skipinitialspace=True, strict=True)
-    reader.fieldnames = [column.strip() for column in reader.fieldnames or []]
+def _two_columns(columns: Sequence[str]) -> tuple[int, int] | None:
+    """The positions of the path and of the label column, or None if one of them is absent."""
+    lower = [column.lower() for column in columns]
+    found = [next((lower.index(n) for n in names if n in lower), None) for names in (_PATH_COLUMNS, _LABEL_COLUMNS)]
+    return None if found[0] is None or found[1] is None else (found[0], found[1])
+
+
+def _rows(path: Path, lines: Iterable[str], separator: str, *, has_header: bool) -> list[tuple[str, str | None]]:
+    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
+    header = [column.strip() for column in next(reader)] if has_header else ["path", "label"]
+    path_column, label_column = _two_columns(header) or (0, 1)
     pairs = []
     for row in reader:
-        name = (row["path"] or "").strip()
-        if not name:
-            raise LabelError(f"line {reader.line_num} of {path} has no path; fill it in or delete the line")
-        if any(row.get(None, [])):
+        if not row:
+            continue
+        if any(row[len(header) :]):
             raise LabelError(
                 f"line {reader.line_num} of {path} is longer than its header; "
                 f"quote values with {_SEPARATORS[separator]}"
             )
-        pairs.append((name, class_name(row["label"])))
+        values = [*row, *[""] * len(header)]
+        name = values[path_column].strip()
+        if not name:
+            raise LabelError(f"line {reader.line_num} of {path} has no path; fill it in or delete the line")
+        pairs.append((name, class_name(values[label_column])))
     return pairs
 
 
@@ -139,34 +169,83 @@ def _read_parquet(path: Path) -> list[tuple[str, str | None]]:
     try:
         with ParquetFile(path) as file:
             columns = file.schema_arrow.names
-            if not {"path", "label"} <= set(columns):
+            found = _two_columns(columns)
+            if found is None:
                 raise LabelError(f"{path} needs the columns path and label; it has {', '.join(columns) or 'none'!r}")
-            table = file.read(columns=["path", "label"]).to_pydict()
+            path_column, label_column = (columns[position] for position in found)
+            table = file.read(columns=[path_column, label_column]).to_pydict()
     except (ArrowException, OSError) as error:
         raise LabelError(f"{path} is not a readable parquet file ({error}); write it again") from error
-    names = ["" if name is None else str(name).strip() for name in table["path"]]
+    names = ["" if name is None else str(name).strip() for name in table[path_column]]
     if "" in names:
         raise LabelError(f"row {names.index('') + 1} of {path} has no path; fill it in or delete the row")
-    return list(zip(names, map(class_name, table["label"]), strict=True))
+    return list(zip(names, map(class_name, table[label_column]), strict=True))
 
 
 def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
     """Labels in the order of the images; a label for an unknown image is an error."""
     names = [_normalized(name) for name in images.names]
     known = set(names)
+    similar: SimilarNames | None = None
     by_name: dict[str, str | None] = {}
-    unknown = []
+    matched, unknown = [], []
     for path, label in pairs:
         name = _as_image_name(path, images)
         if name not in known:
-            unknown.append(path)
-        elif by_name.setdefault(name, label) != label:
+            similar = similar or SimilarNames(names)
+            candidates = similar.of(name)
+            if len(candidates) != 1:
+                unknown.append((path, candidates))
+                continue
+            name = candidates[0]
+            matched.append((path, name))
+        if by_name.setdefault(name, label) != label:
             raise LabelError(f"{path} has two labels, {by_name[name]!r} and {label!r}; keep one of them")
     if unknown:
-        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-        example = f"as in {images.names[0]}" if images.root is None else "relative to the image folder"
-        raise LabelError(f"there is a label for {unknown[0]}{more}, but no such image; write paths {example}")
+        raise LabelError(_unknown_message(unknown, names, images))
+    if matched:
+        path, name = matched[0]
+        warnings.warn(
+            f"{len(matched)} labels have other paths than the images and were matched by the end of their paths, such "
+            f"as {path} to {name}",
+            PromptCALWarning,
+            stacklevel=4,
+        )
     return Labels([by_name.get(name) for name in names], [by_name.get(name, "") is None for name in names])
+
+
+class SimilarNames:
+    """Finds the images that a path may mean: in other letter case, with backslashes, or with more or fewer folders."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.by_file_name: dict[str, list[str]] = {}
+        for name in dict.fromkeys(names):
+            self.by_file_name.setdefault(name.rpartition("/")[2].casefold(), []).append(name)
+
+    def of(self, path: str) -> list[str]:
+        """The images with the same file name that share most of the last folders with the path."""
+        parts = path.replace("\\", "/").casefold().split("/")
+        candidates = self.by_file_name.get(parts[-1], [])
+        shared = [_shared_end(parts, name.casefold().split("/")) for name in candidates]
+        return [name for name, n in zip(candidates, shared, strict=True) if n == max(shared)]
+
+
+def _shared_end(first: Sequence[str], second: Sequence[str]) -> int:
+    """How many of the last parts are the same."""
+    pairs = zip(reversed(first), reversed(second), strict=False)
+    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def _unknown_message(unknown: Sequence[tuple[str, list[str]]], names: Sequence[str], images: ImageSet) -> str:
+    path, candidates = unknown[0]
+    more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+    if candidates:
+        remedy = f"it may be {candidates[0]} or {candidates[1]}: write the folder too"
+    elif close := difflib.get_close_matches(path, itertools.islice(names, _MAX_COMPARED), n=1, cutoff=0.8):
+        remedy = f"did you mean {close[0]}?"
+    else:
+        remedy = f"write paths {f'as in {images.names[0]}' if images.root is None else 'relative to the image folder'}"
+    return f"there is a label for {path}{more}, but no such image; {remedy}"
 
 
 def _as_image_name(path: str, images: ImageSet) -> str:
