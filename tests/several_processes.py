@@ -80,9 +80,18 @@ def trained(name, group, folder):
     method = METHODS[method_name](config)
     network = method.build_network(PromptedViT(tiny_vit(), prompts=config.model.prompts), KNOWN)
     network.join_process_group(group)
-    context = StageContext(KNOWN, None, False, False, lambda: torch.eye(CLASSES, 16), lambda folder: view_of_all())
     labels = torch.arange(IMAGES) % CLASSES
     labels[labels >= KNOWN] = -1
+    unlabelled = (labels < 0).nonzero().flatten()
+    context = StageContext(
+        KNOWN,
+        None,
+        False,
+        False,
+        lambda: torch.eye(CLASSES, 16),
+        lambda folder: view_of_all(),
+        lambda: embed(network, view_of_all(), unlabelled, group=group),
+    )
     data = TrainingData(view_of_all(), labels, BalancedSampler(labels >= 0, BATCH), group.part(BATCH))
     losses, states = [], []
     for stage_name, steps in stages.items():
@@ -97,6 +106,7 @@ def trained(name, group, folder):
             recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
         )
         order = torch.cat([data.sampler.epoch(epoch) for epoch in range(-(-steps // data.sampler.steps_per_epoch))])
+        stage.before_epoch(0)
         for done, batch in enumerate(data.batches(order[:steps], range(steps))):
             before = loop.position.sums.get("loss", torch.zeros(()))
             loop.step(batch, done / data.sampler.steps_per_epoch)

@@ -153,7 +153,7 @@ def test_steps_on_poor_images(poor_images, pretrained_network, method, temperatu
     view = View(store, *network.vit.preprocessing)
     chosen = METHODS[method](config)
     for name in chosen.epochs():
-        stage = chosen.stage(name, network, StageContext(2, None, False, False, None, None))
+        stage = chosen.stage(name, network, StageContext(2, None, False, False, None, None, None))
         for labels in (torch.full((24,), -1), torch.arange(24) // 8 - 1):  # none labelled; black ones unlabelled
             for step in range(2):  # the second with something in memory
                 generator = torch.Generator().manual_seed(step)

@@ -28,7 +28,7 @@ def test_defaults_are_the_published_hyper_parameters():
             "head_bottleneck": 256,
             "head_prototypes": 65536,
         },
-        "data": {"batch_size": 128, "validation_fraction": 0.1},
+        "data": {"batch_size": 128, "sampling": "balanced", "validation_fraction": 0.1},
         "loss": {
             "alpha": 0.35,
             "beta": 0.6,
@@ -37,7 +37,14 @@ def test_defaults_are_the_published_hyper_parameters():
             "supervised_temperature": 0.07,
             "affinity_temperature": 0.07,
         },
-        "optim": {"lr": 0.1, "min_lr": 1e-4, "momentum": 0.9, "weight_decay": 5e-5},
+        "optim": {
+            "epochs": 200,
+            "lr": 0.1,
+            "schedule": "cosine",
+            "min_lr": 1e-4,
+            "momentum": 0.9,
+            "weight_decay": 5e-5,
+        },
         "warmup": {"epochs": 200},
         "affinity": {
             "epochs": 70,

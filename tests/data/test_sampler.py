@@ -1,10 +1,10 @@
-"""Batches that are half labelled, drawn with replacement."""
+"""Which images are in the batches: half labelled, drawn with replacement, or every image once."""
 
 import pytest
 import torch
 from scipy.stats import chisquare
 
-from promptcal.data import BalancedSampler
+from promptcal.data import BalancedSampler, NaturalSampler, build_sampler
 
 
 def mask(n, n_labelled):
@@ -60,3 +60,36 @@ def test_images_outside_of_the_mask_are_never_drawn():
     assert sampler.steps_per_epoch == alone.steps_per_epoch
     for seed in range(50):
         assert torch.equal(sampler.epoch(seed), positions[alone.epoch(seed)])
+
+
+def test_natural_sampling_has_every_image_once_an_epoch():
+    drawn = torch.arange(67) % 5 != 4  # 54 images
+    sampler = NaturalSampler(drawn, 6)
+    first, second = sampler.epoch(0), sampler.epoch(1)
+    assert first.shape == (9, 6)
+    assert first.flatten().sort().values.tolist() == drawn.nonzero().flatten().tolist()
+    assert not torch.equal(first, second)
+    assert torch.equal(first, NaturalSampler(drawn, 6).epoch(0))
+    incomplete = NaturalSampler(drawn, 10).epoch(0)
+    assert incomplete.shape == (5, 10)
+    assert len(incomplete.unique()) == 50
+
+
+def test_natural_sampling_leaves_out_any_image_of_the_last_batch():
+    sampler, left_out = NaturalSampler(torch.ones(23, dtype=torch.bool), 10), torch.zeros(23)
+    for seed in range(2000):
+        left_out += torch.bincount(sampler.epoch(seed).flatten(), minlength=23) == 0
+    assert chisquare(left_out.numpy()).pvalue > 1e-3
+
+
+def test_a_natural_batch_larger_than_the_set_repeats_every_image_equally_often():
+    counts = torch.bincount(NaturalSampler(torch.ones(5, dtype=torch.bool), 16).epoch(3).flatten(), minlength=5)
+    assert sorted(counts.tolist()) == [3, 3, 3, 3, 4]
+
+
+def test_the_setting_names_the_sampler():
+    labelled, drawn = mask(60, 12), torch.arange(60) < 48
+    balanced, natural = (build_sampler(kind, labelled, 8, drawn).epoch(5) for kind in ("balanced", "natural"))
+    assert torch.equal(balanced, BalancedSampler(labelled, 8, drawn).epoch(5))
+    assert torch.equal(natural, NaturalSampler(drawn, 8).epoch(5))
+    assert len(build_sampler("natural", labelled, 60).epoch(0).unique()) == 60

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
+from torch.nn import functional as F
 
 from promptcal.methods import METHODS, load_config
 from promptcal.methods.base import StageContext
@@ -23,7 +24,9 @@ def stage_of():
         vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=DIM, depth=2, num_heads=2, num_classes=0)
         method = METHODS[name](config)
         network = method.build_network(PromptedViT(vit, prompts=config.model.prompts), n_known)
-        return method.stage(stage or name, network, StageContext(n_known, None, False, False, None, None))
+        unlabelled = lambda: F.normalize(torch.randn(9, DIM, generator=torch.Generator().manual_seed(3)), dim=1)  # noqa: E731
+        context = StageContext(n_known, None, False, False, None, None, unlabelled)
+        return method.stage(stage or name, network, context)
 
     return make
 

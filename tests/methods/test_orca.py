@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 from torch.nn import functional as F
+from training_step import LABELS as STEP_LABELS
+from training_step import cosine, entropy_of_mean, one_step, softmax
 
 from promptcal.methods.orca import margin_cross_entropy, pairwise_loss, positive_partners
 
@@ -83,8 +85,8 @@ def test_the_loss_equals_its_parts(stage_of, batch_of):
     stage, batch = stage_of("orca", "orca.pair_weight=0.5", "orca.entropy_weight=2"), batch_of(LABELS)
     features, cosines = (t.detach() for t in stage.network(batch.views))
     p = torch.softmax(10 * cosines, dim=1)
-    unlabelled = [i for i, y in enumerate(LABELS) if y < 0]
-    uncertainty = min(0.5, sum(1 - p[i].max().item() for i in unlabelled) / len(unlabelled))
+    stage.before_epoch(0)
+    uncertainty = min(0.5, mean_uncertainty(stage.network, stage.unlabelled_features()))
     generator = torch.Generator().manual_seed(0)
     partners = positive_partners(features[:7], batch.labels[:7], batch.indices[:7], generator)
     pairs = -sum(math.log((p[i] @ p[7 + partners[i]]).item()) for i in range(7)) / 7
@@ -96,22 +98,65 @@ def test_the_loss_equals_its_parts(stage_of, batch_of):
     assert found.logs["uncertainty"].item() == pytest.approx(uncertainty, rel=1e-5)
 
 
-def test_uncertainty_is_that_of_the_epoch_before(stage_of, batch_of):
+def mean_uncertainty(network, features):
+    cosines = [[F.cosine_similarity(f, w, dim=0).item() for w in network.classifier.prototypes] for f in features]
+    powers = [[math.exp(10 * c) for c in row] for row in cosines]
+    return sum(1 - max(row) / sum(row) for row in powers) / len(powers)
+
+
+def test_uncertainty_is_measured_on_all_unlabelled_images_before_each_epoch(stage_of, batch_of):
     stage = stage_of("orca", "orca.max_margin=1")
-    batches = [batch_of(LABELS, seed) for seed in range(4)]
-
-    def of(batch):
-        _, cosines = stage.network(batch.views[:7])
-        return [1 - p.max().item() for p, y in zip(torch.softmax(10 * cosines, dim=1), LABELS, strict=True) if y < 0]
-
-    def mean(values):
-        return sum(values) / len(values)
-
-    found = [stage.step(b, e).logs["uncertainty"].item() for b, e in zip(batches, (0.0, 0.5, 1.0, 1.5), strict=True)]
-    so_far = [of(batches[0]), of(batches[0]) + of(batches[1])]
-    assert found == pytest.approx([mean(so_far[0]), mean(so_far[1]), mean(so_far[1]), mean(so_far[1])], rel=1e-5)
+    features = stage.unlabelled_features()
+    for epoch in range(2):
+        expected = mean_uncertainty(stage.network, features)
+        stage.before_epoch(epoch)
+        for _ in range(2):  # no step changes it
+            result = stage.step(batch_of(LABELS), float(epoch))
+            assert result.logs["uncertainty"].item() == pytest.approx(expected, rel=1e-5)
+        result.loss.backward()
+        with torch.no_grad():
+            for parameter in stage.network.trained_parameters().values():
+                parameter -= 0.5 * parameter.grad
+    assert mean_uncertainty(stage.network, features) != pytest.approx(expected, rel=1e-3)
     resumed = stage_of("orca", "orca.max_margin=1")
     resumed.load_state_dict(stage.state_dict())
-    assert resumed.step(batches[0], 2.0).logs["uncertainty"].item() == pytest.approx(
-        mean(of(batches[2]) + of(batches[3])), rel=1e-5
-    )
+    assert resumed.step(batch_of(LABELS), 1.5).logs["uncertainty"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_without_unlabelled_images_there_is_no_margin(stage_of, batch_of):
+    stage = stage_of("orca")
+    stage.unlabelled_features = lambda: torch.empty(0, 16)
+    stage.before_epoch(0)
+    assert stage.step(batch_of([0, 1, 0, 1]), 0.0).logs["uncertainty"] == 0
+
+
+def test_prototypes_start_with_norm_one(stage_of):
+    norms = stage_of("orca").network.classifier.prototypes.norm(dim=1)
+    torch.testing.assert_close(norms, torch.ones(5))
+
+
+@pytest.mark.parametrize("max_margin", [0.1, 0.5])
+def test_a_step_equals_the_equations(tmp_path, max_margin):
+    step = one_step(tmp_path, "orca", f"orca.max_margin={max_margin}")
+    network, n = step.before, len(STEP_LABELS)
+    labels = step.batch.labels[:n].tolist()
+    centres = step.view.centre((STEP_LABELS < 0).nonzero().flatten())
+    uncertainty = mean_uncertainty(network, network.vit(centres).cls)
+    assert 0.1 < uncertainty < 0.5
+    margin = min(max_margin, uncertainty)
+    embeddings = network.vit(step.batch.views).cls
+    cosines = [[cosine(f, w) for w in network.classifier.prototypes] for f in embeddings]
+    p = [softmax([10 * c for c in row]) for row in cosines]
+    supervised, pairs = [], []
+    for i, y in enumerate(labels):
+        others = [j for j in range(n) if j != i]
+        if y >= 0:
+            right = (10 * (cosines[i][y] + margin)).exp()
+            wrong = sum((10 * c).exp() for k, c in enumerate(cosines[i]) if k != y)
+            supervised.append(-(right / (right + wrong)).log())
+            (partner,) = [j for j in others if labels[j] == y]
+        else:
+            partner = max(others, key=lambda j, i=i: cosine(embeddings[i], embeddings[j]).item())
+        pairs.append(-sum(a * b for a, b in zip(p[i], p[n + partner], strict=True)).log())
+    loss = sum(supervised) / len(supervised) + sum(pairs) / n - entropy_of_mean(p[:n])
+    step.check(loss, lr=0.1)

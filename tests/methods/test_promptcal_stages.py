@@ -10,7 +10,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional as F
 
-from promptcal.config.schema import LossConfig, OptimConfig
+from promptcal.config.schema import LossConfig
 from promptcal.data import ImageStore, View
 from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
@@ -18,7 +18,6 @@ from promptcal.methods.promptcal.graph.pairs import sample_negatives
 from promptcal.methods.promptcal.settings import PAPER, RELEASE
 from promptcal.methods.promptcal.warmup import Distillation, WarmupStage, distillation_weight
 from promptcal.models import ProjectionNetwork, PromptedViT
-from promptcal.training.loop import cosine_lr
 from promptcal.training.stage import Batch
 
 B, MEMORY, CLASSES = 4, 12, 3
@@ -350,15 +349,3 @@ def test_without_supervised_prompts_only_the_class_token_is_trained_on():
     assert network.tokens == ("cls",)
     found = WarmupStage("warmup", network, LossConfig()).step(a_batch(), 0.0)
     assert set(found.logs) == {"cls/self", "cls/supervised"}
-
-
-def test_cosine_schedule():
-    settings = OptimConfig(lr=0.1, min_lr=1e-4)
-    scheduler_lrs = []
-    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=7, eta_min=1e-4)
-    for _ in range(7):
-        scheduler_lrs.append(optimiser.param_groups[0]["lr"])
-        optimiser.step()
-        scheduler.step()
-    assert [cosine_lr(settings, e, 7) for e in range(7)] == pytest.approx(scheduler_lrs)

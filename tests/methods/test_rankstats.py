@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from training_step import one_step, softmax
 
 from promptcal.methods.rankstats import pairwise_cross_entropy, ramp_up, same_ranking
 
@@ -18,11 +19,6 @@ def test_pairs_are_those_with_equal_sets_of_top_dimensions():
     expected = [[a == b for b in tops] for a in tops]
     assert found.tolist() == expected
     assert 60 < found.sum() < 1000  # some pairs, not all
-
-
-def test_of_nothing_there_are_no_pairs():
-    assert same_ranking(torch.zeros(0, 8), 5).shape == (0, 0)
-    assert pairwise_cross_entropy(torch.zeros(0, 3), torch.zeros(0, 3), torch.zeros(0, 0, dtype=torch.bool)) == 0
 
 
 def pairwise_by_loops(p, q, same):
@@ -53,18 +49,27 @@ def test_the_ramp_rises_to_its_weight():
     assert ramp_up(5.0, 50.0, 50) == ramp_up(5.0, 80.0, 50) == ramp_up(5.0, 0.0, 0) == 5.0
 
 
-def test_the_loss_equals_its_parts(stage_of, batch_of):
-    stage, batch = stage_of("rankstats", "rankstats.top=2", "rankstats.ramp_epochs=4"), batch_of(LABELS)
-    features, logits = (t.detach() for t in stage.network(batch.views))
-    p = torch.softmax(logits, dim=1)
-    unlabelled = [1, 3, 4]
-    same = same_ranking(features[unlabelled], 2).tolist()
-    pairs = pairwise_by_loops(p[unlabelled].tolist(), p[[6, 8, 9]].tolist(), same)
-    labelled = [(row, y) for row, y in zip(p.tolist(), LABELS * 2, strict=True) if y >= 0]
-    supervised = -sum(math.log(row[y]) for row, y in labelled) / len(labelled)
-    consistency = ((p[:5] - p[5:]) ** 2).mean().item()
-    expected = supervised + pairs + 5 * math.exp(-5 * 0.5**2) * consistency
-    assert stage.step(batch, 2.0).loss.item() == pytest.approx(expected, rel=1e-4)
+def test_a_step_equals_the_equations(tmp_path):
+    """Pairs are of all images, labelled or not."""
+    step = one_step(tmp_path, "rankstats", "rankstats.top=1", "rankstats.consistency=400")
+    network, n = step.before, len(step.batch.labels) // 2
+    labels = step.batch.labels[:n].tolist()
+    embeddings = network.vit(step.batch.views).cls
+    z = embeddings / embeddings.square().sum(dim=1, keepdim=True).sqrt()
+    p = [softmax(list(network.classifier.weight @ (4 * row) + network.classifier.bias)) for row in z]  # 4 = sqrt(16)
+    supervised = [-p[i][y].log() for i, y in enumerate(labels) if y >= 0]
+    top = [max(range(16), key=lambda d, row=row: row[d]) for row in z[:n].tolist()]
+    pairs, n_same = [], 0
+    for i in range(n):
+        for j in range(n):
+            together = sum(a * b for a, b in zip(p[i], p[n + j], strict=True))
+            pairs.append(-(together if top[i] == top[j] else 1 - together).log())
+            n_same += top[i] == top[j]
+    assert n < n_same < n * n  # some pairs besides each image with itself
+    consistency = sum((p[i][k] - p[n + i][k]) ** 2 for i in range(n) for k in range(5)) / (5 * n)
+    weight = 400 * math.exp(-5)  # at the start of the ramp
+    loss = sum(supervised) / len(supervised) + sum(pairs) / n**2 + weight * consistency
+    step.check(loss, lr=0.1)
 
 
 def test_the_classifier_does_not_mind_how_long_a_feature_is(stage_of, batch_of):

@@ -37,7 +37,8 @@ def noisy(monkeypatch):
 @pytest.mark.parametrize(
     ("method", "stop_at"),
     [
-        ("orca", 4),  # in the second epoch, whose margin comes from the first one
+        ("orca", 3),  # between two epochs, before the margin of the second one is measured
+        ("orca", 4),  # in the second epoch, whose margin was measured at its start
         ("uno", 2),  # in the first epoch, with losses by head
         ("noisy", 2),
     ],

@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from training_step import contrastive_by_loops, cosine, entropy_of_mean, one_step
+from training_step import softmax as softmax_of
 
 from promptcal.config.schema import LossConfig
 from promptcal.methods.losses import semi_supervised_terms
@@ -71,3 +73,29 @@ def test_the_classifier_is_the_cosine_with_its_prototypes(stage_of):
         for k, prototype in enumerate(network.classifier.prototypes):
             cosine = torch.nn.functional.cosine_similarity(features[i], prototype, dim=0).item()
             assert logits[i][k] == pytest.approx(cosine / 0.1, abs=1e-4)
+
+
+def test_a_step_equals_the_equations(tmp_path):
+    """Also without weight decay on biases and norms."""
+    step = one_step(tmp_path, "simgcd", "simgcd.entropy_weight=1.5")
+    network, labels = step.before, step.batch.labels.tolist()
+    embeddings, n = network.vit(step.batch.views).cls, len(labels)
+    cosines = [[cosine(f, c) for c in network.classifier.prototypes] for f in embeddings]
+    p = [softmax_of([c / 0.1 for c in row]) for row in cosines]
+    q = [softmax_of([c.detach() / 0.07 for c in row]) for row in cosines]
+    other = [(i + n // 2) % n for i in range(n)]
+    unsupervised = -sum(q[other[i]][k] * p[i][k].log() for i in range(n) for k in range(5)) / n
+    unsupervised = unsupervised - 1.5 * entropy_of_mean(p)
+    labelled = [i for i in range(n) if labels[i] >= 0]
+    supervised = -sum(p[i][labels[i]].log() for i in labelled) / len(labelled)
+    z = network.projection(embeddings)
+    contrastive = contrastive_by_loops(z / z.square().sum(dim=1, keepdim=True).sqrt(), labels)
+    loss = 0.65 * (unsupervised + contrastive[0]) + 0.35 * (supervised + contrastive[1])
+    step.check(loss, lr=0.1, is_decayed=lambda name: not (name.endswith("bias") or "norm" in name))
+
+
+def test_the_projection_starts_with_the_values_of_dinos_head(stage_of):
+    projection = stage_of("simgcd", "model.head_hidden=512").network.projection
+    weights = torch.cat([layer.weight.detach().flatten() for layer in projection[::2]])
+    assert weights.std().item() == pytest.approx(0.02, rel=0.02)
+    assert all(not layer.bias.any() for layer in projection[::2])

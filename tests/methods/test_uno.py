@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 from torch.nn import functional as F
+from torchvision.transforms.v2 import functional as vision
+from training_step import cosine, one_step, softmax
 
-from promptcal.methods.uno import sinkhorn, swapped_targets
+from promptcal.methods.uno import augmented, sinkhorn, swapped_targets
 
 LABELS = [0, -1, 1, -1, -1]
 
@@ -56,7 +58,7 @@ def test_a_batch_without_unlabelled_images_has_labels_only():
 
 
 def test_the_loss_is_the_mean_over_heads_and_over_clustering_heads(stage_of, batch_of):
-    stage, batch = stage_of("uno", "uno.heads=3", "uno.overclustering=2"), batch_of(LABELS)
+    stage, batch = stage_of("uno", "uno.heads=3", "uno.overclustering=2", "uno.augment=no"), batch_of(LABELS)
     heads, overclustering = stage.network(batch.views)
     assert [h.shape[1] for h in heads] == [5] * 3
     assert [h.shape[1] for h in overclustering] == [2 + 3 * 2] * 3
@@ -73,7 +75,7 @@ def test_the_loss_is_the_mean_over_heads_and_over_clustering_heads(stage_of, bat
 
 
 def test_the_head_with_the_lowest_loss_is_asked(stage_of, batch_of):
-    stage, batch = stage_of("uno", "uno.heads=3"), batch_of(LABELS)
+    stage, batch = stage_of("uno", "uno.heads=3", "uno.augment=no"), batch_of(LABELS)
     heads, _ = stage.network(batch.views)
     losses = [stage._cross_entropy(cosines, batch.labels).item() for cosines in heads]
     stage.step(batch, 0.0)
@@ -88,3 +90,77 @@ def test_which_head_is_best_travels_with_the_weights(stage_of):
     network = stage_of("uno").network
     assert "head_losses" in network.trained_parameters()
     assert network.trained_parameters()["head_losses"].grad is None
+
+
+def augmented_by_torchvision(pixels, draws):
+    """Colour jitter with probability 0.5, grey with 0.1, blur with 0.2, each image by its own random numbers."""
+    results = []
+    for original, (jitter, grey, blur, *amounts, deviation) in zip(pixels, draws.T.tolist(), strict=True):
+        image = original
+        if jitter < 0.5:
+            bright, contrast, saturation, hue = (2 * amount - 1 for amount in amounts)
+            image = vision.adjust_contrast(vision.adjust_brightness(image, 1 + 0.3 * bright), 1 + 0.3 * contrast)
+            image = vision.adjust_hue(vision.adjust_saturation(image, 1 + 0.15 * saturation), 0.1 * hue)
+        if grey < 0.1:
+            image = vision.rgb_to_grayscale(image, num_output_channels=3)
+        if blur < 0.2:
+            image = vision.gaussian_blur(image, [13, 13], [0.1 + 1.9 * deviation] * 2)
+        results.append(image)
+    return torch.stack(results)
+
+
+def test_views_are_augmented_as_torchvision_would():
+    generator = torch.Generator().manual_seed(0)
+    pixels, draws = torch.rand(60, 3, 16, 16, generator=generator), torch.rand(8, 60, generator=generator)
+    found = augmented(pixels, draws)
+    torch.testing.assert_close(found, augmented_by_torchvision(pixels, draws), rtol=0, atol=2e-5)
+    changed = ((found - pixels).abs().amax(dim=(1, 2, 3)) > 1e-4).float().mean()
+    assert 0.5 < changed < 0.8  # 1 - 0.5 * 0.9 * 0.8 = 0.64 expected
+
+
+def test_the_generator_determines_the_augmentation_and_pixels_stay_in_their_range(stage_of, batch_of):
+    stage, batch = stage_of("uno"), batch_of(LABELS)
+    first, again, other = (
+        stage.augmented(batch._replace(generator=torch.Generator().manual_seed(seed))) for seed in (4, 4, 5)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert ((first >= -stage.mean / stage.std - 1e-5) & (first <= (1 - stage.mean) / stage.std + 1e-5)).all()
+
+
+def test_a_step_equals_the_equations(tmp_path):
+    """At the rate of the first warm-up epoch, and with prototypes of norm 1 after it."""
+    step = one_step(tmp_path, "uno", "uno.heads=2")
+    network, batch, n = step.before, step.batch, len(step.batch.labels)
+    labels = batch.labels.tolist()
+    _, *statistics = network.vit.preprocessing
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in statistics)
+    draws = torch.rand(8, n, generator=batch.generator)
+    views = (augmented_by_torchvision(batch.views * std + mean, draws) - mean) / std
+    features = F.normalize(network.vit(views).cls, dim=1)
+    known = [[cosine(f, w) for w in network.known.prototypes] for f in features]
+    unlabelled = [i for i in range(n // 2) if labels[i] < 0]
+
+    def loss_of(head):
+        projected = head[:-1](features)
+        rows = [k + [cosine(z, w) for w in head[-1].prototypes] for k, z in zip(known, projected, strict=True)]
+        targets = {i: [float(k == y) for k in range(len(rows[0]))] for i, y in enumerate(labels) if y >= 0}
+        for view, other in ((0, n // 2), (n // 2, 0)):
+            plan = [[math.exp(c.item() / 0.05) for c in rows[view + i]] for i in unlabelled]
+            for _ in range(3):
+                sums = [sum(column) for column in zip(*plan, strict=True)]
+                plan = [[value / total for value, total in zip(row, sums, strict=True)] for row in plan]
+                plan = [[value / sum(row) for value in row] for row in plan]
+            targets |= {other + i: row for i, row in zip(unlabelled, plan, strict=True)}
+        p = [softmax([c / 0.1 for c in row]) for row in rows]
+        return -sum(t * q.log() for i in range(n) for t, q in zip(targets[i], p[i], strict=True)) / n
+
+    heads, fine = ([loss_of(head) for head in group] for group in (network.heads, network.overclustering))
+    step.check(
+        (sum(heads) / 2 + sum(fine) / 2) / 2,
+        lr=1e-3,
+        finish=lambda name, value: F.normalize(value, dim=1) if name.endswith("prototypes") else value,
+    )
+    prototypes = [p for name, p in step.after.named_parameters() if name.endswith("prototypes")]
+    assert len(prototypes) == 5
+    assert all(torch.allclose(p.norm(dim=1), torch.ones(len(p))) for p in prototypes)

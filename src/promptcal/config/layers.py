@@ -1,6 +1,7 @@
 """The sources of settings, and which one wins.
 
-From lowest to highest priority: defaults, preset, variant, method, protocol, file, values, overrides (``a.b=value``).
+From lowest to highest priority: defaults, method, preset, variant, method's values for that preset, protocol, file,
+values, overrides (``a.b=value``).
 """
 
 import difflib
@@ -26,8 +27,8 @@ Preset = str | Mapping[str, Any] | None
 class MethodSettings(Protocol):
     """The settings of a method: its config class, and values that it changes.
 
-    ``presets`` maps a preset's name to settings; those under "" apply to every preset. ``variants`` maps names to
-    settings. ``published`` are settings of the published protocol.
+    ``presets`` has the method's own values under "", over which every preset wins, and under a preset's name values
+    that win over that preset. ``variants`` maps names to settings. ``published`` are settings of the published protocol.
     """
 
     @property
@@ -84,10 +85,10 @@ class Layers:
         sections = method.config_class.model_fields
         merged: dict[str, Any] = {}
         shipped = (
+            method.presets.get("", {}),
             {key: value for key, value in preset_settings(self.preset).items() if key in sections},
             from_variant,
-            method.presets.get("", {}),
-            method.presets.get(self.preset if isinstance(self.preset, str) else "", {}),
+            method.presets.get(self.preset, {}) if isinstance(self.preset, str) else {},
             method.published if protocol == "published" else {},
         )
         for layer in (*shipped, *self.given):

@@ -3,7 +3,7 @@
 A method adds sections of its own in a subclass of `Config` (`promptcal.methods`).
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -62,6 +62,11 @@ class DataConfig(Section):
     )
     cache: str | None = Field(None, description="folder to keep decoded images in for the next run")
     batch_size: int = Field(128, ge=2, description="images a batch, two views each")
+    sampling: Literal["balanced", "natural"] = Field(
+        "balanced",
+        description="balanced: drawn with replacement, about half of a batch labelled; natural: every image once an "
+        "epoch, in random order",
+    )
     validation_fraction: float = Field(
         0.1, ge=0, lt=1, description="share of each class's labels held out to select an epoch"
     )
@@ -79,10 +84,17 @@ class LossConfig(Section):
 
 
 class OptimConfig(Section):
-    """SGD with a cosine schedule by epoch, restarted in each stage."""
+    """SGD with a learning rate that changes by epoch and starts again in each stage."""
 
-    epochs: int = Field(270, ge=0, description="of methods with one stage")
+    epochs: int = Field(200, ge=0, description="of methods with one stage")
     lr: float = Field(0.1, gt=0)
+    schedule: Literal["cosine", "steps"] = Field(
+        "cosine", description="cosine: from lr down towards min_lr; steps: a tenth from each milestone on"
+    )
+    milestones: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (140, 180), description="epochs of the steps, counted from the start of the stage"
+    )
+    warmup_epochs: int = Field(0, ge=0, description="epochs at the start in which the rate rises from min_lr to lr")
     min_lr: float = Field(1e-4, ge=0)
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(5e-5, ge=0)

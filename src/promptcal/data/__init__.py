@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from promptcal.data.embedded import embedded_set as embedded_set
     from promptcal.data.images import ImageSet as ImageSet
     from promptcal.data.labels import parse_labels, read_labels  # noqa: F401
-    from promptcal.data.sampler import BalancedSampler as BalancedSampler
+    from promptcal.data.sampler import BalancedSampler, NaturalSampler, Sampler, build_sampler  # noqa: F401
     from promptcal.data.splits import label_half as label_half
     from promptcal.data.store import ImageStore as ImageStore
     from promptcal.data.stream import StreamedImages, StreamedView  # noqa: F401
@@ -17,7 +17,7 @@ _NAMES = {  # by module
     "embedded": "embedded_set",
     "images": "ImageSet",
     "labels": "parse_labels read_labels",
-    "sampler": "BalancedSampler",
+    "sampler": "BalancedSampler NaturalSampler Sampler build_sampler",
     "splits": "label_half",
     "store": "ImageStore",
     "stream": "StreamedImages StreamedView",

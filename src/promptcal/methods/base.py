@@ -25,6 +25,8 @@ class StageContext:
     ``truth`` holds class numbers (known classes first, -1 = unknown), for statistics only. ``is_resumed``: the stage
     continues from a checkpoint. ``is_continued``: the weights come from a previous run (`--from`). ``centroids`` runs
     k-means with the network's current weights. ``load_images`` returns views of the images in another folder.
+    ``unlabelled_features`` returns the L2-normalised embeddings of all unlabelled training images by the network's
+    current weights; all processes of a group must call it.
     """
 
     n_known: int
@@ -33,15 +35,17 @@ class StageContext:
     is_continued: bool
     centroids: Callable[[], Tensor]
     load_images: Callable[[str], View]
+    unlabelled_features: Callable[[], Tensor]
 
 
 class Method(ABC, Generic[C]):
     """A way to learn the categories. A subclass names itself, its settings, its network and its stages.
 
-    ``config_class`` adds the method's sections to `Config`. ``presets`` maps the name of a preset ("" = every preset)
-    to settings that the method changes; ``variants`` maps names to settings that ``variant=NAME`` selects.
-    ``published`` are settings of the protocol of the method's publication, by default: train on all labels and keep the
-    last epoch. ``trains``: whether anything is trained at all. ``stage_titles`` names the stages if there are several.
+    ``config_class`` adds the method's sections to `Config`. ``presets`` has the method's own values under "", which a
+    preset may change, and under the name of a preset values that win over that preset's; ``variants`` maps names to
+    settings that ``variant=NAME`` selects. ``published`` are settings of the protocol of the method's publication, by
+    default: train on all labels and keep the last epoch. ``trains``: whether anything is trained at all.
+    ``stage_titles`` names the stages if there are several.
     """
 
     name: ClassVar[str]

@@ -10,10 +10,11 @@ unlabelled images:
     R   = KL( mean p || uniform ) = log C - H(mean p)
 
 where z is the L2-normalised feature, W_k are unit prototypes, and i+ is another image of i's class if i is labelled,
-else i's nearest neighbour in the batch by cosine; p is of the first view and p' of the second. u is the mean over the
-previous epoch (in the first epoch, over its steps so far). An image is assigned to the category with the largest p.
+else i's nearest neighbour in the batch by cosine; p is of the first view and p' of the second. u is measured before
+each epoch, on the centre views of all unlabelled images. An image is assigned to the category with the largest p.
 """  # noqa: E501
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from promptcal.config import Config, Section
-from promptcal.methods.base import ClassifierMethod
+from promptcal.methods.base import ClassifierMethod, StageContext
 from promptcal.methods.parametric import labelled_cross_entropy, mean_entropy
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
 from promptcal.training.stage import Batch, Stage, StepResult
@@ -75,7 +76,7 @@ class ORCANetwork(ClassifierNetwork):
     def __init__(self, vit: PromptedViT, config: ORCAConfig) -> None:
         super().__init__(vit)
         self.scale = config.orca.scale
-        self.classifier = CosineClassifier(vit.dim, config.n_classes)
+        self.classifier = CosineClassifier(vit.dim, config.n_classes, unit_length=True)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The features and their cosines with the prototypes."""
@@ -87,13 +88,21 @@ class ORCANetwork(ClassifierNetwork):
 
 
 class ORCAStage(Stage):
-    """``sums`` holds the sum of 1 - max p over unlabelled images and their number, of the current epoch."""
+    """``uncertainty`` is u; ``unlabelled_features`` returns the embeddings of all unlabelled images."""
 
-    def __init__(self, name: str, network: ORCANetwork, config: ORCAConfig) -> None:
+    def __init__(
+        self, name: str, network: ORCANetwork, config: ORCAConfig, unlabelled_features: Callable[[], Tensor]
+    ) -> None:
         super().__init__(name, network, config)
-        self.epoch = 0
-        self.sums = torch.zeros(2, device=next(network.parameters()).device)
-        self.sums_before = torch.zeros_like(self.sums)
+        self.unlabelled_features = unlabelled_features
+        self.uncertainty = torch.zeros((), device=next(network.parameters()).device)
+
+    @torch.no_grad()
+    def before_epoch(self, epoch: int) -> None:
+        """Measure u with the current weights; without unlabelled images it is 0."""
+        features = self.unlabelled_features()
+        if len(features):
+            self.uncertainty = 1 - torch.softmax(self.network.classify(features), dim=1).amax(dim=1).mean()
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         settings, n = self.config.orca, len(batch.labels) // 2
@@ -101,7 +110,7 @@ class ORCAStage(Stage):
         labels, images = batch.labels[:n], batch.indices[:n]
         p, p_other_view = torch.softmax(settings.scale * cosines, dim=1).chunk(2)
 
-        uncertainty = self._uncertainty(p.detach()[labels < 0], int(epochs_done)).clamp(max=settings.max_margin)
+        uncertainty = self.uncertainty.clamp(max=settings.max_margin)
         supervised = margin_cross_entropy(cosines[:n], labels, settings.margin_weight * uncertainty, settings.scale)
         partners = positive_partners(features[:n], labels, images, batch.generator)
         pairwise = pairwise_loss(p, p_other_view[partners])
@@ -110,20 +119,11 @@ class ORCAStage(Stage):
         logs = {"supervised": supervised, "pairwise": pairwise, "mean_entropy": entropy, "uncertainty": uncertainty}
         return StepResult(loss, logs)
 
-    def _uncertainty(self, p: Tensor, epoch: int) -> Tensor:
-        """u: the mean over the unlabelled images of the previous epoch, or of the first epoch so far."""
-        if epoch != self.epoch:
-            self.epoch, self.sums_before, self.sums = epoch, self.sums, torch.zeros_like(self.sums)
-        self.sums = self.sums + torch.stack([(1 - p.amax(dim=1)).sum(), self.sums.new_tensor(len(p))])
-        total, count = self.sums_before if self.epoch else self.sums
-        return total / count.clamp(min=1)
-
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "sums": self.sums, "sums_before": self.sums_before}
+        return {"uncertainty": self.uncertainty}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch = state["epoch"]
-        self.sums, self.sums_before = (state[key].to(self.sums.device) for key in ("sums", "sums_before"))
+        self.uncertainty = state["uncertainty"].to(self.uncertainty.device)
 
 
 class ORCA(ClassifierMethod[ORCAConfig]):
@@ -131,9 +131,15 @@ class ORCA(ClassifierMethod[ORCAConfig]):
     title = "ORCA"
     config_class = ORCAConfig
     network_class = ORCANetwork
-    stage_class = ORCAStage
     presets: ClassVar[dict[str, Any]] = {
-        "": {"model": {"prompts": 0}, "optim": {"weight_decay": 5e-4}},
+        "": {
+            "model": {"prompts": 0},
+            "data": {"batch_size": 512, "sampling": "natural"},
+            "optim": {"weight_decay": 5e-4, "schedule": "steps", "milestones": [140, 180]},
+        },
         # with few steps, the pairwise term moves new classes to known outputs before the labels take effect
         "quick": {"orca": {"pair_weight": 0.25}},
     }
+
+    def stage(self, name: str, network: ORCANetwork, context: StageContext) -> ORCAStage:  # type: ignore[override]
+        return ORCAStage(name, network, self.config, context.unlabelled_features)

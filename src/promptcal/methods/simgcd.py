@@ -9,8 +9,9 @@ A cosine classifier over all categories. The targets are its own sharpened predi
     L = (1 - lambda)(L^u_rep + L^u_cls) + lambda (L^s_rep + L^s_cls),   lambda = 0.35
 
 with l the cross-entropy, q' and p' of the other view (both directions are taken), and L_rep the contrastive terms of
-GCD on a projection of f(x). There is no averaged teacher: the targets are the student's own. An image is
-assigned to the category with the largest p.
+GCD on a projection of f(x). There is no averaged teacher: the targets are the student's own. epsilon depends on the
+data set as in the published scripts, and is 2, the published code's default, elsewhere. Biases and norms have no weight
+decay. An image is assigned to the category with the largest p.
 """
 
 from typing import Any, ClassVar
@@ -23,8 +24,22 @@ from promptcal.config import Config
 from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.losses import semi_supervised_terms
 from promptcal.methods.parametric import ParametricSettings, parametric_terms
-from promptcal.models import CosineNetwork, PromptedViT
+from promptcal.models import CosineNetwork, DiscoveryNetwork, PromptedViT
+from promptcal.models.head import initialize_projection
 from promptcal.training.stage import Batch, Stage, StepResult
+
+_ENTROPY_WEIGHTS = {
+    "cifar10": 1.0,
+    "cifar100": 4.0,
+    "cifar100-c50-l10": 4.0,
+    "cifar100-c25-l50": 4.0,
+    "cifar100-c10-l50": 4.0,
+    "imagenet100": 1.0,
+    "cub": 2.0,
+    "cars": 1.0,
+    "aircraft": 1.0,
+    "herbarium19": 1.0,
+}
 
 
 class SimGCDConfig(Config):
@@ -42,6 +57,7 @@ class SimGCDNetwork(CosineNetwork):
         self.projection = nn.Sequential(
             nn.Linear(vit.dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
         )
+        initialize_projection(self.projection)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Cosines with the prototypes, and the L2-normalised projection z."""
@@ -71,4 +87,13 @@ class SimGCD(ClassifierMethod[SimGCDConfig]):
         "": {"model": {"prompts": 0}},
         # with few steps, the entropy term outweighs the labels at the preset's learning rate
         "quick": {"optim": {"lr": 0.01}},
+        **{preset: {"simgcd": {"entropy_weight": weight}} for preset, weight in _ENTROPY_WEIGHTS.items()},
     }
+
+    def parameter_groups(self, network: DiscoveryNetwork) -> list[dict[str, Any]]:
+        """Parameters with one dimension, which are biases and norms, have no weight decay."""
+        parameters = network.trained_parameters().values()
+        return [
+            {"params": [p for p in parameters if p.ndim > 1]},
+            {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
+        ]

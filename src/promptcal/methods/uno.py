@@ -7,9 +7,10 @@ One cross-entropy for labels and pseudo-labels, over the known classes' prototyp
     Y = diag(alpha) exp( L / epsilon ) diag(beta),  rows summing to 1, columns to B/K,   epsilon = 0.05, 3 iterations
     L = 1/2 [ 1/|heads| sum_g 1/(2B) sum_i l(y_i, p_i)  +  the same with over-clustering heads ]
 
-There are 4 heads and 4 over-clustering heads with 3 times as many new clusters, each a perceptron and prototypes. In
-the original an unlabelled image is always new and assigned to g only; here, as in the adaptation, to all categories.
-An image is assigned to the category with the largest p of the head with the lowest training loss.
+There are 5 heads and 5 over-clustering heads with 3 times as many new clusters, each a perceptron and prototypes, which
+are scaled to unit norm after each step. Views have colour jitter (probability 0.5), grey (0.1) and blur (0.2). In the
+original an unlabelled image is always new and assigned to g only; here, as in the adaptation, to all categories. An
+image is assigned to the category with the largest p of the head with the lowest training loss.
 """
 
 from typing import Any, ClassVar
@@ -21,11 +22,13 @@ from torch.nn import functional as F
 
 from promptcal.config import Config, Section
 from promptcal.config.schema import LEAST_TEMPERATURE
+from promptcal.data import augment
 from promptcal.methods.base import ClassifierMethod
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
 from promptcal.training.stage import Batch, Stage, StepResult
 
 _LOSS_MOMENTUM = 0.99  # of the moving average that selects a head
+_DRAWS = 8  # random numbers for each view
 
 
 class UNOSettings(Section):
@@ -34,12 +37,29 @@ class UNOSettings(Section):
     temperature: float = Field(0.1, ge=LEAST_TEMPERATURE)
     epsilon: float = Field(0.05, ge=LEAST_TEMPERATURE, description="smoothness of the assignments")
     iterations: int = Field(3, ge=1, description="of Sinkhorn-Knopp")
-    heads: int = Field(4, ge=1)
+    heads: int = Field(5, ge=1)
     overclustering: int = Field(3, ge=1, description="clusters of an over-clustering head for each new category")
+    augment: bool = Field(True, description="colour jitter, grey and blur in the views")
 
 
 class UNOConfig(Config):
     uno: UNOSettings = Field(default_factory=lambda: UNOSettings())
+
+
+def augmented(pixels: Tensor, draws: Tensor) -> Tensor:
+    """Change the colours and sharpness of views with values 0..1 as their random numbers say (8 x views, from 0 to 1).
+
+    The values are those published for ImageNet: brightness and contrast change by up to 30 %, saturation by 15 %, hue
+    by a tenth of the circle; the blur has a standard deviation of 0.1 to 2 pixels.
+    """
+    is_jittered, is_grey, is_blurred = draws[0] < 0.5, draws[1] < 0.1, draws[2] < 0.2
+    changes = torch.where(is_jittered, 2 * draws[3:7] - 1, 0.0)  # from -1 to 1
+    pixels = augment.brightness(pixels, 1 + 0.3 * changes[0])
+    pixels = augment.contrast(pixels, 1 + 0.3 * changes[1])
+    pixels = augment.saturation(pixels, 1 + 0.15 * changes[2])
+    pixels = augment.hue(pixels, 0.1 * changes[3])
+    pixels = augment.saturation(pixels, 1 - is_grey.to(pixels))
+    return augment.blur(pixels, torch.where(is_blurred, 0.1 + 1.9 * draws[7], 0.0), radius=6)
 
 
 @torch.no_grad()
@@ -74,11 +94,11 @@ class UNONetwork(ClassifierNetwork):
         settings, hidden, out = config.uno, config.model.head_hidden, config.model.head_bottleneck
         n_new = config.n_classes - n_known
         self.temperature = settings.temperature
-        self.known = CosineClassifier(vit.dim, n_known)
+        self.known = CosineClassifier(vit.dim, n_known, unit_length=True)
 
         def head(clusters: int) -> nn.Sequential:
             perceptron = (nn.Linear(vit.dim, hidden), nn.LayerNorm(hidden), nn.ReLU(), nn.Linear(hidden, out))
-            return nn.Sequential(*perceptron, CosineClassifier(out, clusters))
+            return nn.Sequential(*perceptron, CosineClassifier(out, clusters, unit_length=True))
 
         self.heads = nn.ModuleList(head(n_new) for _ in range(settings.heads))
         self.overclustering = nn.ModuleList(head(n_new * settings.overclustering) for _ in range(settings.heads))
@@ -87,6 +107,10 @@ class UNONetwork(ClassifierNetwork):
 
     def trained_parameters(self) -> dict[str, nn.Parameter]:
         return {**super().trained_parameters(), "head_losses": self.head_losses}
+
+    def normalize_prototypes(self) -> None:
+        for head in (self.known, *(group[-1] for group in (*self.heads, *self.overclustering))):
+            head.normalize()
 
     def forward(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Cosines with known and new prototypes, by head and by over-clustering head."""
@@ -104,13 +128,31 @@ class UNONetwork(ClassifierNetwork):
 
 
 class UNOStage(Stage):
+    """``mean`` and ``std`` are those by which the views were normalised."""
+
+    def __init__(self, name: str, network: UNONetwork, config: UNOConfig) -> None:
+        super().__init__(name, network, config)
+        _, mean, std = network.vit.preprocessing
+        device = next(network.parameters()).device
+        self.mean, self.std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (mean, std))
+
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
-        heads, overclustering = self.network(batch.views)
+        heads, overclustering = self.network(self.augmented(batch) if self.config.uno.augment else batch.views)
         by_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in heads])
         by_fine_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in overclustering])
         self.network.head_losses.lerp_(by_head.detach(), 1 - _LOSS_MOMENTUM)
         logs = {"clustering": by_head.mean(), "overclustering": by_fine_head.mean()}
         return StepResult((by_head.mean() + by_fine_head.mean()) / 2, logs)
+
+    def after_update(self) -> None:
+        self.network.normalize_prototypes()
+
+    def augmented(self, batch: Batch) -> Tensor:
+        """The views with changed colours. Each process of a group changes its part as one process would."""
+        n = len(batch.labels) // 2
+        draws = torch.rand(_DRAWS, 2, n, generator=batch.generator, device=batch.views.device)
+        pixels = augmented(batch.views * self.std + self.mean, draws[:, :, self.network.group.part(n)].flatten(1))
+        return (pixels - self.mean) / self.std
 
     def _cross_entropy(self, cosines: Tensor, labels: Tensor) -> Tensor:
         settings = self.config.uno
@@ -124,7 +166,11 @@ class UNO(ClassifierMethod[UNOConfig]):
     config_class = UNOConfig
     stage_class = UNOStage
     presets: ClassVar[dict[str, Any]] = {
-        "": {"model": {"prompts": 0}, "optim": {"min_lr": 1e-3, "weight_decay": 1.5e-4}}
+        "": {
+            "model": {"prompts": 0},
+            "data": {"batch_size": 256},
+            "optim": {"warmup_epochs": 10, "min_lr": 1e-3, "weight_decay": 1e-4},
+        }
     }
 
     def build_network(self, vit: PromptedViT, n_known: int) -> UNONetwork:

@@ -27,26 +27,44 @@ class DINOHead(nn.Module):
             nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
         )
         self.last_layer = nn.Linear(bottleneck, prototypes, bias=False)
-        for layer in self.mlp:
-            if isinstance(layer, nn.Linear):
-                nn.init.trunc_normal_(layer.weight, std=0.02)
-                nn.init.zeros_(layer.bias)
+        initialize_projection(self.mlp)
 
     def forward(self, embedding: Tensor) -> Projection:
         bottleneck = F.normalize(self.mlp(embedding).float(), dim=1)
         return Projection(bottleneck, F.normalize(self.last_layer.weight.float(), dim=1))
 
 
-class CosineClassifier(nn.Module):
-    """Cosine similarity of the input to one prototype per category."""
+def initialize_projection(layers: nn.Sequential) -> None:
+    """DINO's initial values: weights from a truncated normal distribution (standard deviation 0.02), biases 0."""
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
 
-    def __init__(self, dim: int, categories: int) -> None:
+
+class CosineClassifier(nn.Module):
+    """Cosine similarity of the input to one prototype per category.
+
+    With ``unit_length`` the prototypes start with norm 1. The norm does not change a cosine, but a gradient step turns
+    a shorter prototype further.
+    """
+
+    def __init__(self, dim: int, categories: int, *, unit_length: bool = False) -> None:
         super().__init__()
         self.prototypes = nn.Parameter(torch.empty(categories, dim))
-        nn.init.trunc_normal_(self.prototypes, std=0.02)
+        if unit_length:
+            nn.init.uniform_(self.prototypes, -1.0, 1.0)
+            self.normalize()
+        else:
+            nn.init.trunc_normal_(self.prototypes, std=0.02)
 
     def forward(self, features: Tensor) -> Tensor:
         return F.normalize(features.float(), dim=1) @ F.normalize(self.prototypes.float(), dim=1).T
+
+    @torch.no_grad()
+    def normalize(self) -> None:
+        """Scale each prototype to norm 1."""
+        self.prototypes.copy_(F.normalize(self.prototypes, dim=1))
 
     @torch.no_grad()
     def initialize_from(self, centroids: Tensor) -> None:

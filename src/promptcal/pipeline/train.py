@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptcal.data import BalancedSampler, ImageSet, View
+from promptcal.data import ImageSet, View, build_sampler
 from promptcal.data.store import decode
 from promptcal.errors import Interrupted
 from promptcal.methods.base import StageContext
@@ -18,6 +18,7 @@ from promptcal.pipeline.session import Session, warn
 from promptcal.run.results import RunResults, StageResult
 from promptcal.runtime.device import choose_compile, compile_in_place
 from promptcal.runtime.seeds import derive_seed, isolated_rng
+from promptcal.training.embedding import embed
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Recorder
 from promptcal.training.stage import Stage
@@ -50,11 +51,12 @@ def _train_stages(prepared: Prepared, results: RunResults, session: Session) -> 
     recorder = Recorder(folder, console, tensorboard=config.tensorboard, writes=group.is_first)
     recorder.rewind(state["records"] if state else 0)  # drop what was recorded after the last checkpoint
     labels = prepared.training_labels
-    drawn = None if prepared.problem.inductive is None else torch.from_numpy(~prepared.problem.inductive.validation)
     data = TrainingData(
         prepared.view,
         torch.from_numpy(labels).to(session.device),
-        BalancedSampler(torch.from_numpy(labels >= 0), config.data.batch_size, drawn),
+        build_sampler(
+            config.data.sampling, torch.from_numpy(labels >= 0), config.data.batch_size, _training_images(prepared)
+        ),
         group.part(config.data.batch_size),
         method.augment,
     )
@@ -162,6 +164,13 @@ def _oracle_validator(prepared: Prepared) -> OracleValidator:
     return OracleValidator(prepared.view, torch.tensor(images), [str(truth[i]) for i in images], problem.classes)
 
 
+def _training_images(prepared: Prepared) -> Tensor:
+    """Mask of the images that are trained on: in the inductive protocol all but the validation images."""
+    inductive = prepared.problem.inductive
+    every = torch.ones(len(prepared.training_labels), dtype=torch.bool)
+    return every if inductive is None else torch.from_numpy(~inductive.validation)
+
+
 def _context(prepared: Prepared, session: Session, *, is_resumed: bool) -> StageContext:
     truth = prepared.problem.truth_numbers()
 
@@ -177,6 +186,12 @@ def _context(prepared: Prepared, session: Session, *, is_resumed: bool) -> Stage
         sizes, device = prepared.network.vit.preprocessing, session.device
         return View(store.placed(device), *sizes, resize=prepared.resize, device=device)
 
+    def unlabelled_features() -> Tensor:
+        unlabelled = torch.from_numpy(prepared.training_labels < 0) & _training_images(prepared)
+        if not unlabelled.any():
+            return torch.empty(0, prepared.network.vit.dim, device=session.device)
+        return embed(prepared.network, prepared.view, unlabelled.nonzero().flatten(), group=session.group)
+
     return StageContext(
         len(prepared.problem.classes),
         None if truth is None else torch.from_numpy(truth).to(session.device),
@@ -184,6 +199,7 @@ def _context(prepared: Prepared, session: Session, *, is_resumed: bool) -> Stage
         prepared.is_continued,
         centroids,
         load_images,
+        unlabelled_features,
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from promptcal.config.schema import OptimConfig
-from promptcal.data import BalancedSampler, StreamedView, View
+from promptcal.data import Sampler, StreamedView, View
 from promptcal.data.views import WHOLE
 from promptcal.errors import DataError, Interrupted, TrainingError
 from promptcal.runtime.interrupts import StopRequest
@@ -20,6 +20,7 @@ from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.checkpoints import Checkpoints, load_trained
 from promptcal.training.recorder import AsyncScalars, Recorder
+from promptcal.training.schedule import learning_rate
 from promptcal.training.stage import Batch, Stage
 from promptcal.training.validation import ValidationResult
 
@@ -67,7 +68,7 @@ class TrainingData:
 
     view: View | StreamedView
     labels: Tensor
-    sampler: BalancedSampler
+    sampler: Sampler
     part: slice = field(default_factory=lambda: WHOLE)
     augment: Callable[[Tensor, torch.Generator], Tensor] = lambda views, generator: views
 
@@ -80,11 +81,6 @@ class TrainingData:
 
     def _generator(self, seed: int) -> torch.Generator:
         return torch.Generator(self.view.device).manual_seed(seed)
-
-
-def cosine_lr(settings: OptimConfig, epoch: int, epochs: int) -> float:
-    """Learning rate of an epoch: from ``lr`` down towards ``min_lr``."""
-    return settings.min_lr + (settings.lr - settings.min_lr) * (1 + math.cos(math.pi * epoch / epochs)) / 2
 
 
 class Loop:
@@ -134,7 +130,9 @@ class Loop:
         position = self.position
         started = time.monotonic()
         for group in self.optimiser.param_groups:
-            group["lr"] = group.get("lr_scale", 1.0) * cosine_lr(self.optim, position.epoch, self.epochs)
+            group["lr"] = group.get("lr_scale", 1.0) * learning_rate(self.optim, position.epoch, self.epochs)
+        if position.step == 0:  # not when an interrupted epoch is resumed
+            self.stage.before_epoch(position.epoch)
         order = self.data.sampler.epoch(derive_seed(self.seed, self.stage.name, "order", position.epoch))
         seeds = [derive_seed(self.seed, self.stage.name, "step", position.epoch, step) for step in range(len(order))]
         means: AsyncScalars | None = None

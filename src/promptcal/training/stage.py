@@ -39,6 +39,12 @@ class Stage(ABC):
     @abstractmethod
     def step(self, batch: Batch, epochs_done: float) -> StepResult: ...
 
+    def before_epoch(self, epoch: int) -> None:  # noqa: B027
+        """Called before the first step of each epoch (from 0).
+
+        What it computes belongs to the stage's state: a run that is resumed within an epoch does not call it again.
+        """
+
     def after_update(self) -> None:  # noqa: B027
         """Called after each step of the optimiser."""
 
