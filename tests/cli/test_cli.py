@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from promptcal import api
 from promptcal.cli import app
@@ -131,6 +132,10 @@ def test_evaluate_scores_the_unlabelled_images(promptcal, run, folder):
     for first, second in (("bird", "cat"), ("cat", "bird")):
         names = [{"2": first, "3": second}.get(r["cluster"], r["name"]) for r in rows]
         hits_by_matching.append(np.mean([n == truth[r["path"]] for n, r in zip(names, rows, strict=True)]))
+    pairs = [truth[r["path"]] for r in rows], [r["cluster"] for r in rows]
+    assert found["accuracy"]["nmi"] == pytest.approx(normalized_mutual_info_score(*pairs))
+    assert found["accuracy"]["ari"] == pytest.approx(adjusted_rand_score(*pairs))
+    assert f"{100 * found['accuracy']['ari']:.1f}" in next(line for line in out.splitlines() if "one matching" in line)
     # known clusters keep their names in one of these matchings; the best of all cannot be worse
     assert found["accuracy"]["all"] >= max(hits_by_matching) - 1e-9
 

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from sklearn.metrics import confusion_matrix
+from sklearn.metrics import adjusted_rand_score, confusion_matrix, normalized_mutual_info_score
 
 from promptcal.metrics import contingency_table, discovery_accuracy, match_clusters
 
@@ -26,6 +26,18 @@ def test_separate_matchings_are_more_lenient():
     accuracy = discovery_accuracy(truth, clusters, [0])
     assert (accuracy.all, accuracy.known, accuracy.new) == (0.6, 1.0, 0.0)
     assert (accuracy.separate_all, accuracy.separate_known, accuracy.separate_new) == (1.0, 1.0, 1.0)
+
+
+def test_nmi_and_ari_are_those_of_scikit_learn():
+    generator = np.random.default_rng(1)
+    truth = np.array(["a", "b", "c"])[generator.integers(3, size=40)]
+    clusters = np.where(generator.random(40) < 0.6, np.unique(truth, return_inverse=True)[1], 0.5)  # of any type
+    accuracy = discovery_accuracy(truth, clusters, ["a"])
+    names = clusters.astype(str)
+    assert accuracy.nmi == pytest.approx(normalized_mutual_info_score(truth, names))
+    assert accuracy.ari == pytest.approx(adjusted_rand_score(truth, names))
+    assert np.isnan(discovery_accuracy([], [], []).nmi)
+    assert np.isnan(discovery_accuracy([], [], []).ari)
 
 
 def best_by_trying_all(truth, clusters):

@@ -21,6 +21,7 @@ from promptcal.training.validation import ValidationResult, Validator
 
 SHORT = ("optim.epochs=1", "tensorboard=false", "clustering.n_init=2")
 SHORT_STAGES = ("warmup.epochs=1", "affinity.epochs=1")
+PARTS = ("all", "known", "new", "separate_known", "separate_new", "nmi", "ari")
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +100,13 @@ def test_selected_and_last_epoch_are_both_scored(run_inductive, test_part, monke
     assert last.directory.results().selected == found.last != found.selected
 
 
+def test_test_images_are_clustered_with_each_seed_of_kmeans(run_inductive, test_part):
+    found = run_inductive("kmeans", "clustering.repeats=2").directory.results()
+    assert [len(scores.repeats) for scores in (found.selected, found.baselines["kmeans"])] == [2, 2]
+    assert found.selected.repeats == found.baselines["kmeans"].repeats  # the same frozen backbone
+    assert found.selected.repeats[0].all == found.selected.all
+
+
 def losses(run):
     return [record["loss"] for record in run.records()]
 
@@ -144,11 +152,14 @@ def test_mini_inductive_needs_no_download(promptcal, tmp_path, quick_settings):
     assert code == 0, err
     found = RunDirectory(tmp_path / "run").results()
     assert found.protocol == "inductive"
-    header = next(line for line in out.splitlines() if "accuracy on the test images, %" in line)
-    assert [cell.strip() for cell in header.strip("┃").split("┃")][1:] == ["All", "Known", "New", "Known*", "New*"]
+    lines = iter(out[out.index("accuracy on the test images, %") :].splitlines())
+    header = next(line for line in lines if "All" in line)
+    assert [cell.strip() for cell in header.strip("┃").split("┃")][1:] == [
+        "All", "Known", "New", "Known*", "New*", "NMI", "ARI",
+    ]  # fmt: skip
     shown = next(line for line in out.splitlines() if "warm-up" in line)
     percent = found.selected.percent()
-    expected = [f"{percent[part]:.1f}" for part in ("all", "known", "new", "separate_known", "separate_new")]
+    expected = [f"{percent[part]:.1f}" for part in PARTS]
     assert [cell.strip() for cell in shown.strip("│").split("│")][1:] == expected
     # 250 of the 500 test images are of known classes, so the accuracy is a multiple of 1/250
     assert found.selected.known * 250 == pytest.approx(round(found.selected.known * 250))

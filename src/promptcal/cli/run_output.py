@@ -67,7 +67,10 @@ def results_table(results: RunResults) -> Table:
     scored, columns = "unlabelled", {"All": "all", "Known": "known", "New": "new"}
     if results.protocol == "inductive":
         scored, columns = "test", {**columns, "Known*": "separate_known", "New*": "separate_new"}
-    table = Table(f"accuracy on the {scored} images, %", title_justify="left")
+    columns |= {"NMI": "nmi", "ARI": "ari"}
+    repeats = len(results.selected.repeats) if results.selected is not None else 0
+    mean = f", mean of {repeats} seeds of k-means" if repeats else ""
+    table = Table("", title=f"accuracy on the {scored} images, %{mean}", title_justify="left")
     for column in columns:
         table.add_column(column, justify="right")
     for label, scores in rows:
@@ -77,10 +80,10 @@ def results_table(results: RunResults) -> Table:
 
 def accuracy_table(accuracy: DiscoveryAccuracy) -> Table:
     table = Table("accuracy, %")
-    for column in ("All", "Known", "New"):
+    for column in ("All", "Known", "New", "NMI", "ARI"):
         table.add_column(column, justify="right")
     scores = Scores.of(accuracy)
-    table.add_row("one matching (as papers report)", *_percentages(scores, ("all", "known", "new")))
+    table.add_row("one matching (as papers report)", *_percentages(scores, ("all", "known", "new", "nmi", "ari")))
     separate = ("separate_all", "separate_known", "separate_new")
     table.add_row("separate matchings", *_percentages(scores, separate))
     return table

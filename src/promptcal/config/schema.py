@@ -103,6 +103,7 @@ class OptimConfig(Section):
 class ClusteringConfig(Section):
     """Semi-supervised k-means."""
 
+    repeats: int = Field(1, ge=1, description="seeds of k-means that a final score is averaged over")
     n_init: int = Field(100, ge=1)
     max_iter: int = Field(200, ge=1)
     tol: float = Field(1e-4, ge=0)

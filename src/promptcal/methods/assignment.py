@@ -19,11 +19,12 @@ class Assignment(ABC):
     """Assigns L2-normalised embeddings to clusters, known classes first.
 
     ``score_kind`` names what `scores` returns: "cosines" with the centroids, or a classifier's "outputs".
-    ``labels_in_centroids``: whether labelled images are put into the cluster of their class before its centroid is
+    ``uses_kmeans``: whether another seed of k-means may give other clusters. ``labels_in_centroids``: whether labelled images are put into the cluster of their class before its centroid is
     computed. ``temperature`` turns scores into probabilities before anything is calibrated.
     """
 
     score_kind: ClassVar[Literal["cosines", "outputs"]]
+    uses_kmeans: ClassVar[bool] = True
     labels_in_centroids: bool
     temperature: float
 
@@ -74,6 +75,7 @@ class ClassifierAssignment(Assignment):
     """The category whose output is largest."""
 
     score_kind, temperature, labels_in_centroids = "outputs", 1.0, False
+    uses_kmeans = False
 
     def __init__(self, network: ClassifierNetwork) -> None:
         self.network = network

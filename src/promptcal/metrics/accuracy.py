@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_matrix
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,9 @@ class DiscoveryAccuracy:
     """Accuracies in [0, 1]; NaN if there are no points to score.
 
     ``all``, ``known`` and ``new`` use one matching of all points, as papers report. The ``separate_`` accuracies match
-    the known and the new points separately (an older, more lenient protocol).
+    the known and the new points separately (an older, more lenient protocol). ``nmi`` and ``ari`` need no matching:
+    normalised mutual information (arithmetic mean) and adjusted Rand index (at most 1, 0 for random clusters) of all
+    points.
     """
 
     all: float
@@ -23,6 +26,8 @@ class DiscoveryAccuracy:
     separate_all: float
     separate_known: float
     separate_new: float
+    nmi: float
+    ari: float
 
     def __str__(self) -> str:
         return f"All {100 * self.all:.1f}  Known {100 * self.known:.1f}  New {100 * self.new:.1f}"
@@ -62,8 +67,9 @@ def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -
     .. math:: \text{ACC} = \max_{p} \frac{1}{N} \sum_{i=1}^N 1[y_i = p(\hat{y}_i)],
 
     where p runs over the one-to-one maps from clusters to classes (found with the Hungarian algorithm). ``known`` and
-    ``new`` average over the points of known and of new classes under the same p. Classes and clusters may be values of
-    any type that can be sorted; the names of clusters have no meaning.
+    ``new`` average over the points of known and of new classes under the same p. ``nmi`` and ``ari`` are scikit-learn's
+    ``normalized_mutual_info_score`` and ``adjusted_rand_score``. Classes and clusters may be values of any type that
+    can be sorted; the names of clusters have no meaning.
 
     >>> accuracy = discovery_accuracy(["cat", "cat", "dog", "dog", "emu"], [7, 7, 3, 7, 1], known_classes=["cat"])
     >>> accuracy.all, accuracy.known, round(accuracy.new, 3)
@@ -78,4 +84,13 @@ def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -
     for part in (known, ~known):
         separate[part] = _is_correct(y_true[part], y_pred[part])
     parts = [correct[group] for correct in (joint, separate) for group in (slice(None), known, ~known)]
-    return DiscoveryAccuracy(*(float(part.mean()) if len(part) else float("nan") for part in parts))
+    accuracies = [float(part.mean()) if len(part) else float("nan") for part in parts]
+    return DiscoveryAccuracy(*accuracies, *_without_matching(y_true, y_pred))
+
+
+def _without_matching(y_true: np.ndarray, y_pred: np.ndarray) -> tuple[float, float]:
+    """NMI and ARI."""
+    if not len(y_true):
+        return float("nan"), float("nan")
+    classes, clusters = (np.unique(values, return_inverse=True)[1] for values in (y_true, y_pred))
+    return float(normalized_mutual_info_score(classes, clusters)), float(adjusted_rand_score(classes, clusters))

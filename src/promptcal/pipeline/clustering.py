@@ -30,9 +30,10 @@ def embed_all(
         )
 
 
-def final_kmeans(config: Config, session: Session) -> KMeansFit:
-    """k-means for results: many starts, with a progress bar, on the first process."""
+def final_kmeans(config: Config, session: Session, repeat: int = 0) -> KMeansFit:
+    """k-means for results: many starts, with a progress bar, on the first process; each repeat has its own seed."""
     settings = config.clustering
+    purpose = ("kmeans", repeat) if repeat else ("kmeans",)
 
     def fit(features: Tensor, labels: np.ndarray | None) -> SemiSupervisedKMeans:
         kmeans = SemiSupervisedKMeans(
@@ -40,7 +41,7 @@ def final_kmeans(config: Config, session: Session) -> KMeansFit:
             settings.n_init,
             settings.max_iter,
             settings.tol,
-            random_state=derive_seed(config.seed, "kmeans"),
+            random_state=derive_seed(config.seed, *purpose),
         )
         known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
         starts = settings.n_init if known < config.n_classes else 1  # nothing is random then

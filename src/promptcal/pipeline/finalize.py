@@ -13,7 +13,7 @@ from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
 from promptcal.pipeline.clustering import embed_all, final_kmeans
 from promptcal.pipeline.prepare import Prepared
-from promptcal.pipeline.scoring import score_network
+from promptcal.pipeline.scoring import score_network, score_unlabelled
 from promptcal.pipeline.session import Session, warn
 from promptcal.pipeline.train import Trained
 from promptcal.report.attention_panels import Examples
@@ -56,7 +56,11 @@ def _assign(trained: Trained, session: Session) -> Outcome:
     features = embed_all(network, prepared.view, len(problem.images), "embedding", session)
     partition = assignment.partition(features, problem.labels, final_kmeans(prepared.config, session))
     if problem.can_be_scored:
-        results = _with_final_scores(prepared, results, partition, last_epoch, session)
+        if prepared.test is None:
+            selected = score_unlabelled(prepared, assignment, features, session, first=partition.clusters)
+        else:
+            selected = score_network(prepared, "test features", session)
+        results = _with_final_scores(prepared, results, selected, last_epoch)
     calibration = _calibrate(prepared, assignment, features, partition)
     partition, names = _numbered(prepared, partition)
     scores = assignment.scores(features, partition.centroids, partition.columns)
@@ -88,12 +92,8 @@ def _score_stages(prepared: Prepared, results: RunResults, session: Session) -> 
 
 
 def _with_final_scores(
-    prepared: Prepared, results: RunResults, partition: Partition, last_epoch: Scores | None, session: Session
+    prepared: Prepared, results: RunResults, selected: Scores, last_epoch: Scores | None
 ) -> RunResults:
-    if prepared.test is None:
-        selected = Scores.of(prepared.problem.score(partition.clusters))
-    else:
-        selected = score_network(prepared, "test features", session)
     if prepared.stages:
         results = _with_accuracy(results, prepared.stages[-1], selected)
     return results.model_copy(update={"selected": selected, "last": last_epoch or selected})

@@ -1,6 +1,11 @@
 """Accuracy of a network under the problem's protocol: on the unlabelled images, or on the test images."""
 
-from promptcal.methods.assignment import Assignment, KMeansAssignment
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from torch import Tensor
+
+from promptcal.methods.assignment import Assignment, KMeansAssignment, KMeansFit
 from promptcal.metrics import discovery_accuracy
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.pipeline.class_estimate import frozen_vit
@@ -14,16 +19,18 @@ def score_frozen(prepared: Prepared, session: Session) -> dict[str, Scores]:
     """Baselines: the pretrained backbone with k-means, with and without labels."""
     config, problem = prepared.config, prepared.problem
     plain = frozen_vit(prepared.network.vit, config.model.train_blocks)
+    assignment = KMeansAssignment(config.loss.affinity_temperature, use_labels=False)
     if prepared.test is not None:  # test images have no labels to give to k-means
-        unsupervised = KMeansAssignment(config.loss.affinity_temperature, use_labels=False)
-        return {"kmeans": _score_test(prepared, prepared.test, plain, unsupervised, "frozen test features", session)}
+        return {"kmeans": _score_test(prepared, prepared.test, plain, assignment, "frozen test features", session)}
     features = embed_all(plain, prepared.view, len(problem.images), "frozen features", session)
-    kmeans = final_kmeans(config, session)
-    clusters = {
-        "kmeans": kmeans(features, None).labels_,
-        "semi_supervised_kmeans": kmeans(features, problem.labels).labels_,
-    }
-    return {name: Scores.of(problem.score(found)) for name, found in clusters.items()}
+
+    def score(labels: np.ndarray | None) -> Scores:
+        repeats = _clusters_by_repeat(
+            prepared, assignment, lambda kmeans: assignment.clusters(features, labels, kmeans), session
+        )
+        return Scores.of_repeats([problem.score(found) for found in repeats])
+
+    return {"kmeans": score(None), "semi_supervised_kmeans": score(problem.labels)}
 
 
 def score_network(prepared: Prepared, title: str, session: Session) -> Scores:
@@ -33,8 +40,36 @@ def score_network(prepared: Prepared, title: str, session: Session) -> Scores:
     if prepared.test is not None:
         return _score_test(prepared, prepared.test, network, assignment, title, session)
     features = embed_all(network, prepared.view, len(problem.images), title, session)
-    partition = assignment.partition(features, problem.labels, final_kmeans(prepared.config, session))
-    return Scores.of(problem.score(partition.clusters))
+    return score_unlabelled(prepared, assignment, features, session)
+
+
+def score_unlabelled(
+    prepared: Prepared, assignment: Assignment, features: Tensor, session: Session, first: np.ndarray | None = None
+) -> Scores:
+    """The unlabelled images with each seed of k-means; ``first`` are their clusters with the first seed, if known."""
+    problem = prepared.problem
+
+    def clusters(kmeans: KMeansFit) -> np.ndarray:
+        return assignment.partition(features, problem.labels, kmeans).clusters
+
+    repeats = _clusters_by_repeat(prepared, assignment, clusters, session, first)
+    return Scores.of_repeats([problem.score(found) for found in repeats])
+
+
+def _clusters_by_repeat(
+    prepared: Prepared,
+    assignment: Assignment,
+    clusters: Callable[[KMeansFit], np.ndarray],
+    session: Session,
+    first: np.ndarray | None = None,
+) -> Iterator[np.ndarray]:
+    """The clusters with each seed of k-means; once if the assignment does not use k-means."""
+    repeats = prepared.config.clustering.repeats if assignment.uses_kmeans else 1
+    for repeat in range(repeats):
+        if repeat == 0 and first is not None:
+            yield first
+        else:
+            yield clusters(final_kmeans(prepared.config, session, repeat))
 
 
 def _score_test(
@@ -46,5 +81,7 @@ def _score_test(
     session: Session,
 ) -> Scores:
     features = embed_all(network, test.view, len(test.truth), title, session)
-    clusters = assignment.clusters(features, None, final_kmeans(prepared.config, session))
-    return Scores.of(discovery_accuracy(test.truth, clusters, prepared.problem.classes))
+    repeats = _clusters_by_repeat(
+        prepared, assignment, lambda kmeans: assignment.clusters(features, None, kmeans), session
+    )
+    return Scores.of_repeats([discovery_accuracy(test.truth, found, prepared.problem.classes) for found in repeats])

@@ -50,13 +50,14 @@ def settings_table(config: Config) -> list[list[str]]:
 
 
 def accuracy_rows(analysis: ClusterAnalysis, method: Method[Any], results: RunResults) -> list[dict[str, Any]]:
-    """All, known and new by step of the method; the last row is the final result."""
+    """All, known, new, NMI and ARI by step of the method; the last row is the final result."""
     steps: dict[str, Scores | None] = {BASELINES.get(name, name): s for name, s in results.baselines.items()}
     steps |= {method.stage_titles.get(name, method.title): stage.accuracy for name, stage in results.stages.items()}
     if not any(stage.accuracy for stage in results.stages.values()):
         steps[method.title] = results.selected or _score(analysis)
     rows = {step: scores for step, scores in steps.items() if scores is not None}
-    return [{"step": step, "all": s.all, "known": s.known, "new": s.new} for step, s in rows.items()]
+    parts = ("all", "known", "new", "nmi", "ari")
+    return [{"step": step, **{part: getattr(s, part) for part in parts}} for step, s in rows.items()]
 
 
 def _score(analysis: ClusterAnalysis) -> Scores | None:

@@ -1,10 +1,12 @@
 """`results.json` and `evaluation.json`: what was measured of a run."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Literal
+from statistics import fmean
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from typing_extensions import Self
 
 from promptcal.metrics import DiscoveryAccuracy
@@ -19,7 +21,11 @@ BASELINES = {  # titles
 
 
 class Scores(JSONModel):
-    """Accuracies in [0, 1], as `promptcal.metrics.DiscoveryAccuracy`; None where there is nothing to score."""
+    """Accuracies in [0, 1], as `promptcal.metrics.DiscoveryAccuracy`; None where there is nothing to score.
+
+    ``repeats`` are the scores of the same weights with each seed of k-means, if there are several (`of_repeats`); the
+    other fields are then those of the first seed.
+    """
 
     all: float | None
     known: float | None
@@ -27,14 +33,30 @@ class Scores(JSONModel):
     separate_all: float | None
     separate_known: float | None
     separate_new: float | None
+    nmi: float | None = None  # None also in files of versions 0.1 and 0.2
+    ari: float | None = None
+    repeats: list["Scores"] = Field(default_factory=list)
 
     @classmethod
     def of(cls, accuracy: DiscoveryAccuracy) -> Self:
         return cls(**{part: None if math.isnan(value) else value for part, value in asdict(accuracy).items()})
 
+    @classmethod
+    def of_repeats(cls, accuracies: Sequence[DiscoveryAccuracy]) -> Self:
+        """With each seed of k-means."""
+        repeats = [cls.of(accuracy) for accuracy in accuracies]
+        return repeats[0].model_copy(update={"repeats": repeats if len(repeats) > 1 else []})
+
     def percent(self) -> dict[str, float]:
-        """In per cent, without the parts that have nothing to score."""
-        return {part: 100 * value for part, value in self.model_dump().items() if value is not None}
+        """In per cent, the mean of the repeats, without the parts that have nothing to score."""
+        repeats = [scores.model_dump() for scores in self.repeats or [self]]
+        scored = [part for part, value in repeats[0].items() if value is not None]
+        return {part: 100 * fmean(scores[part] for scores in repeats) for part in scored}
+
+    @model_serializer(mode="wrap")
+    def _without_empty_repeats(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values = handler(self)
+        return {key: value for key, value in values.items() if key != "repeats" or value}
 
 
 class StageResult(JSONModel):

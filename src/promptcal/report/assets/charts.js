@@ -8,9 +8,9 @@ function accuracyTable() {
     h("h2", {}, "Accuracy"),
     h("p", { class: "muted" }, `% of the ${inductive ? "test" : "unlabelled"} images; clusters are matched to classes once, over all images.`),
     h("div", { class: "scroll" }, h("table", { class: "numbers-table", id: "accuracy" },
-      h("thead", {}, h("tr", {}, ["", "All", "Known", "New"].map((name) => h("th", {}, name)))),
+      h("thead", {}, h("tr", {}, ["", "All", "Known", "New", "NMI", "ARI"].map((name) => h("th", {}, name)))),
       h("tbody", {}, data.accuracy.map((row, i) => h("tr", { class: i === data.accuracy.length - 1 ? "final-result" : "" },
-        h("th", {}, row.step), ["all", "known", "new"].map((part) => h("td", {}, percent(row[part])))))))));
+        h("th", {}, row.step), ["all", "known", "new", "nmi", "ari"].map((part) => h("td", {}, percent(row[part])))))))));
 }
 
 function overviewView() {
