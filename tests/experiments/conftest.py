@@ -52,7 +52,7 @@ def small_settings():
 
 @pytest.fixture(scope="session")
 def settings_arguments():
-    return [argument for setting in SMALL for argument in ("--set", setting)]
+    return ["--kmeans-repeats", "2", *(argument for setting in SMALL for argument in ("--set", setting))]
 
 
 @pytest.fixture(scope="session")

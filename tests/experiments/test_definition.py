@@ -82,6 +82,40 @@ def test_few_annotations_stay_fewer_at_mini_scale():
     assert [(len(s.known), s.labelled_share) for s in shares] == [(5, 0.1), (3, 0.5), (2, 0.5)]
 
 
+@pytest.mark.parametrize("scale", ["full", "mini"])
+@pytest.mark.parametrize("name", ["prompt-ablation", "supervised-prompts"])
+def test_rows_that_isolate_the_prompts_train_equally_long(name, scale):
+    """GCD is stage 1 without prompts, so a difference must not come from more epochs."""
+    epochs = set()
+    for cell in plan(load_table(name).at(scale), TableRequest(seeds=[0], scale=scale)):
+        config = benchmark_config(cell.column.benchmark, cell.row.method, cell.jobs[0].overrides)
+        stages = METHODS[cell.row.method](config).epochs()
+        if cell.score == "warmup" or cell.row.method == "gcd":
+            epochs.add(stages.get(cell.score, sum(stages.values())))
+    assert len(epochs) == 1
+
+
+@pytest.mark.parametrize("name", [name for name in table_names() if load_table(name).kind == "accuracy"])
+def test_the_reference_is_a_row_that_runs_at_both_scales(name):
+    for scale in ("full", "mini"):
+        table = load_table(name).at(scale)
+        (row,) = [row for row in table.rows if row.label == table.reference]
+        assert row.method is not None
+
+
+def test_the_reference_is_the_tables_own_or_chosen_by_the_call():
+    table = load_table("generic")
+    assert table.reference_label() == "GCD"
+    assert table.reference_label("simgcd") == "SimGCD"
+    assert table.model_copy(update={"reference": None}).reference_label() == "k-means"  # the first that is run
+    with pytest.raises(
+        ConfigError, match=r"the reference 'prompt' could be several rows \(PromptCAL stage 1; PromptCAL\)"
+    ):
+        table.reference_label("prompt")
+    with pytest.raises(ConfigError, match="the table generic has no row 'vgg'"):
+        table.reference_label("vgg")
+
+
 def test_rows_are_found_by_label_or_part_of_it():
     table = load_table("generic")
     assert [r.label for r in chosen_rows(table, ["promptcal"])] == ["PromptCAL"]
@@ -142,6 +176,7 @@ def test_a_table_of_a_file(written):
         ({"columns": [{"title": "Mini"}]}, "row 'GCD' has a method, but column 'Mini' has no benchmark"),
         ({"columns": [{"benchmark": "mini"}]}, "columns number 1, title: Field required"),
         ({"parts": ["al"]}, "there is no part 'al'; choose from all, known"),
+        ({"reference": "his"}, "there is no row 'his' to be the reference; give the label of a row"),
         ({"tables": {}}, "defines several tables; add --document PAGE.md"),
     ],
 )

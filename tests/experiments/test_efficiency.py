@@ -69,10 +69,10 @@ def test_the_table_measures_each_row_once(tmp_path):
     assert (without.status, with_prompts.status) == ("finished", "finished")
     for cell, prompts in ((without, 0), (with_prompts, 5)):
         expected = flops_by_hand(size=8, patch=4, dim=192, depth=6, prompts=prompts) / 1e9
-        assert cell.selected["gflops"].mean == pytest.approx(expected)
+        assert cell.selected.means["gflops"].mean == pytest.approx(expected)
         assert cell.difference == {}  # another backbone than the published one
     added = 6 * 5 * 192 / 1e6
-    more = with_prompts.selected["million_parameters"].mean - without.selected["million_parameters"].mean
+    more = with_prompts.selected.means["million_parameters"].mean - without.selected.means["million_parameters"].mean
     assert more == pytest.approx(added)
     assert "Measured on cpu (" in made.markdown.read_text()
     first = {file: file.read_bytes() for file in tmp_path.glob("*/results.json")}

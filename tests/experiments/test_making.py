@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from scipy import stats
 
 from promptcal import api
 from promptcal.data.benchmarks import benchmark_data
@@ -39,7 +40,8 @@ ONE_ROW = {  # of each table, one that is its own
 
 
 def table(name, output, settings, **more):
-    return api.table(name=name, output=output, scale="mini", overrides=settings, device="cpu", progress=False, **more)
+    options = {"scale": "mini", "overrides": settings, "kmeans_repeats": 2, "device": "cpu", "progress": False}
+    return api.table(name=name, output=output, **options, **more)
 
 
 def lines_of(path):
@@ -47,15 +49,24 @@ def lines_of(path):
         return list(csv.DictReader(file))
 
 
+def mean_of_repeats(scores):
+    """The mean over the seeds of k-means; a classifier has one score."""
+    repeats = scores.get("repeats", [scores])
+    return {part: np.mean([one[part] for one in repeats]) for part in repeats[0]}
+
+
 def final_score(run):
-    return json.loads((run / "results.json").read_text())["selected"]
+    return mean_of_repeats(json.loads((run / "results.json").read_text())["selected"])
 
 
 def accuracy_of(results, stage):
     """(selected, last) as the run itself says."""
     if stage == "warmup":
-        return (results["stages"]["warmup"]["accuracy"],) * 2  # the last epoch was selected
-    return results["selected"], results["last"]
+        scores = (results["stages"]["warmup"]["accuracy"],) * 2  # the last epoch was selected
+    else:
+        scores = results["selected"], results["last"]
+    assert [len(s["repeats"]) for s in scores] == [2, 2]
+    return [mean_of_repeats(s) for s in scores]
 
 
 @pytest.mark.parametrize("name", [n for n in table_names() if n != "efficiency"])
@@ -75,13 +86,14 @@ def test_a_row_of_each_table(name, shared_output, small_settings, results_of):
         assert results["method"] == line["method"]
         assert results["protocol"] == ("inductive" if name == "inductive" else "transductive")
         selected, last = accuracy_of(results, line["score"])
-        for part in load_table(name).parts:
+        assert line["kmeans_repeats"] == "2"
+        for part in load_table(name).measured_parts:
             assert float(line[f"{part}_selected_mean"]) == pytest.approx(100 * selected[part], abs=1e-6)
             assert float(line[f"{part}_last_mean"]) == pytest.approx(100 * last[part], abs=1e-6)
-            assert line[f"{part}_selected_std"] == ""  # one seed
+            assert line[f"{part}_selected_std"] == line[f"{part}_selected_ci95"] == ""  # one seed
         assert float(line["seconds"]) == results["seconds"]
     text = made.markdown.read_text()
-    assert "One seed (0), so there is no standard deviation." in text
+    assert "One seed (0), 2 k-means repeats each, so there is no interval." in text
     assert made.plot.read_bytes()[:4] == b"\x89PNG"
 
 
@@ -102,16 +114,19 @@ def test_a_table_and_a_document_of_ones_own(promptcal, shared_output, settings_a
     assert "beta: 0.2" in config
     assert "memory: 64" in config
     assert float(beta["all_selected_mean"]) == pytest.approx(100 * final_score(run)["all"])
-    assert float(kmeans["all_difference"]) == pytest.approx(float(kmeans["all_selected_mean"]) - 50)
+    assert kmeans["all_difference"] == ""
+    assert "the backbone is not vit_base_patch16_224.dino with pretrained weights" in kmeans["not_comparable"]
     assert promptcal(*arguments, "--document", page)[0] == 0
     values = " / ".join(f"{100 * final_score(run)[part]:.1f}" for part in ("all", "known", "new"))
-    assert page.read_text().splitlines()[4] == f"| beta 0.2 | {values} | 1 | 1 + 1 |"
+    row = page.read_text().splitlines()[4]
+    assert row.startswith(f"| beta 0.2 | {values} | ")
+    assert row.endswith(" | 1 | 1 + 1 |")
 
     (kept,) = collect("mini", [str(run)], tmp_path)
     record = RunRecord.read(kept)
     assert record == read_run(run, "mini")
     assert (record.method, record.seed, record.settings["loss.beta"]) == ("promptcal", 0, 0.2)
-    assert record.selected.model_dump() == final_score(run)
+    assert record.selected.model_dump() == json.loads((run / "results.json").read_text())["selected"]
     assert [(epoch["stage"], epoch["epoch"]) for epoch in record.epochs] == [("warmup", 1), ("affinity", 1)]
     assert record.has_all_seconds()
 
@@ -135,7 +150,7 @@ def job_config(job, seed, pretrained):
     return benchmark_config(job.benchmark, job.method, overrides)
 
 
-def test_mean_and_deviation_over_seeds_and_nothing_runs_twice(promptcal, shared_output, settings_arguments, results_of):
+def test_mean_and_interval_over_seeds_and_nothing_runs_twice(promptcal, shared_output, settings_arguments, results_of):
     arguments = ["table", "generic", "--seeds", "0", "1", "2", "--rows", "k-means", "--preset-scale", "mini"]
     arguments += ["--output", shared_output, "--device", "cpu", *settings_arguments]
     code, out, err = promptcal(*arguments)
@@ -146,10 +161,11 @@ def test_mean_and_deviation_over_seeds_and_nothing_runs_twice(promptcal, shared_
     assert len(runs) == 3
     line = lines_of(report.with_name(report.name.replace("-runs", "")))[0]
     for part in ("all", "known", "new"):
-        values = [100 * results_of(shared_output, run)["selected"][part] for run in runs]
+        values = [100 * final_score(shared_output / run)[part] for run in runs]
         assert float(line[f"{part}_selected_mean"]) == pytest.approx(np.mean(values), abs=1e-6)
         assert float(line[f"{part}_selected_std"]) == pytest.approx(np.std(values, ddof=1), abs=1e-6)
-        shown = f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
+        low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+        shown = f"{np.mean(values):.1f} ± {(high - low) / 2:.1f}"
         assert shown in out
         assert shown in report.with_name(report.name.replace("-runs.csv", ".md")).read_text()
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in shared_output.rglob("results.json")}
@@ -176,7 +192,8 @@ def test_tables_share_runs(tmp_path, shared_output, small_settings):
 
 
 def runs_of(name, output, settings, **more):
-    return api.table_runs(name=name, output=output, scale="mini", overrides=settings, seeds=[0], **more)
+    options = {"scale": "mini", "overrides": settings, "kmeans_repeats": 2, "seeds": [0]}
+    return api.table_runs(name=name, output=output, **options, **more)
 
 
 def test_stage_1_of_a_run_is_what_the_warm_up_alone_gives(shared_output, tmp_path, small_settings, results_of):
@@ -184,8 +201,9 @@ def test_stage_1_of_a_run_is_what_the_warm_up_alone_gives(shared_output, tmp_pat
     (row,) = {c.cell.jobs[0].name for c in made.summary.cells if c.cell.row.label == "PromptCAL stage 1"}
     alone = tmp_path / "alone"
     api.benchmark(
-        name="mini", method="promptcal-warmup", output=alone, seed=0, overrides=small_settings, progress=False
-    )
+        name="mini", method="promptcal-warmup", output=alone, seed=0, progress=False,
+        overrides=[*small_settings, "clustering.repeats=2"],
+    )  # fmt: skip
     expected = json.loads((alone / "results.json").read_text())["selected"]
     assert results_of(shared_output, row)["stages"]["warmup"]["accuracy"] == expected
 
@@ -393,4 +411,4 @@ def test_every_row_of_every_table(name, shared_output, small_settings):
     assert not made.summary.problems
     for c in made.summary.cells:
         if c.cell.jobs:
-            assert set(c.selected) == set(made.summary.table.parts)
+            assert set(c.selected.means) == set(made.summary.table.measured_parts)

@@ -1,19 +1,23 @@
-"""Figures of runs with chosen results: means, deviations, differences to the published ones, and how they are shown."""
+"""Values of runs with chosen results: means, intervals, differences to other rows and to published values."""
 
 import csv
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import yaml
+from matplotlib.container import ErrorbarContainer
 from rich.console import Console
+from scipy import stats
 
 from promptcal import api
-from promptcal.experiments import plot
-from promptcal.experiments.cells import Statistic, jobs_of, plan
+from promptcal.experiments import jobs, plot
+from promptcal.experiments.cells import jobs_of, plan
 from promptcal.experiments.definition import load_table
+from promptcal.experiments.intervals import Statistic, paired_difference
 from promptcal.experiments.jobs import FitJob
-from promptcal.experiments.run_records import benchmark_config
 from promptcal.experiments.table_report import show
 from promptcal.experiments.table_request import TableRequest
 from promptcal.experiments.tables import make_table
@@ -22,7 +26,8 @@ from promptcal.run.info import RunInfo
 from promptcal.run.results import RunResults, Scores, StageResult
 from promptcal.runtime import files
 
-PARTS = ("all", "known", "new", "separate_all", "separate_known", "separate_new")
+PARTS = ("all", "known", "new", "separate_all", "separate_known", "separate_new", "nmi", "ari")
+FULL, WITHOUT = "(5) PromptCAL", "(4) without affinity propagation"
 
 
 def scores(share):
@@ -33,8 +38,7 @@ def finish(output, job, selected, last, seconds=10.0):
     """A finished run with these shares as its results."""
     directory = RunDirectory(output / job.name)
     directory.path.mkdir(parents=True)
-    config = benchmark_config(job.benchmark, job.method, job.overrides)
-    files.write_text(directory.config_file, config.to_yaml())
+    files.write_text(directory.config_file, job._config().to_yaml())
     warmup = StageResult(best_epoch=3, epochs=5, accuracy=scores(selected / 2))
     RunResults(
         method=job.method,
@@ -53,13 +57,13 @@ def where(tmp_path):
 
 @pytest.fixture
 def three_seeds(where):
-    """The last row of the ablation on CUB with three seeds, the row before it with two."""
+    """The last two rows of the ablation on CUB: the reference with three seeds, the other with two of them."""
     cells = plan(load_table("semiag-ablation"), TableRequest())
     by_row = {cell.row.label: cell.jobs for cell in cells}
     for job, selected, last in zip(by_row["(5) PromptCAL"], (0.60, 0.62, 0.67), (0.5, 0.6, 0.61), strict=True):
         finish(where.output, job, selected, last, seconds=100.0 * (job.seed + 1))
-    for job in by_row["(4) without affinity propagation"][:2]:
-        finish(where.output, job, 0.5, 0.5)
+    for job, selected in zip(by_row[WITHOUT][:2], (0.50, 0.53), strict=True):
+        finish(where.output, job, selected, 0.5)
     return where
 
 
@@ -67,31 +71,127 @@ def csv_lines(path):
     return {(x["row"], x["dataset"]): x for x in csv.DictReader(io.StringIO(path.read_text()))}
 
 
-def test_mean_deviation_and_difference(three_seeds):
-    made = make_table(replace(three_seeds, name="semiag-ablation"))
-    line = csv_lines(made.csv)["(5) PromptCAL", "CUB-200"]
+@pytest.fixture
+def as_published(monkeypatch):
+    """Runs count as made under the conditions of the published values."""
+    monkeypatch.setattr(jobs, "unmet_conditions", lambda config, benchmark: [])
+
+
+def interval(result):
+    """Mean and half width of the 95 % interval of a t-test of SciPy."""
+    low, high = result.confidence_interval(0.95)
+    return (low + high) / 2, (high - low) / 2
+
+
+def test_mean_and_interval_are_those_of_scipy(three_seeds):
+    line = csv_lines(make_table(replace(three_seeds, name="semiag-ablation")).csv)[FULL, "CUB-200"]
     assert (line["seeds"], line["n_seeds"], line["status"], line["seconds"]) == ("0 1 2", "3", "finished", "200")
-    assert float(line["all_selected_mean"]) == pytest.approx(np.mean([60, 62, 67]))
-    assert float(line["all_selected_std"]) == pytest.approx(np.std([60, 62, 67], ddof=1))
-    assert float(line["all_last_mean"]) == pytest.approx(np.mean([50, 60, 61]))
-    assert float(line["all_last_std"]) == pytest.approx(np.std([50, 60, 61], ddof=1))
+    for epoch, values in (("selected", [60, 62, 67]), ("last", [50, 60, 61])):
+        mean, half_width = interval(stats.ttest_1samp(values, 0))
+        for part in ("all", "nmi"):
+            assert float(line[f"{part}_{epoch}_mean"]) == pytest.approx(mean)
+            assert float(line[f"{part}_{epoch}_ci95"]) == pytest.approx(half_width)
+            assert float(line[f"{part}_{epoch}_std"]) == pytest.approx(np.std(values, ddof=1))
+
+
+def test_differences_to_the_reference_are_paired_by_seed(three_seeds):
+    made = make_table(replace(three_seeds, name="semiag-ablation"))
+    lines = csv_lines(made.csv)
+    line = lines[WITHOUT, "CUB-200"]
+    mean, half_width = interval(stats.ttest_rel([50, 53], [60, 62]))  # the seeds that both rows have
+    assert line["reference"] == FULL
+    assert float(line["all_selected_to_reference_mean"]) == pytest.approx(mean)
+    assert float(line["all_selected_to_reference_ci95"]) == pytest.approx(half_width)
+    assert float(line["new_last_to_reference_mean"]) == pytest.approx(-5)
+    assert lines[FULL, "CUB-200"]["all_selected_to_reference_mean"] == ""
+    assert f"| -9.5 ± {half_width:.1f} / " in made.markdown.read_text()
+    other = make_table(replace(three_seeds, name="semiag-ablation", reference="(4)"))
+    line = csv_lines(other.csv)[FULL, "CUB-200"]
+    assert float(line["all_selected_to_reference_mean"]) == pytest.approx(-mean)
+    assert f"Differences to {WITHOUT} are paired by seed." in other.markdown.read_text()
+
+
+@pytest.mark.parametrize(
+    ("values", "reference", "is_bold"),
+    [
+        ((0.50, 0.53, 0.57), (0.60, 0.62, 0.67), True),  # -10, -9, -10
+        ((0.50, 0.63, 0.57), (0.60, 0.62, 0.67), False),  # -10, 1, -10
+        ((0.50,), (0.60,), False),  # one seed has no interval
+    ],
+)
+def test_bold_only_if_the_interval_excludes_zero(where, values, reference, is_bold):
+    by_row = {cell.row.label: cell.jobs for cell in plan(load_table("semiag-ablation"), TableRequest())}
+    for label, shares in ((FULL, reference), (WITHOUT, values)):
+        for job, share in zip(by_row[label], shares, strict=False):
+            finish(where.output, job, share, share)
+    made = make_table(replace(where, name="semiag-ablation", seeds=range(len(values))))
+    if len(values) > 1:
+        low, high = stats.ttest_rel(values, reference).confidence_interval(0.95)
+        assert is_bold == (not low <= 0 <= high)
+    row = next(line for line in made.markdown.read_text().splitlines() if line.startswith(f"| {WITHOUT}"))
+    assert row.count("**") == 2 * 5 * is_bold  # All, Known, New, NMI, ARI
+    console = Console(width=80, file=io.StringIO(), record=True, force_terminal=True)
+    show(made.summary, console)
+    bold = re.findall(r"\x1b\[1m([^\x1b]+)", console.export_text(styles=True))
+    assert sum(f"{100 * np.mean(values):.1f}" in text for text in bold) == 3 * is_bold
+
+
+def test_an_interval_needs_two_values_and_common_seeds():
+    assert np.isnan(Statistic.of([3.0]).ci95)
+    assert not Statistic.of([3.0]).excludes_zero
+    assert Statistic.of([1.0, 1.0]).excludes_zero
+    assert paired_difference({0: 1.0, 2: 5.0}, {2: 2.0, 3: 1.0}) == Statistic.of([3.0])
+    assert paired_difference({0: 1.0}, {1: 1.0}) is None
+
+
+def test_there_is_a_difference_to_published_values_if_their_conditions_are_met(three_seeds, as_published):
+    made = make_table(replace(three_seeds, name="semiag-ablation"))
+    line = csv_lines(made.csv)[FULL, "CUB-200"]
     assert line["all_published"] == "62.9"
     assert float(line["all_difference"]) == pytest.approx(63 - 62.9)
     assert float(line["known_difference"]) == pytest.approx(63 - 64.4)
+    text = made.markdown.read_text()
+    values = " | ".join(["63.0 ± 9.0"] * 5)
+    assert f"| {FULL} | {values} |  | 62.9 / 64.4 / 62.1 | +0.1 / -1.4 / +0.9 | 3 of 3 | 200 |" in text
+    absent = "| (1) plain KNN with SemiPriori | data absent |  |  |  |  |  | 60.1 / 70.1 / 55.1 |  | 0 of 3 |  |"
+    assert absent in text
+    assert "Mean and 95 % interval over the seeds 0, 1, 2, 3 k-means repeats each." in text
+    assert "no difference" not in text.lower()
 
 
-def test_markdown_has_both_and_the_difference(three_seeds):
-    text = make_table(replace(three_seeds, name="semiag-ablation")).markdown.read_text()
-    measured = "| (5) PromptCAL | 63.0 ± 3.6 | 63.0 ± 3.6 | 63.0 ± 3.6 |"
-    assert f"{measured} 62.9 / 64.4 / 62.1 | +0.1 / -1.4 / +0.9 | 3 of 3 | 200 |" in text
-    assert "| (1) plain KNN with SemiPriori | data absent |  |  | 60.1 / 70.1 / 55.1 |  | 0 of 3 |  |" in text
-    assert "over the seeds 0, 1, 2" in text
+def test_without_them_there_is_none_and_a_note_says_why(three_seeds):
+    made = make_table(replace(three_seeds, name="semiag-ablation"))
+    line = csv_lines(made.csv)[FULL, "CUB-200"]
+    assert (line["all_published"], line["all_difference"]) == ("62.9", "")
+    assert line["not_comparable"] == "the protocol is not the published one"
+    text = made.markdown.read_text()
+    assert "- No difference to the published values is shown: the protocol is not the published one." in text
+    assert "difference to the paper" not in text
+
+
+def test_the_note_names_the_rows_if_they_have_other_reasons(where, tmp_path):
+    table = {
+        "columns": [{"title": "CUB", "benchmark": "cub"}],
+        "rows": [
+            {"label": "theirs", "method": "gcd", "published": {"CUB": [51.3, 56.6, 48.7]}},
+            {
+                "label": "random",
+                "method": "gcd",
+                "overrides": ["model.pretrained=false"],
+                "published": {"CUB": [1, 2, 3]},
+            },
+        ],
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(table))
+    text = make_table(replace(where, name=str(tmp_path / "mine.yaml"))).markdown.read_text()
+    assert "- theirs: no difference to the published values is shown: the protocol is not the published one." in text
+    assert "- random: no difference to the published values is shown: the protocol is not the published one; " in text
 
 
 def test_the_last_epoch_is_shown_where_it_is_asked_for(three_seeds):
     made = make_table(replace(three_seeds, name="semiag-ablation", epoch="last"))
     assert made.markdown.name == "semiag-ablation-last.md"
-    assert "| (5) PromptCAL | 57.0 ± 6.1 |" in made.markdown.read_text()
+    assert "| (5) PromptCAL | 57.0 ± 15.1 |" in made.markdown.read_text()
     assert "weights of the last epoch" in made.markdown.read_text()
     assert float(csv_lines(made.csv)["(5) PromptCAL", "CUB-200"]["all_selected_mean"]) == pytest.approx(63)
 
@@ -110,17 +210,17 @@ def test_seeds_that_are_missing_are_not_hidden(three_seeds):
     assert "| 2 of 3 |" in made.markdown.read_text()
 
 
-def test_one_seed_has_no_deviation(three_seeds):
+def test_one_seed_has_no_interval(three_seeds):
     made = make_table(replace(three_seeds, name="semiag-ablation", seeds=[2]))
     line = csv_lines(made.csv)["(5) PromptCAL", "CUB-200"]
-    assert (line["all_selected_mean"], line["all_selected_std"]) == ("67", "")
+    assert (line["all_selected_mean"], line["all_selected_std"], line["all_selected_ci95"]) == ("67", "", "")
     assert "| (5) PromptCAL | 67.0 | 67.0 | 67.0 |" in made.markdown.read_text()
-    assert np.isnan(Statistic.of([3.0]).std)
+    assert "One seed (2), 3 k-means repeats each, so there is no interval." in made.markdown.read_text()
 
 
 def test_stage_1_is_read_from_the_same_run(where):
-    jobs = jobs_of(plan(load_table("supervised-prompts"), TableRequest(seeds=[0])))
-    (default,) = [j for j in jobs if j.name.startswith("cub-promptcal-seed0")]
+    planned = jobs_of(plan(load_table("supervised-prompts"), TableRequest(seeds=[0])))
+    (default,) = [j for j in planned if j.name.startswith("cub-promptcal-seed0")]
     finish(where.output, default, 0.6, 0.5)
     lines = csv_lines(make_table(replace(where, name="supervised-prompts", seeds=[0])).csv)
     assert float(lines["2 of 5 supervised", "Stage 1"]["all_selected_mean"]) == pytest.approx(30)
@@ -151,9 +251,9 @@ def test_a_run_of_an_older_preset_is_not_taken(three_seeds):
 def test_the_corrected_column_says_what_the_paper_prints(where):
     text = make_table(replace(where, name="fine-grained", seeds=[0])).markdown.read_text()
     aircraft = text.split("## Aircraft")[1]
-    assert "| k-means | data absent |  |  | 16.0 / 14.4 / 16.8 |" in aircraft
+    assert "| k-means | data absent |  |  |  |  |  | 16.0 / 14.4 / 16.8 |" in aircraft
     assert "- k-means, Aircraft: the paper prints 12.9 / 12.9 / 12.8." in text
-    assert "| SimGCD | data absent |  |  | 54.3 |" in aircraft
+    assert "| SimGCD | data absent |  |  |  |  |  | 54.3 |" in aircraft
 
 
 @pytest.mark.parametrize("name", ["inductive", "efficiency", "generic"])
@@ -162,7 +262,9 @@ def test_the_terminal_has_room_for_every_table(name, where):
     for cell in made.summary.cells:
         for part in made.summary.table.parts:
             published = cell.published.get(part, 86.0)
-            cell.shown[part] = Statistic(published, published / 9)
+            cell.shown[part] = Statistic(published, published / 9, 3)
+            if made.summary.reference is not None:
+                cell.to_reference[part] = Statistic(-12.3, 9.0, 3)
             if part in cell.published:
                 cell.difference[part] = -99.9
     console = Console(width=80, file=io.StringIO(), record=True)
@@ -172,15 +274,24 @@ def test_the_terminal_has_room_for_every_table(name, where):
     assert "…" not in text
 
 
-def test_the_terminal_has_both_figures(three_seeds):
+def test_the_terminal_has_all_figures(three_seeds, as_published):
     made = make_table(replace(three_seeds, name="semiag-ablation"))
     console = Console(width=80, file=io.StringIO(), record=True)
     show(made.summary, console)
     text = console.export_text()
     rows = text.splitlines()
     measured = next(i for i, line in enumerate(rows) if "(5) PromptCAL" in line)
-    assert "63.0 ± 3.6" in rows[measured]
+    assert "63.0 ± 9.0" in rows[measured]
     assert "62.9 +0.1" in rows[measured + 1]
+
+
+def test_the_number_of_kmeans_repeats_is_part_of_a_run():
+    default = FitJob("cub", "gcd", 0)
+    assert default.name.startswith("cub-gcd-seed0-")
+    assert default._config().clustering.repeats == 3
+    other = FitJob("cub", "gcd", 0, repeats=1)
+    assert other.name.startswith("cub-gcd-clustering.repeats=1-seed0-")
+    assert other._config().clustering.repeats == 1
 
 
 def test_names_do_not_depend_on_how_a_default_is_written():
@@ -196,15 +307,18 @@ def test_weights_lie_below_the_root_and_the_root_is_not_part_of_the_name(tmp_pat
     table = load_table("pretraining")
     job = next(c.jobs[0] for c in plan(table, TableRequest(seeds=[0])) if "iBOT" in c.row.label)
     assert "model.weights=ROOT_ibot_vitb16.pth" in job.name
-    assert job._overrides(str(tmp_path)) == (f"model.weights={tmp_path}/ibot_vitb16.pth",)
+    assert job._overrides(str(tmp_path))[-1] == f"model.weights={tmp_path}/ibot_vitb16.pth"
 
 
-def test_bars_show_means_deviations_and_published_marks(three_seeds):
+def test_bars_show_means_intervals_and_published_marks(three_seeds):
     made = make_table(replace(three_seeds, name="semiag-ablation"))
     figure = plot.draw(made.summary)
     (panel,) = figure.axes
     widths = sorted(round(patch.get_width(), 6) for patch in panel.patches)
-    assert widths == [50.0] * 3 + [63.0] * 3
+    assert widths == [51.5] * 3 + [63.0] * 3
+    (_, _, (segments,)) = [c for c in panel.containers if isinstance(c, ErrorbarContainer)][-1].lines
+    (low, _), (high, _) = segments.get_segments()[0]
+    assert (low, high) == pytest.approx(stats.ttest_1samp([60, 62, 67], 0).confidence_interval(0.95))
     marks = np.concatenate([c.get_offsets() for c in panel.collections if hasattr(c, "get_offsets")])
     published = [f for row in made.summary.table.rows for f in row.published["CUB-200"]]
     assert set(published) <= {round(float(x), 6) for x in marks[:, 0]}
@@ -215,4 +329,4 @@ def test_the_verb_makes_the_same_report(three_seeds):
     made = api.table(
         name="semiag-ablation", output=three_seeds.output, root=three_seeds.root, run=False, progress=False
     )
-    assert "63.0 ± 3.6" in made.markdown.read_text()
+    assert "63.0 ± 9.0" in made.markdown.read_text()

@@ -157,7 +157,7 @@ def test_mini_inductive_needs_no_download(promptcal, tmp_path, quick_settings):
     assert [cell.strip() for cell in header.strip("┃").split("┃")][1:] == [
         "All", "Known", "New", "Known*", "New*", "NMI", "ARI",
     ]  # fmt: skip
-    shown = next(line for line in out.splitlines() if "warm-up" in line)
+    shown = next(line for line in lines if "PromptCAL" in line)
     percent = found.selected.percent()
     expected = [f"{percent[part]:.1f}" for part in PARTS]
     assert [cell.strip() for cell in shown.strip("│").split("│")][1:] == expected

@@ -22,8 +22,8 @@ def run_of(small_set, common_settings, tmp_path_factory):
 
     def run(method, *more):
         return fit(
-            images=images, labels=labels, truth=truth, n_classes=4, method=method, output=tmp_path_factory.mktemp("run"),
-            overrides=[*common_settings, *SHORT, *more], progress=False, overwrite=True,
+            images=images, labels=labels, truth=truth, n_classes=4, method=method,
+            output=tmp_path_factory.mktemp("run"), overrides=[*common_settings, *SHORT, *more], progress=False,
         )  # fmt: skip
 
     return run

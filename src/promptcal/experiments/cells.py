@@ -4,13 +4,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-
-import numpy as np
+from pathlib import Path
+from statistics import fmean
 
 from promptcal.config import Config
 from promptcal.errors import ConfigError, PromptCALError, RunError
 from promptcal.experiments.definition import ACCURACIES, Column, Row, Table
 from promptcal.experiments.efficiency import EfficiencyJob, EfficiencyRecord
+from promptcal.experiments.intervals import Statistic, paired_difference
 from promptcal.experiments.jobs import FitJob, State, StoredJob
 from promptcal.experiments.run_records import RunRecord, read_record
 from promptcal.experiments.table_request import TableRequest
@@ -48,15 +49,25 @@ def plan(table: Table, request: TableRequest) -> list[Cell]:
 
 
 def _jobs(table: Table, row: Row, column: Column, request: TableRequest, settings: tuple[str, ...]) -> list[Job]:
-    jobs: list[Job] = [StoredJob(name, read_record(table.record_folder, name)) for name in row.records_in(column)]
+    names = record_names(row, column, table.record_folder)
+    jobs: list[Job] = [StoredJob(name, read_record(table.record_folder, name)) for name in names]
     for seed in request.unique_seeds:
         if table.kind == "efficiency":
             jobs.append(EfficiencyJob(column.backbone, row.prompts, seed, settings, request.device))
         elif row.method is not None:
-            jobs.append(FitJob(column.benchmark, row.method, seed, (*settings, *row.overrides), row.weights))
+            overrides, options = (*settings, *row.overrides), (request.kmeans_repeats, request.protocol)
+            jobs.append(FitJob(column.benchmark, row.method, seed, overrides, row.weights, *options))
     for job in jobs:
         _ = job.name  # reads the settings, so that an error is found before anything runs
     return jobs
+
+
+def record_names(row: Row, column: Column, folder: Path) -> list[str]:
+    """Names of the row's records; a name with ``*`` stands for all records that match, perhaps none yet."""
+    found: list[str] = []
+    for name in row.records_in(column):
+        found += sorted(file.stem for file in folder.glob(f"{name}.json")) if "*" in name else [name]
+    return found
 
 
 def rows_without(table: Table, setting: str) -> list[str]:
@@ -85,32 +96,43 @@ def jobs_of(cells: Sequence[Cell], labels: Sequence[str] | None = None) -> list[
 
 
 @dataclass(frozen=True)
-class Statistic:
-    """Mean and standard deviation over seeds (n - 1 in the denominator; NaN for one seed)."""
+class EpochSummary:
+    """Values with the weights of one epoch, by part: of each seed, their mean, and the difference to the reference.
 
-    mean: float
-    std: float
+    A seed's value is the mean over its repeats of k-means. Parts that were not measured are left out.
+    """
 
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Statistic":
-        return cls(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan)
+    by_seed: dict[str, dict[int, float]]
+    means: dict[str, Statistic]
+    to_reference: dict[str, Statistic]
 
 
 @dataclass(frozen=True)
 class CellSummary:
     """A cell with its values by part; parts that were not measured or published are left out.
 
-    ``shown`` are the values of the selected or of the last epoch, as the column or the call says.
+    ``shown`` are the values of the selected or of the last epoch, as the column or the call says, and ``to_reference``
+    their paired differences to the reference row. ``difference`` is to the published values; it is empty if the runs
+    do not meet the conditions of these (``unmet``).
     """
 
     cell: Cell
     records: dict[str, RunRecord | EfficiencyRecord]  # of the finished runs, by name
     states: tuple[State, ...]  # of all its runs
-    selected: dict[str, Statistic]
-    last: dict[str, Statistic]
-    shown: dict[str, Statistic]
+    selected: EpochSummary
+    last: EpochSummary
+    epoch: EpochSummary
     published: dict[str, float]
     difference: dict[str, float]
+    unmet: tuple[str, ...]
+
+    @property
+    def shown(self) -> dict[str, Statistic]:
+        return self.epoch.means
+
+    @property
+    def to_reference(self) -> dict[str, Statistic]:
+        return self.epoch.to_reference
 
     @property
     def seeds(self) -> list[int]:
@@ -119,13 +141,13 @@ class CellSummary:
     @property
     def seconds(self) -> float:
         """Mean over the runs."""
-        return float(np.mean([r.seconds for r in self.records.values()])) if self.records else math.nan
+        return fmean(r.seconds for r in self.records.values()) if self.records else math.nan
 
     @property
     def status(self) -> str:
         """What to show where there are no values, or how many seeds are finished."""
         if not self.cell.jobs:
-            return "published only"
+            return "not measured" if self.cell.row.records_in(self.cell.column) else "published only"
         names = {state.name for state in self.states}
         for worst in ("failed", "damaged", "data absent", "interrupted", "missing"):
             if worst in names:
@@ -136,10 +158,11 @@ class CellSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """A table at the scale of the request."""
+    """A table at the scale of the request; ``reference`` is the label of the row that the others are compared with."""
 
     table: Table
     request: TableRequest
+    reference: str | None
     cells: list[CellSummary]
 
     @property
@@ -153,30 +176,71 @@ class Summary:
         return {name: state for name, state in pairs if state.name in ("failed", "damaged", "data absent")}
 
 
-def summarise_cell(table: Table, request: TableRequest, cell: Cell, states: dict[str, State]) -> CellSummary:
-    records, outcomes = {}, []
+@dataclass(frozen=True)
+class _CellRuns:
+    """The runs of a cell: states of all, records of the finished ones and their values by part and seed."""
+
+    cell: Cell
+    records: dict[str, RunRecord | EfficiencyRecord]
+    states: tuple[State, ...]
+    selected: dict[str, dict[int, float]]
+    last: dict[str, dict[int, float]]
+
+
+def summarise(table: Table, request: TableRequest, cells: Sequence[Cell], states: dict[str, State]) -> Summary:
+    reference = table.reference_label(request.reference)
+    found = [_read_runs(table, request, cell, states) for cell in cells]
+    compared_with = {runs.cell.column.title: runs for runs in found if runs.cell.row.label == reference}
+    summaries = [_summarise_cell(table, request, runs, compared_with.get(runs.cell.column.title)) for runs in found]
+    return Summary(table, request, reference, summaries)
+
+
+def _read_runs(table: Table, request: TableRequest, cell: Cell, states: dict[str, State]) -> _CellRuns:
+    records, selected, last = {}, [], []
     cell_states: list[State] = []
     for job in cell.jobs:
         state = states[job.name]
         if state.name == "finished":
             try:
                 record = job.record(request)
-                outcomes.append(record.outcome(cell.score))
+                outcome = record.outcome(cell.score)
+                selected.append((job.seed, outcome.selected))
+                last.append((job.seed, outcome.last))
                 records[job.name] = record
             except RunError as error:  # finished, but without the score of this cell
                 state = State("damaged", str(error))
         cell_states.append(state)
-    selected = _statistics(table.parts, [outcome.selected for outcome in outcomes])
-    last = _statistics(table.parts, [outcome.last for outcome in outcomes])
-    epoch = cell.column.epoch or request.epoch
-    shown = last if epoch == "last" and table.kind == "accuracy" else selected
+    parts = table.measured_parts
+    return _CellRuns(cell, records, tuple(cell_states), _by_seed(parts, selected), _by_seed(parts, last))
+
+
+def _by_seed(parts: Sequence[str], runs: Sequence[tuple[int, dict[str, float]]]) -> dict[str, dict[int, float]]:
+    """By part and seed, for the parts that all runs have; the mean of runs with the same seed."""
+    seeds = dict.fromkeys(seed for seed, _ in runs)
+    return {
+        part: {seed: fmean(values[part] for of, values in runs if of == seed) for seed in seeds}
+        for part in parts
+        if runs and all(part in values for _, values in runs)
+    }
+
+
+def _summarise_cell(table: Table, request: TableRequest, runs: _CellRuns, reference: _CellRuns | None) -> CellSummary:
+    cell, other = runs.cell, None if reference is runs else reference
+    selected = _summarise_epoch(runs.selected, {} if other is None else other.selected)
+    last = _summarise_epoch(runs.last, {} if other is None else other.last)
+    shows_last = (cell.column.epoch or request.epoch) == "last" and table.kind == "accuracy"
+    epoch = last if shows_last else selected
     given = cell.row.published.get(cell.column.title, [])
     published = {part: value for part, value in zip(table.parts, given, strict=False) if value is not None}
-    comparable = [p for p in (*ACCURACIES, "gflops") if request.scale == "full" and p in shown and p in published]
-    difference = {p: shown[p].mean - published[p] for p in comparable}
-    return CellSummary(cell, records, tuple(cell_states), selected, last, shown, published, difference)
+    unmet = tuple(dict.fromkeys(condition for job in cell.jobs for condition in job.unmet_conditions()))
+    is_comparable = request.scale == "full" and not unmet
+    comparable = [p for p in (*ACCURACIES, "gflops") if is_comparable and p in epoch.means and p in published]
+    difference = {p: epoch.means[p].mean - published[p] for p in comparable}
+    return CellSummary(cell, runs.records, runs.states, selected, last, epoch, published, difference, unmet)
 
 
-def _statistics(parts: Sequence[str], runs: Sequence[dict[str, float]]) -> dict[str, Statistic]:
-    """By part, for the parts that all runs have."""
-    return {part: Statistic.of([run[part] for run in runs]) for part in parts if runs and all(part in r for r in runs)}
+def _summarise_epoch(values: dict[str, dict[int, float]], reference: dict[str, dict[int, float]]) -> EpochSummary:
+    means = {part: Statistic.of(list(by_seed.values())) for part, by_seed in values.items()}
+    found = {part: paired_difference(by_seed, reference.get(part, {})) for part, by_seed in values.items()}
+    to_reference = {part: difference for part, difference in found.items() if difference is not None}
+    return EpochSummary(values, means, to_reference)

@@ -22,8 +22,10 @@ Values = list[float | None]
 FINAL = "final"  # the score of a run's final assignments
 
 ACCURACIES = {"all": "All", "known": "Known", "new": "New", "separate_known": "Known*", "separate_new": "New*"}
+WITHOUT_MATCHING = {"nmi": "NMI", "ari": "ARI"}
+PERCENTAGES = {**ACCURACIES, **WITHOUT_MATCHING}
 PARTS = {
-    **ACCURACIES,
+    **PERCENTAGES,
     "seconds_per_image": "s / image",
     "images_per_second": "images / s",
     "gflops": "GFLOPs",
@@ -71,7 +73,9 @@ class Row(Entry):
     label: str
     method: str | None = None
     overrides: list[str] = []
-    records: list[str] | dict[str, list[str]] = Field([], description="names of run records, by column if they differ")
+    records: list[str] | dict[str, list[str]] = Field(
+        [], description="names of run records, by column if they differ; NAME-s* stands for all that match"
+    )
     score: str | None = Field(None, description="none: the column's")
     columns: list[str] | None = Field(None, description="titles of the columns the row has; none: all")
     published: dict[str, Values] = {}
@@ -97,6 +101,9 @@ class Table(Entry):
     parts: list[str] = ["all", "known", "new"]
     columns: list[Column] = Field(min_length=1)
     rows: list[Row] = Field(min_length=1)
+    reference: str | None = Field(
+        None, description="label of the row that the others are compared with; none: the first row with a method"
+    )
     details: list[Detail] = Field([], description="what a document shows of the runs of a row")
     notes: list[str] = []
     record_folder: Path = Field(Path("runs"), description="where records are, relative to the file of the table")
@@ -109,6 +116,8 @@ class Table(Entry):
                 raise ValueError(f"two {what} are called {repeated[0]!r}; rename one of them")
         if unknown := set(self.parts) - set(PARTS):
             raise ValueError(f"there is no part {sorted(unknown)[0]!r}; choose from {', '.join(PARTS)}")
+        if self.reference is not None and self.reference not in [row.label for row in self.rows]:
+            raise ValueError(f"there is no row {self.reference!r} to be the reference; give the label of a row")
         for row in self.rows:
             if problem := self._problem_of(row, titles):
                 raise ValueError(f"row {row.label!r} {problem}")
@@ -137,8 +146,26 @@ class Table(Entry):
         """The table with the benchmarks, backbones and settings of a scale."""
         if scale == "full":
             return self
-        columns, rows = ([entry.at_mini_scale() for entry in entries] for entries in (self.columns, self.rows))
-        return self.model_copy(update={"columns": columns, "rows": rows})
+        columns, rows = [c.at_mini_scale() for c in self.columns], [row.at_mini_scale() for row in self.rows]
+        labels = {row.label: mini.label for row, mini in zip(self.rows, rows, strict=True)}
+        reference = None if self.reference is None else labels[self.reference]
+        return self.model_copy(update={"columns": columns, "rows": rows, "reference": reference})
+
+    @property
+    def measured_parts(self) -> list[str]:
+        """The parts, and those that every accuracy table measures: a table without published values of them too."""
+        more = WITHOUT_MATCHING if self.kind == "accuracy" else {}
+        return list(dict.fromkeys([*self.parts, *more]))
+
+    def reference_label(self, wanted: str | None = None) -> str | None:
+        """Label of the reference: of the row ``wanted`` (a label or a part of it), or the table's own."""
+        if wanted is None:
+            return self.reference or next((row.label for row in self.rows if row.method is not None), None)
+        found = chosen_rows(self, [wanted])
+        if len(found) > 1:
+            labels = "; ".join(row.label for row in found)
+            raise ConfigError(f"the reference {wanted!r} could be several rows ({labels}); give more of its label")
+        return found[0].label
 
     def has_cell(self, row: Row, column: Column) -> bool:
         return row.columns is None or column.title in row.columns

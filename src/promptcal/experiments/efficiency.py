@@ -94,6 +94,9 @@ class EfficiencyJob:
     def record(self, request: TableRequest) -> EfficiencyRecord:
         return EfficiencyRecord.read(self._file(request))
 
+    def unmet_conditions(self) -> list[str]:
+        return []  # FLOPs depend on the backbone alone
+
     def _file(self, request: TableRequest) -> Path:
         return request.folder / self.name / "results.json"
 

@@ -16,7 +16,8 @@ from promptcal.data.benchmarks import default_root, get_benchmark
 from promptcal.errors import RunError
 from promptcal.experiments.definition import keys_of_rows
 from promptcal.experiments.run_records import RunRecord, benchmark_config, changed_settings, read_run, short_hash
-from promptcal.experiments.table_request import TableRequest
+from promptcal.experiments.table_request import KMEANS_REPEATS, ProtocolName, TableRequest
+from promptcal.methods.published import unmet_conditions
 from promptcal.pipeline.benchmark import run_benchmark
 from promptcal.pipeline.request import BenchmarkRequest
 from promptcal.run.directory import RunDirectory
@@ -60,20 +61,29 @@ class StoredJob:
     def record(self, request: TableRequest) -> RunRecord:
         return self.stored
 
+    def unmet_conditions(self) -> list[str]:
+        return ["a stored record does not state its protocol and weights"]
+
 
 @dataclass(frozen=True)
 class FitJob:
-    """A benchmark fitted with a method; ``weights`` are a file below the data root."""
+    """A benchmark fitted with a method; ``weights`` are a file below the data root.
+
+    ``repeats`` are the seeds of k-means. ``protocol`` is a setting of the run, like the others.
+    """
 
     benchmark: str
     method: str
     seed: int
     overrides: tuple[str, ...] = ()
     weights: str | None = None
+    repeats: int = KMEANS_REPEATS
+    protocol: ProtocolName = "default"
 
     @cached_property
     def name(self) -> str:
-        changes = changed_settings(self._config(), benchmark_config(self.benchmark, self.method))
+        base = benchmark_config(self.benchmark, self.method, (f"clustering.repeats={KMEANS_REPEATS}",))
+        changes = changed_settings(self._config(), base)
         changes = {key: value for key, value in changes.items() if key not in _NOT_IN_HASH}
         return job_name([self.benchmark, self.method], changes, self.seed)
 
@@ -109,6 +119,10 @@ class FitJob:
     def record(self, request: TableRequest) -> RunRecord:
         return read_run(self._directory(request).path, self.benchmark)
 
+    def unmet_conditions(self) -> list[str]:
+        """The conditions of the published values that the run does not meet."""
+        return unmet_conditions(self._config(), self.benchmark)
+
     def _state_before_start(self, request: TableRequest) -> State:
         directory, root = self._directory(request), _data_root(request)
         if directory.path.is_dir() and any(directory.path.iterdir()) and not directory.is_unbegun():
@@ -136,7 +150,9 @@ class FitJob:
         return benchmark_config(self.benchmark, self.method, self._overrides("ROOT"))
 
     def _overrides(self, root: str) -> tuple[str, ...]:
-        return self.overrides if self.weights is None else (*self.overrides, f"model.weights={root}/{self.weights}")
+        protocol = [f"protocol={self.protocol}"] if self.protocol != "default" else []
+        weights = [f"model.weights={root}/{self.weights}"] if self.weights is not None else []
+        return (*protocol, f"clustering.repeats={self.repeats}", *self.overrides, *weights)
 
 
 def _data_root(request: TableRequest) -> Path:

@@ -51,7 +51,7 @@ def draw(summary: Summary) -> Figure:
 
 
 def _bars(panel: Axes, section: Section, labels: list[str], parts: list[str]) -> None:
-    """Horizontal bars with the standard deviation over seeds; a mark for each published value."""
+    """Horizontal bars with 95 % intervals over seeds; a mark for each published value."""
     thickness = 0.8 / len(parts)
     for cell in section.cells:
         row = labels.index(cell.cell.row.label)
@@ -59,7 +59,7 @@ def _bars(panel: Axes, section: Section, labels: list[str], parts: list[str]) ->
             place = row + (i - (len(parts) - 1) / 2) * thickness
             if part in cell.shown:
                 found = cell.shown[part]
-                spread = None if math.isnan(found.std) else found.std
+                spread = None if math.isnan(found.ci95) else found.ci95
                 panel.barh(
                     place, found.mean, thickness * 0.92, color=_COLOURS[i], xerr=spread, error_kw=_SPREAD, zorder=2
                 )

@@ -13,10 +13,11 @@ _GROUPS = ("known", "new")
 
 
 def noise_table(benchmarks: Mapping[str, str], records: Sequence[RunRecord]) -> str:
-    """A row for the records of all benchmarks whose names begin in the same way."""
-    head = ("", "largest range", "median range", "runs", "largest difference compiled - not compiled", "runs")
+    """A row for the records of all benchmarks whose names begin in the same way; read-outs only if there are any."""
+    head = ["", "largest range", "median range", "runs", "largest difference compiled - not compiled", "runs"]
+    n_columns = len(head) if any(record.readouts for record in records) else 4
     found = {label: [r for r in records if r.benchmark.startswith(start)] for label, start in benchmarks.items()}
-    return markdown_table(head, [noise_row(label, of_label) for label, of_label in found.items()])
+    return markdown_table(head[:n_columns], [noise_row(label, of_label)[:n_columns] for label, of_label in found.items()])
 
 
 def noise_row(label: str, records: Iterable[RunRecord]) -> list[object]:
@@ -27,11 +28,12 @@ def noise_row(label: str, records: Iterable[RunRecord]) -> list[object]:
     """
     ranges, differences = [], []
     for record in records:
+        repeats = record.readouts.get("student, cls", record.selected.repeats)
+        if len(repeats) > 1:
+            seeds = [scores.percent() for scores in repeats]
+            ranges.append([max(s[part] for s in seeds) - min(s[part] for s in seeds) for part in _PARTS])
         if not record.readouts:
             continue
-        seeds = [scores.percent() for scores in record.readouts["student, cls"]]
-        if len(seeds) > 1:
-            ranges.append([max(s[part] for s in seeds) - min(s[part] for s in seeds) for part in _PARTS])
         kept = record.settings.get("affinity.keep", "student")  # an option of version 0.1
         again, last = record.readouts[f"{kept}, cls"][0].percent(), record.last.percent()
         differences.append([abs(last[part] - again[part]) for part in _PARTS])

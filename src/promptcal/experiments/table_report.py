@@ -9,8 +9,9 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from promptcal.experiments.cells import CellSummary, Summary, rows_without
-from promptcal.experiments.definition import ACCURACIES, FINAL, PARTS, Detail
+from promptcal.experiments.definition import FINAL, PARTS, PERCENTAGES, Detail
 from promptcal.experiments.efficiency import EfficiencyRecord
+from promptcal.experiments.intervals import Statistic
 from promptcal.experiments.run_records import Outcome, RunRecord
 from promptcal.runtime import files
 
@@ -49,10 +50,17 @@ def notes(summary: Summary) -> list[str]:
             f"Accuracy in % with the weights of the {request.epoch} epoch; the CSV also has the {other} epoch."
         )
     seeds = request.unique_seeds
+    repeats = f", {request.kmeans_repeats} k-means repeats each" if table.kind == "accuracy" else ""
     if len(seeds) > 1:
-        lines.append(f"Mean ± standard deviation (n - 1) over the seeds {', '.join(map(str, seeds))}.")
+        lines.append(f"Mean and 95 % interval over the seeds {', '.join(map(str, seeds))}{repeats}.")
     else:
-        lines.append(f"One seed ({seeds[0]}), so there is no standard deviation.")
+        lines.append(f"One seed ({seeds[0]}){repeats}, so there is no interval.")
+    if summary.reference is not None:
+        lines.append(
+            f"Differences to {summary.reference} are paired by seed. A value is bold if the 95 % interval of its "
+            "difference excludes zero."
+        )
+    lines += _incomparable(summary)
     records = [record for c in summary.cells for record in c.records.values()]
     machines = {record.machine for record in records if isinstance(record, EfficiencyRecord)}
     lines += [f"Measured on {machine}." for machine in sorted(machines)]
@@ -72,19 +80,40 @@ def notes(summary: Summary) -> list[str]:
     return [*lines, *table.notes, *added]
 
 
+def _incomparable(summary: Summary) -> list[str]:
+    """Why rows have no difference to their published values: one sentence if all have the same reasons."""
+    if summary.request.scale == "mini":
+        return []  # a note says that the data are others
+    by_row: dict[str, list[str]] = {}
+    for c in summary.cells:
+        if c.cell.jobs and c.published:
+            by_row.setdefault(c.cell.row.label, []).extend(c.unmet)
+    rows_by_reasons: dict[str, list[str]] = {}
+    for label, unmet in by_row.items():
+        rows_by_reasons.setdefault("; ".join(dict.fromkeys(unmet)), []).append(label)
+    sentence = "no difference to the published values is shown"
+    if len(rows_by_reasons) == 1:
+        return [f"{sentence.capitalize()}: {reasons}." for reasons in rows_by_reasons if reasons]
+    return [f"{', '.join(rows)}: {sentence}: {reasons}." for reasons, rows in rows_by_reasons.items() if reasons]
+
+
 def markdown(summary: Summary) -> str:
     """The report: a table for each section, the notes, and the runs that cannot be used."""
-    parts = summary.table.parts
-    difference = ["difference"] if summary.request.scale == "full" else []
+    parts, measured = summary.table.parts, summary.table.measured_parts
+    reference = [] if summary.reference is None else [f"difference to {summary.reference}"]
     lines = [f"# {summary.table.title}", ""]
     for section in sections(summary):
-        head = ["", *(PARTS[part] for part in parts), section.paper, *difference, "seeds", "seconds per run"]
+        difference = ["difference to the paper"] if any(c.difference for c in section.cells) else []
+        head = ["", *(PARTS[part] for part in measured), *reference, section.paper, *difference]
         rows = []
         for c in section.cells:
-            values = [_measured(c, part) for part in parts] if c.shown else [c.status, *("" for _ in parts[1:])]
+            values = [_in_bold(c, part, "**", "**") for part in measured] if c.shown else [c.status]
+            values += [""] * (len(measured) - len(values))
+            values += [_joined([_to_reference(c, part) for part in parts]) for _ in reference]
             published = _joined([_published(c, part) for part in parts])
             differences = [_joined([_difference(c, part) for part in parts]) for _ in difference]
             rows.append([c.cell.row.label, *values, published, *differences, _seeds(c), _seconds(c)])
+        head += ["seeds", "seconds per run"]
         lines += [f"## {section.title}", "", markdown_table(head, rows, "--:"), ""]
     lines += [f"- {note}" for note in notes(summary)]
     if summary.problems:
@@ -94,18 +123,28 @@ def markdown(summary: Summary) -> str:
 
 
 def compact_markdown(summary: Summary) -> str:
-    """One Markdown table for a document: a cell holds the values of all parts, and ``details`` describe the runs."""
-    table = summary.table
+    """One Markdown table for a document: a cell holds the values of all parts, and ``details`` describe the runs.
+
+    With a reference, the difference to it follows each column.
+    """
+    table, reference = summary.table, [] if summary.reference is None else [f"difference to {summary.reference}"]
+    head = ["", *(title for column in table.columns for title in (column.title, *reference)), *table.details]
     rows = []
     for row in table.rows:
         cells = {c.cell.column.title: c for c in summary.cells if c.cell.row.label == row.label}
-        values = [
-            _joined([_measured(cells[c.title], part) for part in table.parts]) if c.title in cells else ""
-            for c in table.columns
-        ]
+        values: list[str] = []
+        for column in table.columns:
+            c = cells.get(column.title)
+            values.append("" if c is None else _compact(c, table.parts))
+            values += ["" if c is None else _joined([_to_reference(c, part) for part in table.parts])] * len(reference)
         shown = next((c for c in cells.values() if c.records), next(iter(cells.values())))
         rows.append([row.label, *values, *(_detail(shown, detail) for detail in table.details)])
-    return markdown_table(["", *(column.title for column in table.columns), *table.details], rows)
+    return markdown_table(head, rows)
+
+
+def _compact(c: CellSummary, parts: Sequence[str]) -> str:
+    values = _joined([_in_bold(c, part, "**", "**") for part in parts])
+    return c.status if not values and c.status == "not measured" else values
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]], align: str = "---") -> str:
@@ -134,9 +173,9 @@ def _detail(c: CellSummary, detail: Detail) -> str:
 
 
 def show(summary: Summary, console: Console) -> None:
-    """On a terminal, the published value and the difference are below the measured value.
+    """On a terminal, the difference to the reference and the published value are below the measured value.
 
-    With more than three parts the deviation is below it too, and seeds and seconds are only in the files.
+    With more than three parts the interval is below it too, and seeds and seconds are only in the files.
     """
     parts = summary.table.parts
     narrow = len(parts) > 3
@@ -151,17 +190,23 @@ def show(summary: Summary, console: Console) -> None:
             values = [_stacked(c, part, "\n± " if narrow else " ± ") for part in parts]
             view.add_row(escape(c.cell.row.label), *values, *(() if narrow else (_seeds(c), _seconds(c))))
         console.print(view)
-        below = "paper, and the difference to it" if summary.request.scale == "full" else section.paper
-        console.print(f"below each value: {below}", style="dim", highlight=False)
+        reference = "" if summary.reference is None else f"difference to {summary.reference}; "
+        to_paper = ", and the difference to it" if any(c.difference for c in section.cells) else ""
+        console.print(f"below each value: {reference}{section.paper}{to_paper}", style="dim", highlight=False)
+    if summary.table.measured_parts != parts:
+        more = [PARTS[part] for part in summary.table.measured_parts if part not in parts]
+        console.print(f"{' and '.join(more)} are in the files.", highlight=False)
     for note in notes(summary):
         console.print(note, markup=False, highlight=False)
 
 
 def _stacked(c: CellSummary, part: str, plus_minus: str) -> str:
     status = c.status if part in ("all", "gflops") else ""
-    measured = _measured(c, part).replace(" ± ", plus_minus) if c.shown else status
-    below = " ".join(text for text in (_published(c, part), _difference(c, part)) if text != "-")
-    return f"{measured}\n[dim]{below}[/dim]"
+    measured = _in_bold(c, part, "[bold]", "[/bold]") if c.shown else status
+    reference = [_to_reference(c, part)] if part in c.to_reference else []
+    paper = " ".join(text for text in (_published(c, part), _difference(c, part)) if text != "-")
+    below = "\n".join([*reference, paper])
+    return f"{measured}\n[dim]{below}[/dim]".replace(" ± ", plus_minus)
 
 
 def csv_text(summary: Summary) -> str:
@@ -178,15 +223,22 @@ def csv_text(summary: Summary) -> str:
             "method": row.method or "",
             "score": c.cell.score,
             "settings": " ".join([*summary.request.overrides, *row.overrides]),
+            "reference": summary.reference or "",
             "seeds": " ".join(map(str, c.seeds)),
             "n_seeds": len(c.seeds),
+            "kmeans_repeats": _kmeans_repeats(c),
             "status": c.status,
             "seconds": _exact(c.seconds),
+            "not_comparable": "; ".join(c.unmet),
         }
-        for part in summary.table.parts:
-            for epoch, found in (("selected", c.selected.get(part)), ("last", c.last.get(part))):
-                line[f"{part}_{epoch}_mean"] = "" if found is None else _exact(found.mean)
-                line[f"{part}_{epoch}_std"] = "" if found is None else _exact(found.std)
+        for part in summary.table.measured_parts:
+            for name, epoch in (("selected", c.selected), ("last", c.last)):
+                found, to_reference = epoch.means.get(part), epoch.to_reference.get(part)
+                for what in ("mean", "std", "ci95"):
+                    line[f"{part}_{name}_{what}"] = "" if found is None else _exact(getattr(found, what))
+                for what in ("mean", "ci95"):
+                    value = None if to_reference is None else getattr(to_reference, what)
+                    line[f"{part}_{name}_to_reference_{what}"] = _exact(value)
             line[f"{part}_published"] = _exact(c.published.get(part))
             line[f"{part}_difference"] = _exact(c.difference.get(part))
         lines.append(line)
@@ -195,7 +247,7 @@ def csv_text(summary: Summary) -> str:
 
 def runs_csv_text(summary: Summary) -> str:
     """One line for each run behind each cell."""
-    parts = summary.table.parts
+    parts = summary.table.measured_parts
     lines = []
     for c in summary.cells:
         for job, state in zip(c.cell.jobs, c.states, strict=True):
@@ -214,17 +266,30 @@ def _exact(value: float | None) -> str:
 
 
 def _format(part: str, reference: float, sign: str = "") -> str:
-    """One digit after the point for accuracies, three significant digits of ``reference`` for other measurements."""
-    is_accuracy = part in ACCURACIES or not reference
-    return f"{sign}.{1 if is_accuracy else max(0, 2 - math.floor(math.log10(abs(reference))))}f"
+    """One digit after the point for percentages, three significant digits of ``reference`` for other measurements."""
+    is_percentage = part in PERCENTAGES or not reference
+    return f"{sign}.{1 if is_percentage else max(0, 2 - math.floor(math.log10(abs(reference))))}f"
 
 
 def _measured(c: CellSummary, part: str) -> str:
     if part not in c.shown:
         return "-"
-    found = c.shown[part]
-    values = [found.mean] if math.isnan(found.std) else [found.mean, found.std]
-    return " ± ".join(format(value, _format(part, found.mean)) for value in values)
+    return _with_interval(c.shown[part], part)
+
+
+def _with_interval(found: Statistic, part: str, sign: str = "") -> str:
+    mean = format(found.mean, _format(part, found.mean, sign))
+    return mean if math.isnan(found.ci95) else f"{mean} ± {format(found.ci95, _format(part, found.mean))}"
+
+
+def _in_bold(c: CellSummary, part: str, before: str, after: str) -> str:
+    """The measured value, in bold if the interval of its difference to the reference excludes zero."""
+    is_bold = part in c.to_reference and c.to_reference[part].excludes_zero
+    return f"{before}{_measured(c, part)}{after}" if is_bold else _measured(c, part)
+
+
+def _to_reference(c: CellSummary, part: str) -> str:
+    return _with_interval(c.to_reference[part], part, "+") if part in c.to_reference else "-"
 
 
 def _published(c: CellSummary, part: str) -> str:
@@ -240,6 +305,12 @@ def _joined(values: list[str]) -> str:
     while values and values[-1] == "-":
         values = values[:-1]
     return " / ".join(values)
+
+
+def _kmeans_repeats(c: CellSummary) -> str:
+    """How many seeds of k-means the final scores are of; one for a classifier."""
+    numbers = {max(1, len(r.selected.repeats)) for r in c.records.values() if isinstance(r, RunRecord)}
+    return " ".join(map(str, sorted(numbers)))
 
 
 def _seeds(c: CellSummary) -> str:

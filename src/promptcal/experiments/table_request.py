@@ -15,6 +15,8 @@ from promptcal.pipeline.request import PathOrText, option
 
 Scale = Literal["full", "mini"]
 Epoch = Literal["selected", "last"]
+ProtocolName = Literal["default", "published"]
+KMEANS_REPEATS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,14 @@ class TableRequest:
         default="", metadata={"help": "A name from `promptcal table --list`, or a YAML file.", "argument": True}
     )
     seeds: Sequence[int] = option((0, 1, 2), metavar="N...", help="A run for each: 0 1 2 or 0,1,2. Default: 0 1 2.")
+    kmeans_repeats: int = option(
+        KMEANS_REPEATS,
+        metavar="N",
+        help=f"Seeds of k-means for each score of a method that assigns by k-means. Default: {KMEANS_REPEATS}.",
+    )
+    reference: str | None = option(
+        metavar="LABEL", help="The row that the others are compared with, seed by seed. Default: the table's own."
+    )
     rows: Sequence[str] = option((), metavar="LABEL...", help="Run only these rows: their labels or parts of them.")
     scale: Scale = option(
         "full",
@@ -32,6 +42,12 @@ class TableRequest:
         metavar="full|mini",
         cli=str,
         help="full: as published; mini: the included images and backbone, minutes per row on a CPU.",
+    )
+    protocol: ProtocolName = option(
+        "default",
+        metavar="default|published",
+        cli=str,
+        help="published: train, select and assign each method as its published figures were made.",
     )
     epoch: Epoch = option(
         "selected", metavar="selected|last", cli=str, help="Which weights the figures are of; the CSV has both."
@@ -56,6 +72,10 @@ class TableRequest:
             raise ConfigError(f"there is no scale {self.scale!r}; choose full or mini")
         if self.epoch not in get_args(Epoch):
             raise ConfigError(f"there is no epoch {self.epoch!r} to report; choose selected or last")
+        if self.protocol not in get_args(ProtocolName):
+            raise ConfigError(f"there is no protocol {self.protocol!r}; choose default or published")
+        if self.kmeans_repeats < 1:
+            raise ConfigError("k-means needs at least one repeat, such as --kmeans-repeats 3")
         if not self.seeds or min(self.seeds) < 0:
             raise ConfigError("give at least one seed, and no seed below 0, such as --seeds 0 1 2")
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from promptcal.errors import Interrupted, PromptCALError
 from promptcal.experiments import table_report
-from promptcal.experiments.cells import Cell, Job, Summary, jobs_of, plan, summarise_cell
+from promptcal.experiments.cells import Cell, Job, Summary, jobs_of, plan, summarise
 from promptcal.experiments.definition import Table, chosen_rows, load_table, table_names
 from promptcal.experiments.jobs import State
 from promptcal.experiments.run_records import short_hash
@@ -36,12 +36,13 @@ def make_table(request: TableRequest) -> TableReport:
 def make_summary(table: Table, request: TableRequest) -> Summary:
     """Run what the table lacks (only in the rows of the request, if it names some) and summarise all rows."""
     table = table.at(request.scale)
+    table.reference_label(request.reference)  # an unknown label is found before anything runs
     cells = plan(table, request)
     wanted = _wanted_jobs(table, cells, request)
     states = {job.name: job.state(request) for job in jobs_of(cells)}
     if request.run:
         states |= run_missing(wanted, states, request)
-    return Summary(table, request, [summarise_cell(table, request, cell, states) for cell in cells])
+    return summarise(table, request, cells, states)
 
 
 def planned(request: TableRequest) -> list[tuple[Job, State]]:
@@ -96,9 +97,13 @@ def _write_traceback(job: Job, request: TableRequest) -> Path:
 
 
 def _write(summary: Summary) -> TableReport:
-    """Write ``NAME.csv`` and so on; the name gets ``-mini``, ``-last`` and a hash of common settings if it must."""
+    """Write ``NAME.csv`` and so on; NAME ends in ``-mini``, ``-published``, ``-last`` and a hash of common settings."""
     request = summary.request
-    suffixes = {"mini": request.scale == "mini", "last": request.epoch == "last"}
+    suffixes = {
+        "mini": request.scale == "mini",
+        "published": request.protocol == "published",
+        "last": request.epoch == "last",
+    }
     stem = "-".join([summary.table.name, *(suffix for suffix, is_needed in suffixes.items() if is_needed)])
     stem += f"-{short_hash(list(request.overrides))}" if request.overrides else ""
     folder = request.folder / "reports"

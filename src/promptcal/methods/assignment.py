@@ -19,7 +19,8 @@ class Assignment(ABC):
     """Assigns L2-normalised embeddings to clusters, known classes first.
 
     ``score_kind`` names what `scores` returns: "cosines" with the centroids, or a classifier's "outputs".
-    ``uses_kmeans``: whether another seed of k-means may give other clusters. ``labels_in_centroids``: whether labelled images are put into the cluster of their class before its centroid is
+    ``uses_kmeans``: whether another seed of k-means can give other clusters.
+    ``labels_in_centroids``: whether labelled images are put into the cluster of their class before its centroid is
     computed. ``temperature`` turns scores into probabilities before anything is calibrated.
     """
 

@@ -85,11 +85,10 @@ def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -
         separate[part] = _is_correct(y_true[part], y_pred[part])
     parts = [correct[group] for correct in (joint, separate) for group in (slice(None), known, ~known)]
     accuracies = [float(part.mean()) if len(part) else float("nan") for part in parts]
-    return DiscoveryAccuracy(*accuracies, *_without_matching(y_true, y_pred))
+    return DiscoveryAccuracy(*accuracies, *_nmi_and_ari(y_true, y_pred))
 
 
-def _without_matching(y_true: np.ndarray, y_pred: np.ndarray) -> tuple[float, float]:
-    """NMI and ARI."""
+def _nmi_and_ari(y_true: np.ndarray, y_pred: np.ndarray) -> Iterable[float]:
     if not len(y_true):
         return float("nan"), float("nan")
     classes, clusters = (np.unique(values, return_inverse=True)[1] for values in (y_true, y_pred))

@@ -39,7 +39,8 @@ class Scores(JSONModel):
 
     @classmethod
     def of(cls, accuracy: DiscoveryAccuracy) -> Self:
-        return cls(**{part: None if math.isnan(value) else value for part, value in asdict(accuracy).items()})
+        values = asdict(accuracy)
+        return cls.model_validate({part: None if math.isnan(value) else value for part, value in values.items()})
 
     @classmethod
     def of_repeats(cls, accuracies: Sequence[DiscoveryAccuracy]) -> Self:
