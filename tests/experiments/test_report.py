@@ -74,7 +74,7 @@ def csv_lines(path):
 @pytest.fixture
 def as_published(monkeypatch):
     """Runs count as made under the conditions of the published values."""
-    monkeypatch.setattr(jobs, "unmet_conditions", lambda config, benchmark: [])
+    monkeypatch.setattr(jobs, "unmet_conditions", lambda config, preset, changes: [])
 
 
 def interval(result):
@@ -163,9 +163,9 @@ def test_without_them_there_is_none_and_a_note_says_why(three_seeds):
     made = make_table(replace(three_seeds, name="semiag-ablation"))
     line = csv_lines(made.csv)[FULL, "CUB-200"]
     assert (line["all_published"], line["all_difference"]) == ("62.9", "")
-    assert line["not_comparable"] == "the protocol is not the published one"
+    assert line["not_comparable"] == "the protocol is not the published one (--protocol published)"
     text = made.markdown.read_text()
-    assert "- No difference to the published values is shown: the protocol is not the published one." in text
+    assert "- No difference to the published values is shown: the protocol is not the published one " in text
     assert "difference to the paper" not in text
 
 
@@ -174,18 +174,21 @@ def test_the_note_names_the_rows_if_they_have_other_reasons(where, tmp_path):
         "columns": [{"title": "CUB", "benchmark": "cub"}],
         "rows": [
             {"label": "theirs", "method": "gcd", "published": {"CUB": [51.3, 56.6, 48.7]}},
-            {
-                "label": "random",
-                "method": "gcd",
-                "overrides": ["model.pretrained=false"],
-                "published": {"CUB": [1, 2, 3]},
-            },
+            {"label": "two", "method": "promptcal", "published": {"CUB": [1, 2, 3]}},
+            {"label": "one", "method": "promptcal", "overrides": ["affinity.k=7"], "published": {"CUB": [1, 2, 3]}},
         ],
     }
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(table))
-    text = make_table(replace(where, name=str(tmp_path / "mine.yaml"))).markdown.read_text()
-    assert "- theirs: no difference to the published values is shown: the protocol is not the published one." in text
-    assert "- random: no difference to the published values is shown: the protocol is not the published one; " in text
+    request = replace(where, name=str(tmp_path / "mine.yaml"), protocol="published")
+    text = make_table(request).markdown.read_text()
+    reason = (
+        "no difference to the published values is shown: the distillation of stage 1 is missing (--generic-images)."
+    )
+    assert [f"- {row}: {reason}" in text for row in ("theirs", "two", "one")] == [False, True, True]
+    changed = make_table(replace(request, overrides=("affinity.quantile=0.5",), generic_images=tmp_path))
+    assert (
+        "is shown: affinity.quantile is 0.5, not 0.8." in changed.markdown.read_text()
+    )  # the row's own K is published
 
 
 def test_the_last_epoch_is_shown_where_it_is_asked_for(three_seeds):

@@ -28,7 +28,8 @@ class MethodSettings(Protocol):
     """The settings of a method: its config class, and values that it changes.
 
     ``presets`` has the method's own values under "", over which every preset wins, and under a preset's name values
-    that win over that preset. ``variants`` maps names to settings. ``published`` are settings of the published protocol.
+    that win over that preset. ``variants`` maps names to settings. ``published`` are settings of the published
+    protocol.
     """
 
     @property

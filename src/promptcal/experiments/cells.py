@@ -16,6 +16,7 @@ from promptcal.experiments.jobs import FitJob, State, StoredJob
 from promptcal.experiments.run_records import RunRecord, read_record
 from promptcal.experiments.table_request import TableRequest
 from promptcal.methods import METHODS
+from promptcal.pipeline.published import GENERIC_IMAGES
 
 Job = FitJob | StoredJob | EfficiencyJob
 
@@ -55,8 +56,9 @@ def _jobs(table: Table, row: Row, column: Column, request: TableRequest, setting
         if table.kind == "efficiency":
             jobs.append(EfficiencyJob(column.backbone, row.prompts, seed, settings, request.device))
         elif row.method is not None:
-            overrides, options = (*settings, *row.overrides), (request.kmeans_repeats, request.protocol)
-            jobs.append(FitJob(column.benchmark, row.method, seed, overrides, row.weights, *options))
+            images = request.generic_images if _applies(row.method, f"{GENERIC_IMAGES}=") else None
+            options = (row.weights, request.kmeans_repeats, request.protocol, None if images is None else str(images))
+            jobs.append(FitJob(column.benchmark, row.method, seed, settings, tuple(row.overrides), *options))
     for job in jobs:
         _ = job.name  # reads the settings, so that an error is found before anything runs
     return jobs

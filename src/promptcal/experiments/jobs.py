@@ -16,10 +16,10 @@ from promptcal.data.benchmarks import default_root, get_benchmark
 from promptcal.errors import RunError
 from promptcal.experiments.definition import keys_of_rows
 from promptcal.experiments.run_records import RunRecord, benchmark_config, changed_settings, read_run, short_hash
-from promptcal.experiments.table_request import KMEANS_REPEATS, ProtocolName, TableRequest
-from promptcal.methods.published import unmet_conditions
+from promptcal.experiments.table_request import KMEANS_REPEATS, TableRequest
 from promptcal.pipeline.benchmark import run_benchmark
-from promptcal.pipeline.request import BenchmarkRequest
+from promptcal.pipeline.published import GENERIC_IMAGES, unmet_conditions
+from promptcal.pipeline.request import BenchmarkRequest, Protocol
 from promptcal.run.directory import RunDirectory
 
 _NAME_LENGTH = 60  # of the settings in a directory's name; the hash distinguishes longer ones
@@ -62,23 +62,26 @@ class StoredJob:
         return self.stored
 
     def unmet_conditions(self) -> list[str]:
-        return ["a stored record does not state its protocol and weights"]
+        unmet = self.stored.unmet_conditions
+        return ["the record states no published protocol"] if unmet is None else unmet
 
 
 @dataclass(frozen=True)
 class FitJob:
-    """A benchmark fitted with a method; ``weights`` are a file below the data root.
+    """A benchmark fitted with a method. ``settings`` are those of the whole table, ``changes`` those of its row.
 
-    ``repeats`` are the seeds of k-means. ``protocol`` is a setting of the run, like the others.
+    ``weights`` are a file below the data root, ``repeats`` the seeds of k-means, ``generic_images`` a folder.
     """
 
     benchmark: str
     method: str
     seed: int
-    overrides: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
     weights: str | None = None
     repeats: int = KMEANS_REPEATS
-    protocol: ProtocolName = "default"
+    protocol: Protocol = "default"
+    generic_images: str | None = None
 
     @cached_property
     def name(self) -> str:
@@ -109,7 +112,7 @@ class FitJob:
             root=root,
             seed=self.seed,
             device=request.device,
-            overrides=self._overrides(str(root)),
+            overrides=self._overrides(str(root), self.generic_images),
             download=request.download,
             resume=directory.exists(),
             progress=request.progress,
@@ -121,7 +124,7 @@ class FitJob:
 
     def unmet_conditions(self) -> list[str]:
         """The conditions of the published values that the run does not meet."""
-        return unmet_conditions(self._config(), self.benchmark)
+        return unmet_conditions(self._config(), get_benchmark(self.benchmark).preset, self.changes)
 
     def _state_before_start(self, request: TableRequest) -> State:
         directory, root = self._directory(request), _data_root(request)
@@ -139,7 +142,7 @@ class FitJob:
         made, now = directory.config(), self._config()
         then = changed_settings(made, now)
         for key, value in sorted(changed_settings(now, made).items()):
-            if key not in {*_NOT_IN_HASH, "model.weights"}:
+            if key not in {*_NOT_IN_HASH, "model.weights", GENERIC_IMAGES}:
                 raise RunError(f"{directory.path} was made with {key}={then.get(key)}, which is {value} now")
 
     def _directory(self, request: TableRequest) -> RunDirectory:
@@ -147,12 +150,15 @@ class FitJob:
 
     def _config(self) -> Config:
         """The settings; the data root does not matter."""
-        return benchmark_config(self.benchmark, self.method, self._overrides("ROOT"))
+        images = None if self.generic_images is None else "given"
+        return benchmark_config(self.benchmark, self.method, self._overrides("ROOT", images))
 
-    def _overrides(self, root: str) -> tuple[str, ...]:
+    def _overrides(self, root: str, generic_images: str | None) -> tuple[str, ...]:
         protocol = [f"protocol={self.protocol}"] if self.protocol != "default" else []
         weights = [f"model.weights={root}/{self.weights}"] if self.weights is not None else []
-        return (*protocol, f"clustering.repeats={self.repeats}", *self.overrides, *weights)
+        images = [f"{GENERIC_IMAGES}={generic_images}"] if generic_images is not None else []
+        repeats = f"clustering.repeats={self.repeats}"
+        return (*protocol, repeats, *images, *self.settings, *self.changes, *weights)
 
 
 def _data_root(request: TableRequest) -> Path:

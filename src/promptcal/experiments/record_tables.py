@@ -17,7 +17,9 @@ def noise_table(benchmarks: Mapping[str, str], records: Sequence[RunRecord]) -> 
     head = ["", "largest range", "median range", "runs", "largest difference compiled - not compiled", "runs"]
     n_columns = len(head) if any(record.readouts for record in records) else 4
     found = {label: [r for r in records if r.benchmark.startswith(start)] for label, start in benchmarks.items()}
-    return markdown_table(head[:n_columns], [noise_row(label, of_label)[:n_columns] for label, of_label in found.items()])
+    return markdown_table(
+        head[:n_columns], [noise_row(label, of_label)[:n_columns] for label, of_label in found.items()]
+    )
 
 
 def noise_row(label: str, records: Iterable[RunRecord]) -> list[object]:

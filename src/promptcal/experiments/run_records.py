@@ -18,6 +18,7 @@ from promptcal.data.benchmarks import get_benchmark
 from promptcal.errors import RunError
 from promptcal.experiments.definition import FINAL
 from promptcal.methods import load_config
+from promptcal.pipeline.published import GENERIC_IMAGES
 from promptcal.run.directory import RunDirectory
 from promptcal.run.epoch_records import read_records
 from promptcal.run.results import Scores, StageResult
@@ -25,7 +26,7 @@ from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel
 
 # Settings that say where a run was made, not what it is.
-_LOCATION = {"model.weights", "data.cache", "tensorboard", "device"}
+_LOCATION = {"model.weights", GENERIC_IMAGES, "data.cache", "tensorboard", "device"}
 _EPOCH_VALUES = {"seconds", "loss", "affinity", "known", "silhouette", "threshold"}
 _EPOCH_VALUES |= {"positives", "without_positives", "precision", "recall"}  # of the affinity graph
 
@@ -43,7 +44,8 @@ class RunRecord(JSONModel):
 
     ``settings`` are those that differ from the preset of the benchmark, ``config_hash`` is of all of them.
     ``baselines`` are accuracies of the frozen backbone. ``readouts`` are accuracies of the last epoch's weights with
-    other embeddings or assignments, one for each seed of k-means. ``epochs`` are the values of each epoch.
+    other embeddings or assignments, one for each seed of k-means. ``unmet_conditions`` are those of `RunResults`.
+    ``epochs`` are the values of each epoch.
     """
 
     promptcal: str
@@ -58,6 +60,7 @@ class RunRecord(JSONModel):
     selected: Scores
     last: Scores
     readouts: dict[str, list[Scores]] = Field(default_factory=dict)
+    unmet_conditions: list[str] | None = None
     epochs: list[dict[str, Any]] = Field(default_factory=list)
 
     def write(self, file: Path) -> None:
@@ -113,7 +116,10 @@ def read_run(path: str | PathLike[str], benchmark: str) -> RunRecord:
         seed=config.seed,
         settings={k: v for k, v in changes.items() if k not in {*_LOCATION, "seed", "variant"}},
         config_hash=short_hash({k: v for k, v in flatten(config.model_dump()).items() if k not in _LOCATION}),
-        **{key: getattr(results, key) for key in ("seconds", "baselines", "stages", "selected", "last")},
+        **{
+            key: getattr(results, key)
+            for key in ("seconds", "baselines", "stages", "selected", "last", "unmet_conditions")
+        },
         epochs=[_shown_values(record) for record in read_records(directory.metrics_file)],
     )
 

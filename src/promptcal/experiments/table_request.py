@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from promptcal.errors import ConfigError
-from promptcal.pipeline.request import PathOrText, option
+from promptcal.pipeline.request import PROTOCOL_HELP, PathOrText, Protocol, option
 
 # ruff: noqa: RUF009 - `option` returns a dataclass field
 
 Scale = Literal["full", "mini"]
 Epoch = Literal["selected", "last"]
-ProtocolName = Literal["default", "published"]
 KMEANS_REPEATS = 3
 
 
@@ -43,11 +42,10 @@ class TableRequest:
         cli=str,
         help="full: as published; mini: the included images and backbone, minutes per row on a CPU.",
     )
-    protocol: ProtocolName = option(
-        "default",
-        metavar="default|published",
-        cli=str,
-        help="published: train, select and assign each method as its published figures were made.",
+    protocol: Protocol = option("default", metavar="default|published", cli=str, help=PROTOCOL_HELP)
+    generic_images: PathOrText | None = option(
+        cli=Path | None,
+        help="Folder of generic images, such as ImageNet's, for the distillation in PromptCAL's first epochs.",
     )
     epoch: Epoch = option(
         "selected", metavar="selected|last", cli=str, help="Which weights the figures are of; the CSV has both."
@@ -72,7 +70,7 @@ class TableRequest:
             raise ConfigError(f"there is no scale {self.scale!r}; choose full or mini")
         if self.epoch not in get_args(Epoch):
             raise ConfigError(f"there is no epoch {self.epoch!r} to report; choose selected or last")
-        if self.protocol not in get_args(ProtocolName):
+        if self.protocol not in get_args(Protocol):
             raise ConfigError(f"there is no protocol {self.protocol!r}; choose default or published")
         if self.kmeans_repeats < 1:
             raise ConfigError("k-means needs at least one repeat, such as --kmeans-repeats 3")

@@ -5,24 +5,28 @@ from promptcal.config.layers import Preset
 from promptcal.methods import load_config
 
 PUBLISHED_BACKBONE = "vit_base_patch16_224.dino"
-_GENERIC_IMAGES = "warmup.generic_images"
+GENERIC_IMAGES = "warmup.generic_images"
 # Settings that may differ: where and how fast a run is computed, and more seeds of k-means.
 _MAY_DIFFER = {"seed", "device", "precision", "compile", "deterministic", "tensorboard"}
-_MAY_DIFFER |= {"model.weights", "data.store", "data.cache", "clustering.repeats", _GENERIC_IMAGES}
+_MAY_DIFFER |= {"model.weights", "data.store", "data.cache", "clustering.repeats", GENERIC_IMAGES}
 
 
-def unmet_conditions(config: Config, preset: Preset) -> list[str]:
+def unmet_conditions(config: Config, preset: Preset, changes: tuple[str, ...] = ()) -> list[str]:
     """The conditions of the published figures that a run with ``config`` does not meet; ``preset`` is the benchmark's.
 
-    The conditions are the published protocol and backbone, the images of the distillation, and the method's settings.
+    The conditions are the published protocol and backbone, the images of the distillation, and the method's settings,
+    with the ``changes`` (``a.b=value``) that an ablation makes to them.
     """
-    if config.protocol != "published":
-        return ["the protocol is not the published one (--protocol published)"]
     values = {"n_classes": config.n_classes, "method": config.method, "protocol": "published"}
-    wanted = flatten(load_config(preset=preset, values=values).model_dump()) | {"model.backbone": PUBLISHED_BACKBONE}
+    overrides = (f"model.backbone={PUBLISHED_BACKBONE}", *changes)
+    wanted = flatten(load_config(preset=preset, values=values, overrides=overrides).model_dump())
     given = flatten(config.model_dump())
-    differing = [key for key in wanted if given[key] != wanted[key] and key not in _MAY_DIFFER]
-    unmet = [f"{key} is {given[key]}, not {wanted[key]}" for key in differing if not key.startswith("estimation.")]
-    if _GENERIC_IMAGES in given and given[_GENERIC_IMAGES] is None:
+    if config.protocol != "published":
+        wanted = {key: wanted[key] for key in ("model.backbone", "model.pretrained")}
+    differing = [key for key in wanted if given.get(key) != wanted[key] and key not in _MAY_DIFFER]
+    unmet = [f"{key} is {given.get(key)}, not {wanted[key]}" for key in differing if not key.startswith("estimation.")]
+    if config.protocol != "published":
+        return ["the protocol is not the published one (--protocol published)", *unmet]
+    if GENERIC_IMAGES in given and given[GENERIC_IMAGES] is None:
         unmet.append("the distillation of stage 1 is missing (--generic-images)")
     return unmet
