@@ -1,13 +1,16 @@
-"""Documents: docs/results.md is what `promptcal table` makes of the run records, and users can do the same."""
+"""Documents: results page and experiment log are what `promptcal table` makes of the run records."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
+from scipy import stats
 
 from promptcal.errors import ConfigError
 from promptcal.experiments import record_tables
+from promptcal.experiments.cells import record_names
 from promptcal.experiments.document import draw, load_document, write_document
 from promptcal.experiments.run_records import RunRecord, benchmark_config, flatten
 from promptcal.experiments.table_request import TableRequest
@@ -15,12 +18,17 @@ from promptcal.methods import METHODS
 from promptcal.run.results import Scores
 
 ROOT = Path(__file__).parents[2]
-DEFINITION = ROOT / "results" / "results.yaml"
+DOCUMENTS = {
+    ROOT / "results" / "results.yaml": ROOT / "docs" / "results.md",
+    ROOT / "results" / "experiment-log.yaml": ROOT / "results" / "experiment-log.md",
+}
+RECOMMENDED = re.compile(r"(cifar100|cifar100-c50-l10|cub|mini)-recommended(-s\d+)?")
 
 
 @pytest.fixture(scope="module")
 def definition():
-    return load_document(str(DEFINITION))
+    """Of the experiment log, which has figures and tables of all kinds."""
+    return load_document(str(ROOT / "results" / "experiment-log.yaml"))
 
 
 def scores(value, known=0.5, new=1.0):
@@ -32,38 +40,76 @@ def record(value=0.5, **changes):
     return RunRecord(**{**values, "seconds": 60.0, "selected": scores(value), "last": scores(value), **changes})
 
 
-def test_the_page_is_what_the_command_makes(promptcal, tmp_path):
-    page = tmp_path / "results.md"
-    shutil.copy(ROOT / "docs" / "results.md", page)
-    code, out, err = promptcal("table", DEFINITION, "--document", page, "--output", tmp_path / "runs")
+@pytest.mark.parametrize(("definition_file", "page"), DOCUMENTS.items())
+def test_the_page_is_what_the_command_makes(definition_file, page, promptcal, tmp_path):
+    made = tmp_path / page.name
+    shutil.copy(page, made)
+    code, out, err = promptcal("table", definition_file, "--document", made, "--output", tmp_path / "runs")
     assert (code, err) == (0, "")
-    assert page.read_bytes() == (ROOT / "docs" / "results.md").read_bytes()
+    assert made.read_bytes() == page.read_bytes()
     drawn = {file.name for file in tmp_path.glob("*.png")}
-    assert drawn == {file.name for file in (ROOT / "docs").glob("results-*.png")}
-    assert all(f"({name})" in page.read_text() and name in out.replace("\n", "") for name in drawn)
+    assert drawn == set(load_document(str(definition_file)).figures)
+    assert all((page.parent / name).is_file() for name in drawn)
+    assert all(f"({name})" in made.read_text() and name in out.replace("\n", "") for name in drawn)
 
 
-def test_every_record_is_shown(definition):
-    """Nothing that was measured is left out of the page."""
-    rows = [row for table in definition.tables.values() for row in table.rows]
-    named = [row.records.values() if isinstance(row.records, dict) else [row.records] for row in rows]
-    shown = {name for lists in named for names in lists for name in names}
-    shown |= set(definition.graph_tables["graph"].values())
+@pytest.mark.parametrize("definition_file", DOCUMENTS)
+def test_every_record_is_shown(definition_file):
+    """Nothing that was measured is left out of the pages."""
+    definition = load_document(str(definition_file))
+    shown = {record for graph in definition.graph_tables.values() for record in graph.values()}
+    for table in definition.tables.values():
+        for row in table.rows:
+            for column in table.columns:
+                shown |= set(record_names(row, column, table.record_folder))
     assert set(definition.all_records()) == shown
+
+
+def test_every_study_of_pairs_is_shown(definition):
     studied = {Path(file).name for file in definition.pair_precision_tables["pair-precision"].values()}
     assert {file.name for file in (ROOT / "results" / "pair-precision").iterdir()} == studied
 
 
 def test_runs_called_recommended_have_the_values_of_the_variant(definition):
     """The variant may change; runs with its former values must not keep the name."""
-    (row,) = [row for row in definition.tables["summary"].rows if "recommended" in row.label]
-    names = [name for names in row.records.values() for name in names]
-    assert len(names) == 10
-    for name in names:
-        kept = definition.record(name)
+    runs = {}
+    for document in (definition, load_document(str(ROOT / "results" / "results.yaml"))):
+        runs |= {name: record for name, record in document.all_records().items() if RECOMMENDED.fullmatch(name)}
+    assert len(runs) >= 10
+    for name, kept in runs.items():
         preset = flatten(benchmark_config(kept.benchmark, "promptcal").model_dump())
         for key, value in flatten(METHODS["promptcal"].variants["recommended"]).items():
             assert kept.settings.get(key, preset[key]) == value, (name, key)
+
+
+def test_rows_without_records_yet_say_so_and_others_are_compared(tmp_path):
+    (tmp_path / "runs").mkdir()
+    table = {
+        "parts": ["all", "nmi"],
+        "reference": "ours",
+        "columns": [{"title": "Mini"}],
+        "details": ["seeds"],
+        "rows": [
+            {"label": "ours", "records": ["ours-s*"]},
+            {"label": "theirs", "records": ["theirs-s*"]},
+            {"label": "later", "records": ["later-s*"]},
+        ],
+    }
+    for name, values in (("ours", (0.7, 0.8, 0.9)), ("theirs", (0.5, 0.61, 0.69))):
+        for seed, value in enumerate(values):
+            record(value, seed=seed).write(tmp_path / "runs" / f"{name}-s{seed}.json")
+    file, page = tmp_path / "mine.yaml", tmp_path / "page.md"
+    file.write_text(yaml.safe_dump(table))
+    page.write_text("<!-- table: mine -->\n<!-- end -->")
+    assert write_document(TableRequest(name=str(file)), page).problems == {}
+    low, high = stats.ttest_rel([50, 61, 69], [70, 80, 90]).confidence_interval(0.95)
+    assert page.read_text().splitlines()[1:-1] == [
+        "|  | Mini | difference to ours | seeds |",
+        "|---|---|---|---|",
+        "| ours | 80.0 ± 24.8 |  | 3 |",  # records without NMI
+        f"| theirs | **60.0 ± 23.7** | -20.0 ± {(high - low) / 2:.1f} | 3 |",
+        "| later | not measured |  | 0 |",
+    ]
 
 
 def test_a_document_of_ones_own(tmp_path):
@@ -96,7 +142,7 @@ def test_a_document_of_ones_own(tmp_path):
         "<!-- table: my-table -->",
         "|  | selected | last | seeds | epochs | minutes | config |",
         "|---|---|---|---|---|---|---|",
-        "| three | 80.0 ± 10.0 / 50.0 ± 0.0 / 100.0 ± 0.0 | 60.0 ± 0.0 / 50.0 ± 0.0 / 100.0 ± 0.0 | 3 | 2 | 4.0 "
+        "| three | 80.0 ± 24.8 / 50.0 ± 0.0 / 100.0 ± 0.0 | 60.0 ± 0.0 / 50.0 ± 0.0 / 100.0 ± 0.0 | 3 | 2 | 4.0 "
         "| `0`, `0`, `0` |",
         "| stage | 40.0 / 50.0 / 100.0 | 40.0 / 50.0 / 100.0 | 1 | 2 |  | `0` |",
         "| part |  | 50.0 / 50.0 / 100.0 | 1 | 2 |  | `0` |",
@@ -133,8 +179,11 @@ def test_noise_is_between_scores_of_the_same_weights():
             ({}, {}),
         )
     ]
+    repeated = read(0.5)[0].model_copy(update={"repeats": read(0.5, 0.7)})
     expected = ["birds", "40.0 / 20.0 / 0.0", "30.0 / 15.0 / 0.0", 3, "45.0 / 22.5 / 0.0", 4]
     assert record_tables.noise_row("birds", records) == expected
+    table = record_tables.noise_table({"birds": "mini", "cars": "cars"}, [record(selected=repeated)])
+    assert table.splitlines()[2:] == ["| birds | 20.0 / 10.0 / 0.0 | 20.0 / 10.0 / 0.0 | 1 |", "| cars |  |  | 0 |"]
 
 
 def test_figures_show_the_records(definition):

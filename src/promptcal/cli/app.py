@@ -344,7 +344,7 @@ def table(
         typer.Option(metavar="PAGE.md", help="Fill a page's tables, between <!-- table: NAME --> and <!-- end -->."),
     ] = None,
 ) -> None:
-    """Make a table of the paper, or one of your own: run what is missing, report mean and deviation.
+    """Make a table of the paper, or one of your own: run what is missing, report means and intervals.
 
     Interrupted runs are resumed and finished runs are reused. Exits with 1 if a run failed or its data are missing,
     after the others have run.
