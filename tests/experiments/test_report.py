@@ -310,7 +310,7 @@ def test_weights_lie_below_the_root_and_the_root_is_not_part_of_the_name(tmp_pat
     table = load_table("pretraining")
     job = next(c.jobs[0] for c in plan(table, TableRequest(seeds=[0])) if "iBOT" in c.row.label)
     assert "model.weights=ROOT_ibot_vitb16.pth" in job.name
-    assert job._overrides(str(tmp_path))[-1] == f"model.weights={tmp_path}/ibot_vitb16.pth"
+    assert job._overrides(str(tmp_path), None)[-1] == f"model.weights={tmp_path}/ibot_vitb16.pth"
 
 
 def test_bars_show_means_intervals_and_published_marks(three_seeds):
