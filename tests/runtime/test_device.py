@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from promptcal.errors import ConfigError
 from promptcal.runtime import device as device_module
 from promptcal.runtime.device import COMPILE_FROM_STEPS, can_run_triton, choose_compile, choose_dtype, device_context
 
@@ -32,6 +33,17 @@ def test_without_a_bf16_gpu_auto_is_float32(device):
     assert choose_dtype("auto", device) == torch.float32
     assert choose_dtype("fp32", device) == torch.float32
     assert choose_dtype("bf16", device) == torch.bfloat16
+
+
+def test_bf16_that_ends_the_process_on_a_cpu_is_an_error_before_it_is_used(monkeypatch):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
+    monkeypatch.setattr(device_module, "_BF16_PRODUCT", "import os; os.kill(os.getpid(), 4)")
+    device_module._check_bf16_on_cpu.cache_clear()
+    with pytest.raises(ConfigError, match="bf16 does not work on this CPU.*--precision fp32"):
+        choose_dtype("bf16", CPU)
+    assert choose_dtype("auto", CPU) == torch.float32
+    monkeypatch.setattr(device_module, "_BF16_PRODUCT", "")
+    assert choose_dtype("bf16", CPU) == torch.bfloat16
 
 
 @pytest.mark.parametrize(("capability", "dtype"), [((7, 5), torch.float32), ((8, 0), torch.bfloat16)])

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -42,7 +44,24 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     if precision == "auto":
         fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
         return torch.bfloat16 if fast else torch.float32
+    if precision == "bf16" and device.type == "cpu":
+        _check_bf16_on_cpu()
     return {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+
+
+_BF16_PRODUCT = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(x, x)"
+
+
+@cache
+def _check_bf16_on_cpu() -> None:
+    """Try a bf16 product in another process: some virtual machines report AMX instructions but do not execute them."""
+    if "ONEDNN_MAX_CPU_ISA" in os.environ:
+        return
+    if subprocess.run([sys.executable, "-c", _BF16_PRODUCT], capture_output=True).returncode < 0:
+        raise ConfigError(
+            "bf16 does not work on this CPU: its instructions end the process; use --precision fp32, or set the "
+            "environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"
+        )
 
 
 def choose_compile(setting: str, device: torch.device, steps: int) -> bool:
