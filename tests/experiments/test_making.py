@@ -407,7 +407,7 @@ def test_interrupted_is_what_the_verb_raises(tmp_path, small_settings, monkeypat
 @pytest.mark.parametrize("name", table_names())
 def test_every_row_of_every_table(name, shared_output, small_settings):
     made = table(name, shared_output, small_settings, seeds=[0])
-    assert made.summary.complete
+    assert {c.status for c in made.summary.cells} <= {"finished", "published only"}
     assert not made.summary.problems
     for c in made.summary.cells:
         if c.cell.jobs:
