@@ -181,10 +181,10 @@ def test_the_note_names_the_rows_if_they_have_other_reasons(where, tmp_path):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(table))
     request = replace(where, name=str(tmp_path / "mine.yaml"), protocol="published")
     text = make_table(request).markdown.read_text()
-    reason = (
-        "no difference to the published values is shown: the distillation of stage 1 is missing (--generic-images)."
-    )
-    assert [f"- {row}: {reason}" in text for row in ("theirs", "two", "one")] == [False, True, True]
+    reason = "no difference to the published values is shown: the distillation of stage 1 is missing"
+    assert [line for line in text.splitlines() if "distillation" in line] == [
+        f"- two, one: {reason} (--generic-images)."
+    ]
     changed = make_table(replace(request, overrides=("affinity.quantile=0.5",), generic_images=tmp_path))
     assert (
         "is shown: affinity.quantile is 0.5, not 0.8." in changed.markdown.read_text()
