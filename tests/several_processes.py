@@ -76,7 +76,7 @@ def trained(name, group, folder):
     settings = (*SETTINGS, *(PROMPTCAL_SETTINGS if method_name.startswith("promptcal") else ()), *more)
     config = load_config(values={"n_classes": CLASSES, "method": method_name}, overrides=settings)
     # a group must start from the values of the first process
-    torch.manual_seed(group.place.rank)
+    torch.manual_seed(group.rank_info.rank)
     method = METHODS[method_name](config)
     network = method.build_network(PromptedViT(tiny_vit(), prompts=config.model.prompts), KNOWN)
     network.join_process_group(group)
@@ -160,7 +160,7 @@ def is_already_reported():
 
 
 def messages(group):
-    rank = group.place.rank
+    rank = group.rank_info.rank
     apart = torch.ones(3) + (0.5 if rank else 0.0)
     nearly = torch.ones(3) + (1e-6 if rank else 0.0)
     group.sync_parameters([nearly])
@@ -193,7 +193,7 @@ def main(folder: Path) -> None:
     group = distributed.group()
     found = {"gathered": gathered(group), "messages": messages(group), "decoding": decoding(group, folder)}
     found |= {name: trained(name, group, folder) for name in TRIALS}
-    torch.save(found, folder / f"{group.place.rank}.pt")
+    torch.save(found, folder / f"{group.rank_info.rank}.pt")
 
 
 if __name__ == "__main__":

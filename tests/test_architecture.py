@@ -18,6 +18,7 @@ CONSTRUCTORS = {"__init__", "__post_init__"}
 REGISTRATIONS = {"register_buffer", "register_parameter", "register_module", "add_module"}
 
 NAMES_USED_TWICE = {"kmeans"}  # the method, and the clustering algorithm
+CLASSES_USED_TWICE = {"PromptCAL"}  # the method, and the scikit-learn estimator
 
 
 def methods_of(cls):
@@ -121,3 +122,8 @@ def test_every_module_has_a_docstring():
 def test_module_names_are_distinct():
     counts = Counter(Path(file).stem for file in MODULES)
     assert {name for name, n in counts.items() if n > 1} == {"__init__", *NAMES_USED_TWICE}
+
+
+def test_class_names_are_distinct():
+    counts = Counter(node.name for tree in MODULES.values() for node in tree.body if isinstance(node, ast.ClassDef))
+    assert {name for name, n in counts.items() if n > 1} == CLASSES_USED_TWICE

@@ -143,5 +143,5 @@ def test_aliases_count_with_all_that_they_repeat():
 def test_every_setting_has_a_type_that_these_tests_cover():
     plain = {int, float, bool, str, type(None)}
     for path, kind in FIELDS.items():
-        parts = set(typing.get_args(kind)) or {kind}
-        assert is_section(kind) or typing.get_origin(kind) is typing.Literal or parts <= plain, path
+        parts, origin = set(typing.get_args(kind)) or {kind}, typing.get_origin(kind)
+        assert is_section(kind) or origin in (typing.Literal, tuple) or parts <= plain, path

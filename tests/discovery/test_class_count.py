@@ -99,7 +99,7 @@ def test_the_published_search_is_brents_between_the_known_classes_and_1000():
     assert count.n_classes == min(trial.n_classes for trial in count.trials if trial.accuracy == best)
 
 
-def test_rivals_are_within_one_standard_error_of_the_best():
+def test_the_best_trials_are_within_one_standard_error_of_the_best():
     features, labels = mixture(5, 3, each=20)
     trials = Trials(features, labels, n_init=1, max_iter=10, tol=1e-4, seed=0)
     n = (labels >= 0).sum()
@@ -107,9 +107,9 @@ def test_rivals_are_within_one_standard_error_of_the_best():
     error = (share * (1 - share) / (n + 4)) ** 0.5
     accuracies = {4: 0.5, 5: 0.9 - 1.01 * error, 6: 0.9, 8: 0.9 - 0.99 * error, 12: 0.1}
     trials._done = {k: Trial(k, accuracy, 0.0, 0.0) for k, accuracy in accuracies.items()}
-    assert [trial.n_classes for trial in trials.rivals()] == [6, 8]
-    assert trials.span(trials.rivals()) == (5, 12)
-    assert trials.span([trials(4), trials(12)]) == (4, 12)
+    assert [trial.n_classes for trial in trials.near_best()] == [6, 8]
+    assert trials.bracket(trials.near_best()) == (5, 12)
+    assert trials.bracket([trials(4), trials(12)]) == (4, 12)
 
 
 def test_among_equal_accuracies_the_highest_silhouette_wins():
@@ -122,17 +122,17 @@ def test_among_equal_accuracies_the_highest_silhouette_wins():
 
 def test_an_estimate_at_a_bound_warns():
     features, labels = mixture(12, 6, each=20, spread=0.2)
-    with pytest.warns(PromptCALWarning, match="estimate of 8 classes is the most that were allowed"):
+    with pytest.warns(PromptCALWarning, match="estimate of 8 classes is the largest number that was tried"):
         assert count_classes(features, labels, max_classes=8).n_classes == 8
     features, labels = mixture(6, 6, each=20, spread=0.2)
-    with pytest.warns(PromptCALWarning, match="estimate of 6 classes is no more than are known"):
+    with pytest.warns(PromptCALWarning, match="estimate of 6 classes is that of the known ones"):
         assert count_classes(features, labels).at_bound
 
 
 @pytest.mark.parametrize(
     ("known", "max_classes", "error", "message"),
     [
-        (4, 4, ConfigError, "more than the 4 known ones and at most as many as the 80 images, not 4"),
+        (4, 4, ConfigError, "above the 4 known classes and at most the 80 images, not 4"),
         (4, 81, ConfigError, "not 81"),
         (0, None, LabelError, "at least 2 classes"),
         (1, None, LabelError, "at least 2 classes"),

@@ -11,7 +11,7 @@ from scipy import stats
 from promptcal.errors import ConfigError
 from promptcal.experiments import record_tables
 from promptcal.experiments.cells import record_names
-from promptcal.experiments.document import draw, load_document, write_document
+from promptcal.experiments.document import draw_figure, load_document, write_document
 from promptcal.experiments.run_records import RunRecord, benchmark_config, flatten
 from promptcal.experiments.table_request import TableRequest
 from promptcal.methods import METHODS
@@ -187,7 +187,7 @@ def test_noise_is_between_scores_of_the_same_weights():
 
 
 def test_figures_show_the_records(definition):
-    graph, validation, full, maps = (draw(definition, figure) for figure in definition.figures.values())
+    graph, validation, full, maps = (draw_figure(definition, figure) for figure in definition.figures.values())
     record = definition.record("cifar100-promptcal")
     epochs = [epoch for epoch in record.epochs if epoch["stage"] == "affinity"]
     for line, group in zip(graph.axes[1].lines, ("known", "new"), strict=False):

@@ -115,7 +115,7 @@ def test_a_table_and_a_document_of_ones_own(promptcal, shared_output, settings_a
     assert "memory: 64" in config
     assert float(beta["all_selected_mean"]) == pytest.approx(100 * final_score(run)["all"])
     assert kmeans["all_difference"] == ""
-    assert "the backbone is not vit_base_patch16_224.dino with pretrained weights" in kmeans["not_comparable"]
+    assert "model.backbone is vit_tiny_patch4_32.promptcal, not vit_base_patch16_224.dino" in kmeans["not_comparable"]
     assert promptcal(*arguments, "--document", page)[0] == 0
     values = " / ".join(f"{100 * final_score(run)[part]:.1f}" for part in ("all", "known", "new"))
     row = page.read_text().splitlines()[4]
@@ -146,7 +146,7 @@ def test_the_backbone_that_is_not_pretrained_is_random(shared_output, small_sett
 
 
 def job_config(job, seed, pretrained):
-    overrides = (*job.overrides, f"model.pretrained={str(pretrained).lower()}", f"seed={seed}")
+    overrides = (*job.settings, *job.changes, f"model.pretrained={str(pretrained).lower()}", f"seed={seed}")
     return benchmark_config(job.benchmark, job.method, overrides)
 
 
@@ -407,7 +407,7 @@ def test_interrupted_is_what_the_verb_raises(tmp_path, small_settings, monkeypat
 @pytest.mark.parametrize("name", table_names())
 def test_every_row_of_every_table(name, shared_output, small_settings):
     made = table(name, shared_output, small_settings, seeds=[0])
-    assert made.summary.complete
+    assert {c.status for c in made.summary.cells} <= {"finished", "published only"}
     assert not made.summary.problems
     for c in made.summary.cells:
         if c.cell.jobs:

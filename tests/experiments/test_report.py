@@ -181,10 +181,10 @@ def test_the_note_names_the_rows_if_they_have_other_reasons(where, tmp_path):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(table))
     request = replace(where, name=str(tmp_path / "mine.yaml"), protocol="published")
     text = make_table(request).markdown.read_text()
-    reason = (
-        "no difference to the published values is shown: the distillation of stage 1 is missing (--generic-images)."
-    )
-    assert [f"- {row}: {reason}" in text for row in ("theirs", "two", "one")] == [False, True, True]
+    reason = "no difference to the published values is shown: the distillation of stage 1 is missing"
+    assert [line for line in text.splitlines() if "distillation" in line] == [
+        f"- two, one: {reason} (--generic-images)."
+    ]
     changed = make_table(replace(request, overrides=("affinity.quantile=0.5",), generic_images=tmp_path))
     assert (
         "is shown: affinity.quantile is 0.5, not 0.8." in changed.markdown.read_text()
@@ -209,7 +209,6 @@ def test_seeds_that_are_missing_are_not_hidden(three_seeds):
     made = make_table(replace(three_seeds, name="semiag-ablation"))
     line = csv_lines(made.csv)["(4) without affinity propagation", "CUB-200"]
     assert (line["seeds"], line["status"]) == ("0 1", "data absent (2 of 3 seeds)")
-    assert not made.summary.complete
     assert "| 2 of 3 |" in made.markdown.read_text()
 
 
@@ -315,7 +314,7 @@ def test_weights_lie_below_the_root_and_the_root_is_not_part_of_the_name(tmp_pat
 
 def test_bars_show_means_intervals_and_published_marks(three_seeds):
     made = make_table(replace(three_seeds, name="semiag-ablation"))
-    figure = plot.draw(made.summary)
+    figure = plot.draw_plot(made.summary)
     (panel,) = figure.axes
     widths = sorted(round(patch.get_width(), 6) for patch in panel.patches)
     assert widths == [51.5] * 3 + [63.0] * 3

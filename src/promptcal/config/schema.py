@@ -77,7 +77,7 @@ class LossConfig(Section):
 
     alpha: float = Field(0.35, ge=0, le=1, description="weight of the supervised term")
     beta: float = Field(0.6, ge=0, le=1, description="weight of CAL against the self-supervised term")
-    gamma: float = Field(0.35, ge=0, description="weight of everything on [P]")
+    gamma: float = Field(0.35, ge=0, description="weight of all losses of the prompt token [P]")
     self_temperature: float = Field(1.0, ge=LEAST_TEMPERATURE)
     supervised_temperature: float = Field(0.07, ge=LEAST_TEMPERATURE)
     affinity_temperature: float = Field(0.07, ge=LEAST_TEMPERATURE)

@@ -1,8 +1,8 @@
 """Changes of colours and sharpness, each image by its own amount, on any device.
 
 Images are n x 3 x height x width with values 0..1, amounts are n numbers. The results are those of torchvision's
-functions of the same purpose. An amount that changes nothing leaves an image as it is, so that a random choice of
-images needs no selection of rows, for which a GPU would have to wait.
+functions of the same purpose. To change only some images, give the others an amount that changes nothing: selecting
+rows would make a GPU wait.
 """
 
 import torch
@@ -31,8 +31,8 @@ def grey(images: Tensor) -> Tensor:
     return 0.2989 * red + 0.587 * green + 0.114 * blue
 
 
-def hue(images: Tensor, turn: Tensor) -> Tensor:
-    """Turn the hue, in parts of the colour circle; 0 and 1 change nothing but rounding."""
+def hue(images: Tensor, fraction: Tensor) -> Tensor:
+    """Rotate the hue by a fraction of the colour circle; 0 and 1 change nothing but rounding."""
     red, green, blue = images.unbind(dim=1)
     value, lowest = images.amax(dim=1), images.amin(dim=1)
     chroma = value - lowest
@@ -43,11 +43,11 @@ def hue(images: Tensor, turn: Tensor) -> Tensor:
         (green - blue) / safe,
         torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
     )
-    sixths = sixths + 6 * turn.view(-1, 1, 1)
+    sixths = sixths + 6 * fraction.view(-1, 1, 1)
     channels = []
     for offset in (5, 3, 1):  # red, green, blue
-        place = (sixths + offset) % 6
-        channels.append(value - chroma * torch.minimum(place, 4 - place).clamp(0, 1))
+        shifted = (sixths + offset) % 6
+        channels.append(value - chroma * torch.minimum(shifted, 4 - shifted).clamp(0, 1))
     return torch.stack(channels, dim=1)
 
 
@@ -65,8 +65,8 @@ def _filtered(images: Tensor, weights: Tensor, dim: int) -> Tensor:
     """Weighted sum of neighbours along one dimension, with each image's own weights."""
     length = images.shape[dim] - weights.shape[1] + 1
     total = torch.zeros_like(images.narrow(dim, 0, length))
-    for place, weight in enumerate(weights.T):
-        total += weight.view(-1, 1, 1, 1) * images.narrow(dim, place, length)
+    for start, weight in enumerate(weights.T):
+        total += weight.view(-1, 1, 1, 1) * images.narrow(dim, start, length)
     return total
 
 

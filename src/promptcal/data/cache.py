@@ -47,7 +47,7 @@ def decode_to_file(
     keys = group.all_gather_object(cache_key(images, shorter_side) if group.is_local_first else None)
     if len(set(keys) - {None}) > 1:
         raise DataError("the images differ between the machines; give all machines the same images")
-    key = keys[group.place.rank - group.place.local_rank]
+    key = keys[group.rank_info.rank - group.rank_info.local_rank]
     pixels_file, index_file = folder / f"{key}.pixels", folder / f"{key}.json"
     found = _load(pixels_file, index_file, images.names) if group.is_local_first else None
     if found is None and group.is_local_first:

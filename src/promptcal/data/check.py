@@ -97,7 +97,7 @@ class CheckReport:
 
     @property
     def problems(self) -> list[Finding]:
-        """Findings that stop a fit or mislead it."""
+        """Findings that stop a fit or make its result wrong."""
         contradictions = [d for d in self.exact if len(d.classes) > 1]
         n_labelled = sum(self.labelled.values())
         return _non_empty(
@@ -109,7 +109,7 @@ class CheckReport:
 
     @property
     def warnings(self) -> list[Finding]:
-        """Findings that a fit can cope with."""
+        """Findings that do not stop a fit."""
         scarce = [f"{name}: {count}" for name, count in self.labelled.items() if count < 2]
         largest, smallest = (f(self.labelled, key=self.labelled.__getitem__, default="") for f in (max, min))
         extremes = f"{largest}: {self.labelled.get(largest)}, {smallest}: {self.labelled.get(smallest)}"

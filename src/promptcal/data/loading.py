@@ -33,7 +33,8 @@ def load_images(
     if store == "stream":
         return scan_images(images, resize, skip_unreadable=skip_unreadable, on_progress=on_progress, group=group)
     if cache is None and store == "auto":
-        store = "mapped" if group.all_reduce_max(_exceeds_memory(images, resize, group.place.local_world)) else "memory"
+        exceeds = _exceeds_memory(images, resize, copies=group.rank_info.local_world)
+        store = "mapped" if group.all_reduce_max(exceeds) else "memory"
     if cache is None and store == "mapped":
         cache = run_parent / "promptcal-cache"
     if cache is None:

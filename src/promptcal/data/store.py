@@ -29,7 +29,7 @@ _worker_load: Callable[[int], "np.ndarray | UnreadableImage"]  # set in worker p
 
 @dataclass(frozen=True, eq=False)
 class ImageStore:
-    """``pixels`` contains every image as 3 x H x W, one after another; the others give each image's place and size."""
+    """``pixels`` contains every image as 3 x H x W, one after another; the others give each image's offset and size."""
 
     pixels: Tensor
     offsets: Tensor

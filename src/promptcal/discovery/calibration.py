@@ -21,7 +21,7 @@ from promptcal.runtime.json_model import JSONModel
 
 ACCEPTED_SHARE = 0.95
 Basis = Literal["held-out", "left-out", "none"]
-_HOTTEST, _COLDEST = 1e3, 1e-4  # as multiples of the spread of the scores
+_MAX_TEMPERATURE, _MIN_TEMPERATURE = 1e3, 1e-4  # as multiples of the spread of the scores
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -137,12 +137,12 @@ def best_temperature(scores: np.ndarray, classes: np.ndarray) -> float:
         return float(((softmax(scores * inverse, axis=1) * scores).sum(axis=1) - target).mean())
 
     spread = np.ptp(scores)
-    hottest, coldest = 1 / (_HOTTEST * spread), 1 / (_COLDEST * spread)
-    if slope(hottest) >= 0:  # worse than chance
-        return 1 / hottest
-    if slope(coldest) <= 0:
-        return 1 / coldest
-    return float(1 / brentq(slope, hottest, coldest, xtol=1e-12, rtol=1e-10))
+    low, high = 1 / (_MAX_TEMPERATURE * spread), 1 / (_MIN_TEMPERATURE * spread)
+    if slope(low) >= 0:  # worse than chance
+        return 1 / low
+    if slope(high) <= 0:
+        return 1 / high
+    return float(1 / brentq(slope, low, high, xtol=1e-12, rtol=1e-10))
 
 
 def negative_log_likelihood(scores: np.ndarray, classes: np.ndarray, temperature: float) -> float:

@@ -21,7 +21,7 @@ from promptcal.discovery.kmeans import SemiSupervisedKMeans
 from promptcal.errors import ConfigError, LabelError, PromptCALWarning
 from promptcal.metrics import discovery_accuracy, silhouette
 
-_MOST_CLASSES = 1000
+_MAX_CLASSES = 1000
 _GRID = 8
 EXPECTED_TRIALS = _GRID + 8  # approximately; the search has no fixed number
 _SILHOUETTE_POINTS = 2000
@@ -74,26 +74,26 @@ class Trials:
 
     def __call__(self, n_classes: int) -> Trial:
         if n_classes not in self._done:
-            self._done[n_classes] = self._try(n_classes)
+            self._done[n_classes] = self._run(n_classes)
             self.on_trial(self._done[n_classes])
         return self._done[n_classes]
 
     def __iter__(self) -> Iterator[Trial]:
         return iter(sorted(self._done.values()))
 
-    def rivals(self) -> list[Trial]:
+    def near_best(self) -> list[Trial]:
         """The trials whose accuracy is within one standard error (Agresti-Coull) of the best."""
         best, n = max(trial.accuracy for trial in self), len(self.labels) + 4
         share = (best * len(self.labels) + 2) / n
         return [trial for trial in self if trial.accuracy >= best - math.sqrt(share * (1 - share) / n)]
 
-    def span(self, trials: list[Trial]) -> tuple[int, int]:
+    def bracket(self, trials: list[Trial]) -> tuple[int, int]:
         """The nearest tried numbers below and above these trials."""
         below = [n for n in self._done if n < min(trials).n_classes]
         above = [n for n in self._done if n > max(trials).n_classes]
         return max(below, default=min(trials).n_classes), min(above, default=max(trials).n_classes)
 
-    def _try(self, n_classes: int) -> Trial:
+    def _run(self, n_classes: int) -> Trial:
         kmeans = SemiSupervisedKMeans(n_classes, self.n_init, self.max_iter, self.tol, self.seed).fit(self.features)
         clusters = torch.from_numpy(kmeans.labels_)[self.sample]
         return Trial(
@@ -116,16 +116,16 @@ def _search_grid(trials: Trials, low: int, high: int) -> Trial:
     for n_classes in sorted({round(k) for k in np.geomspace(low, high, _GRID)}):
         trials(n_classes)
     most_accurate = max(trials, key=lambda trial: (trial.accuracy, trial.silhouette))
-    search_brent(lambda n: trials(n).accuracy, *trials.span([most_accurate]))
-    least = min(trial.accuracy for trial in trials.rivals())
-    # a trial that is no rival scores lower than any rival
-    search_brent(lambda n: trials(n).silhouette - 2 * (trials(n).accuracy < least), *trials.span(trials.rivals()))
-    return max(trials.rivals(), key=lambda trial: trial.silhouette)
+    search_brent(lambda n: trials(n).accuracy, *trials.bracket([most_accurate]))
+    least = min(trial.accuracy for trial in trials.near_best())
+    # a trial that is not near the best scores lower than any that is
+    search_brent(lambda n: trials(n).silhouette - 2 * (trials(n).accuracy < least), *trials.bracket(trials.near_best()))
+    return max(trials.near_best(), key=lambda trial: trial.silhouette)
 
 
 def default_max_classes(n_known: int, n_images: int) -> int:
     """A tenth of the number of images, at most 1,000, and more than the known classes."""
-    return min(max(n_known + 1, min(_MOST_CLASSES, n_images // 10)), n_images)
+    return min(max(n_known + 1, min(_MAX_CLASSES, n_images // 10)), n_images)
 
 
 def count_classes(
@@ -147,12 +147,11 @@ def count_classes(
     low = len(np.unique(labels[labels >= 0]))
     if low < 2:
         raise LabelError("estimating the number of classes needs labelled images of at least 2 classes; label more")
-    default = min(_MOST_CLASSES, len(features)) if search == "published" else default_max_classes(low, len(features))
+    default = min(_MAX_CLASSES, len(features)) if search == "published" else default_max_classes(low, len(features))
     high = default if max_classes is None else max_classes
     if not low < high <= len(features):
         raise ConfigError(
-            f"the most classes must be more than the {low} known ones and at most as many as the {len(features)} "
-            f"images, not {high}"
+            f"max_classes must be above the {low} known classes and at most the {len(features)} images, not {high}"
         )
     trials = Trials(features, labels, n_init=n_init, max_iter=max_iter, tol=tol, seed=seed, on_trial=on_trial)
     if search == "published":
@@ -162,8 +161,8 @@ def count_classes(
         best = _search_grid(trials, low, high)
     count = ClassCount(best.n_classes, tuple(trials), (low, high))
     if count.at_bound:
-        advice = "no more than are known, so either nothing is new or the embeddings do not tell; look at the curves"
+        advice = "that of the known ones: none are new, or the embeddings do not separate them; check the curves"
         if count.n_classes > low:
-            advice = "the most that were allowed, so there may be more; allow more"
+            advice = "the largest number that was tried, so there may be more; raise max_classes"
         warnings.warn(f"the estimate of {count.n_classes} classes is {advice}", PromptCALWarning, stacklevel=2)
     return count

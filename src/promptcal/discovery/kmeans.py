@@ -21,22 +21,22 @@ _MAX_DRAWN_FROM = 50_000_000  # points x starts, when initial centroids are draw
 
 
 def kmeans_plus_plus(
-    points: Tensor, known_centres: Tensor, n_new: int, starts: int, generator: torch.Generator
+    points: Tensor, known_centroids: Tensor, n_new: int, starts: int, generator: torch.Generator
 ) -> Tensor:
     """Initial centroids [starts, known + n_new, dim]: the known ones, then points sampled by squared distance (D^2)."""
     n = len(points)
-    centres = points.new_empty(starts, len(known_centres) + n_new, points.shape[1])
-    centres[:, : len(known_centres)] = known_centres
+    centroids = points.new_empty(starts, len(known_centroids) + n_new, points.shape[1])
+    centroids[:, : len(known_centroids)] = known_centroids
     nearest = torch.full((starts, n), torch.inf, device=points.device)
-    if len(known_centres):
-        nearest = _squared_distances(points, known_centres).min(dim=1).values.expand(starts, n)
+    if len(known_centroids):
+        nearest = _squared_distances(points, known_centroids).min(dim=1).values.expand(starts, n)
     for i in range(n_new):
         # no centroid yet, or every point is on a centroid: uniform
         usable = torch.isfinite(nearest) & (nearest.sum(dim=1, keepdim=True) > 0)
         sampled = points[_draw(torch.where(usable, nearest, torch.ones_like(nearest)), generator)]
-        centres[:, len(known_centres) + i] = sampled
+        centroids[:, len(known_centroids) + i] = sampled
         nearest = torch.minimum(nearest, _squared_distances(points, sampled).T)
-    return centres
+    return centroids
 
 
 def _draw(weights: Tensor, generator: torch.Generator) -> Tensor:
@@ -47,33 +47,33 @@ def _draw(weights: Tensor, generator: torch.Generator) -> Tensor:
     return chosen.squeeze(1).clamp(max=weights.shape[1] - 1)
 
 
-def _squared_distances(points: Tensor, centres: Tensor) -> Tensor:
-    """points x centres, as one matrix product."""
-    cross = points @ centres.T
-    norms = points.square().sum(dim=1, keepdim=True) + centres.square().sum(dim=1)
+def _squared_distances(points: Tensor, centroids: Tensor) -> Tensor:
+    """points x centroids, as one matrix product."""
+    cross = points @ centroids.T
+    norms = points.square().sum(dim=1, keepdim=True) + centroids.square().sum(dim=1)
     return (norms - 2 * cross).clamp(min=0)
 
 
 def lloyd(
-    points: Tensor, centres: Tensor, fixed: Tensor, *, max_iter: int = 200, tol: float = 1e-4
+    points: Tensor, centroids: Tensor, fixed: Tensor, *, max_iter: int = 200, tol: float = 1e-4
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Lloyd's algorithm for a batch of starts: labels, centroids, inertia and iterations of each start.
 
     ``fixed`` holds the cluster of each labelled point, or -1. A start stops when its centroids move by at most
     ``tol`` x the mean variance of the features (scikit-learn's rule). The labels belong to the returned centroids.
     """
-    starts, n_clusters, dim = centres.shape
-    centres = centres.clone()
+    starts, n_clusters, dim = centroids.shape
+    centroids = centroids.clone()
     norms = points.square().sum(dim=1)
     threshold = tol * points.var(dim=0, unbiased=False).mean()
     active = torch.arange(starts, device=points.device)
     iterations = torch.zeros(starts, dtype=torch.long, device=points.device)
-    relative = _relative_distances(points, centres.view(-1, dim)).view(starts, n_clusters, -1)
+    relative = _relative_distances(points, centroids.view(-1, dim)).view(starts, n_clusters, -1)
     for _ in range(max_iter):
         labels, distances = _nearest(relative, norms, fixed)
-        updated = _update(points, labels, distances, centres[active], fixed)
-        shift = (updated - centres[active]).square().sum(dim=2)
-        centres[active] = updated
+        updated = _update(points, labels, distances, centroids[active], fixed)
+        shift = (updated - centroids[active]).square().sum(dim=2)
+        centroids[active] = updated
         iterations[active] += 1
         is_moving = shift.sum(dim=1) > threshold
         if not bool(is_moving.all()):
@@ -88,14 +88,14 @@ def lloyd(
         else:
             relative.view(-1, relative.shape[2])[moved] = fresh
     labels, distances = _nearest(
-        _relative_distances(points, centres.view(-1, dim)).view(starts, n_clusters, -1), norms, fixed
+        _relative_distances(points, centroids.view(-1, dim)).view(starts, n_clusters, -1), norms, fixed
     )
-    return labels, centres, distances.sum(dim=1, dtype=widest_float(points.device)), iterations
+    return labels, centroids, distances.sum(dim=1, dtype=widest_float(points.device)), iterations
 
 
-def _relative_distances(points: Tensor, centres: Tensor) -> Tensor:
+def _relative_distances(points: Tensor, centroids: Tensor) -> Tensor:
     """|c|^2 - 2 c.x (centroids x points): the squared distance minus |x|^2, which has the same order."""
-    return torch.addmm(centres.square().sum(dim=1, keepdim=True), centres, points.T, alpha=-2.0)
+    return torch.addmm(centroids.square().sum(dim=1, keepdim=True), centroids, points.T, alpha=-2.0)
 
 
 def _nearest(relative: Tensor, norms: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,9 +106,9 @@ def _nearest(relative: Tensor, norms: Tensor, fixed: Tensor) -> tuple[Tensor, Te
     return labels, (torch.where(fixed >= 0, own, least) + norms).clamp(min=0)
 
 
-def _update(points: Tensor, labels: Tensor, distances: Tensor, centres: Tensor, fixed: Tensor) -> Tensor:
+def _update(points: Tensor, labels: Tensor, distances: Tensor, centroids: Tensor, fixed: Tensor) -> Tensor:
     """The mean of each cluster; an empty cluster moves to an unlabelled point far from its centroid."""
-    n_clusters = centres.shape[1]
+    n_clusters = centroids.shape[1]
     sums, sizes = _cluster_sums(points, labels, n_clusters)
     means = sums / sizes.unsqueeze(2).clamp(min=1)
     empty = sizes == 0
@@ -187,10 +187,10 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             generator.manual_seed(self.random_state)
         with device_context(points.device, torch.float32):
             first = self._class_means(points, fixed) if init is None else _as_points(init).to(points.device) - offset
-            self.inertia_, centres, labels, self.n_iter_ = self._best_start(
+            self.inertia_, centroids, labels, self.n_iter_ = self._best_start(
                 points, fixed, first, generator, on_progress
             )
-        self.cluster_centers_ = (centres + offset).cpu().numpy()
+        self.cluster_centers_ = (centroids + offset).cpu().numpy()
         self.labels_ = labels.cpu().numpy()
         return self
 
@@ -201,10 +201,10 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """The nearest cluster of each point."""
         points = _as_points(X)
-        centres = torch.as_tensor(self.cluster_centers_, device=points.device)
-        offset = centres.mean(dim=0)
+        centroids = torch.as_tensor(self.cluster_centers_, device=points.device)
+        offset = centroids.mean(dim=0)
         with device_context(points.device, torch.float32):
-            return _squared_distances(points - offset, centres - offset).argmin(dim=1).cpu().numpy()
+            return _squared_distances(points - offset, centroids - offset).argmin(dim=1).cpu().numpy()
 
     def _fixed_clusters(self, points: Tensor, y: Any) -> tuple[Tensor, np.ndarray]:
         y = np.full(len(points), -1) if y is None else np.asarray(y.cpu() if isinstance(y, Tensor) else y)
@@ -245,12 +245,12 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         size = max(1, _MAX_DRAWN_FROM // len(points))
         for first in range(0, starts, size):
             drawn = kmeans_plus_plus(points[~labelled], given, n_drawn, min(size, starts - first), generator)
-            for centres in drawn.split(self._max_batch(points)):
-                labels, centres, inertia, n_iter = lloyd(points, centres, fixed, max_iter=self.max_iter, tol=self.tol)
+            for initial in drawn.split(self._max_batch(points)):
+                labels, centroids, inertia, n_iter = lloyd(points, initial, fixed, max_iter=self.max_iter, tol=self.tol)
                 winner = int(inertia.argmin())
                 if best is None or float(inertia[winner]) < best[0]:
-                    best = (float(inertia[winner]), centres[winner], labels[winner], int(n_iter[winner]))
-                done += len(centres)
+                    best = (float(inertia[winner]), centroids[winner], labels[winner], int(n_iter[winner]))
+                done += len(centroids)
                 on_progress(done)
         assert best is not None
         return best

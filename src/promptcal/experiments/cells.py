@@ -1,4 +1,4 @@
-"""The cells of a table: which runs a row needs in a column, and what the finished ones come to."""
+"""The cells of a table: the runs that a row needs in a column, and the summary of the finished ones."""
 
 import math
 from collections.abc import Sequence
@@ -44,8 +44,8 @@ def plan(table: Table, request: TableRequest) -> list[Cell]:
                 try:
                     cells.append(Cell(row, column, tuple(_jobs(table, row, column, request, settings))))
                 except PromptCALError as error:
-                    place = f"table {table.name}, row {row.label!r}, column {column.title!r}"
-                    raise ConfigError(f"{place}: {error}") from error
+                    where = f"table {table.name}, row {row.label!r}, column {column.title!r}"
+                    raise ConfigError(f"{where}: {error}") from error
     return cells
 
 
@@ -99,12 +99,11 @@ def jobs_of(cells: Sequence[Cell], labels: Sequence[str] | None = None) -> list[
 
 @dataclass(frozen=True)
 class EpochSummary:
-    """Values with the weights of one epoch, by part: of each seed, their mean, and the difference to the reference.
+    """Values with the weights of one epoch, by part: the mean over seeds, and the difference to the reference.
 
     A seed's value is the mean over its repeats of k-means. Parts that were not measured are left out.
     """
 
-    by_seed: dict[str, dict[int, float]]
     means: dict[str, Statistic]
     to_reference: dict[str, Statistic]
 
@@ -168,10 +167,6 @@ class Summary:
     cells: list[CellSummary]
 
     @property
-    def complete(self) -> bool:
-        return all(c.status in ("finished", "published only") for c in self.cells)
-
-    @property
     def problems(self) -> dict[str, State]:
         """Runs that failed, are damaged or lack their data, by name."""
         pairs = [(job.name, state) for c in self.cells for job, state in zip(c.cell.jobs, c.states, strict=True)]
@@ -205,9 +200,9 @@ def _read_runs(table: Table, request: TableRequest, cell: Cell, states: dict[str
         if state.name == "finished":
             try:
                 record = job.record(request)
-                outcome = record.outcome(cell.score)
-                selected.append((job.seed, outcome.selected))
-                last.append((job.seed, outcome.last))
+                values = record.values_of(cell.score)
+                selected.append((job.seed, values.selected))
+                last.append((job.seed, values.last))
                 records[job.name] = record
             except RunError as error:  # finished, but without the score of this cell
                 state = State("damaged", str(error))
@@ -245,4 +240,4 @@ def _summarise_epoch(values: dict[str, dict[int, float]], reference: dict[str, d
     means = {part: Statistic.of(list(by_seed.values())) for part, by_seed in values.items()}
     found = {part: paired_difference(by_seed, reference.get(part, {})) for part, by_seed in values.items()}
     to_reference = {part: difference for part, difference in found.items() if difference is not None}
-    return EpochSummary(values, means, to_reference)
+    return EpochSummary(means, to_reference)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from promptcal.errors import ConfigError
 from promptcal.experiments.table_request import Epoch, Scale
+from promptcal.models import EMBEDDED_BACKBONE
 from promptcal.runtime.safe_yaml import read_yaml
 
 Detail = Literal["seeds", "epochs", "minutes", "config"]
@@ -39,7 +40,6 @@ MINI_BENCHMARKS = {
     "cifar100-c25-l50": "mini-c30-l50",
     "cifar100-c10-l50": "mini-c20-l50",
 }
-MINI_BACKBONE = "vit_tiny_patch4_32.promptcal"
 _DEFINITIONS = resources.files("promptcal.experiments") / "definitions"
 
 
@@ -55,11 +55,11 @@ class Column(Entry):
     benchmark: str = ""
     backbone: str = Field("", description="for the efficiency table")
     score: str = Field(FINAL, description="final, or the name of a stage, a baseline or a read-out")
-    epoch: Epoch | None = Field(None, description="none: the epoch that the table is asked for")
+    epoch: Epoch | None = Field(None, description="none: the epoch of the request")
 
     def at_mini_scale(self) -> "Column":
         benchmark = MINI_BENCHMARKS.get(self.benchmark, "mini-inductive" if "inductive" in self.benchmark else "mini")
-        return self.model_copy(update={"benchmark": benchmark, "backbone": MINI_BACKBONE})
+        return self.model_copy(update={"benchmark": benchmark, "backbone": EMBEDDED_BACKBONE})
 
 
 class MiniRow(Entry):
@@ -95,7 +95,7 @@ class Row(Entry):
 class Table(Entry):
     name: str
     title: str = ""
-    order: int = Field(1000, description="place in the list of the package's tables")
+    order: int = Field(1000, description="position in the list of the package's tables")
     source: str = Field("", description="label of the table in the paper's source")
     kind: Literal["accuracy", "efficiency"] = "accuracy"
     parts: list[str] = ["all", "known", "new"]

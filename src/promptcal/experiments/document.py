@@ -84,7 +84,7 @@ def write_document(request: TableRequest, document: Path) -> DocumentReport:
     written = [document]
     for name, figure in definition.figures.items():
         written.append(document.parent / name)
-        drawn = draw(definition, figure)
+        drawn = draw_figure(definition, figure)
         files.write_with(written[-1], lambda path, drawn=drawn: drawn.savefig(path, format="png", dpi=110))  # type: ignore[misc]
     return DocumentReport(written, {k: state for s in summaries.values() for k, state in s.problems.items()})
 
@@ -115,7 +115,7 @@ def fill_blocks(page: str, texts: Mapping[str, str], document: Path) -> str:
     return _BLOCK.sub(lambda match: f"{match[1]}{texts[match[2]]}\n{match[3]}", page)
 
 
-def draw(definition: DocumentDefinition, figure: FigureDefinition) -> Any:
+def draw_figure(definition: DocumentDefinition, figure: FigureDefinition) -> Any:
     from promptcal.experiments import document_figures as figures  # imports matplotlib, which takes a while
 
     if figure.kind == "map":

@@ -20,7 +20,7 @@ from promptcal._version import __version__
 from promptcal.config import Config
 from promptcal.errors import RunError
 from promptcal.experiments.jobs import State, job_name
-from promptcal.experiments.run_records import Outcome, changed_settings
+from promptcal.experiments.run_records import ScoreValues, changed_settings
 from promptcal.experiments.table_request import TableRequest
 from promptcal.methods import load_config
 from promptcal.models import PromptedViT
@@ -46,8 +46,8 @@ class EfficiencyRecord(JSONModel):
         threads = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
         return f"{self.device} ({threads})" if self.device == "cpu" else self.device
 
-    def outcome(self, score: str) -> Outcome:
-        return Outcome(self.efficiency, {})
+    def values_of(self, score: str) -> ScoreValues:
+        return ScoreValues(self.efficiency, {})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 
 from promptcal.experiments.cells import Summary
 from promptcal.experiments.definition import ACCURACIES, PARTS
-from promptcal.experiments.table_report import Section, sections
+from promptcal.experiments.table_report import TableSection, sections
 from promptcal.runtime import files
 
 _COLOURS = ("#3b5b92", "#5aa469", "#e08e45", "#a8d3b0", "#f0bf8f")
@@ -19,11 +19,11 @@ _SPREAD = {"ecolor": "#333333", "elinewidth": 1.0, "capsize": 2.0}
 
 
 def write_plot(summary: Summary, path: Path) -> None:
-    figure = draw(summary)
+    figure = draw_plot(summary)
     files.write_with(path, lambda temporary: figure.savefig(temporary, format="png", dpi=150, bbox_inches="tight"))
 
 
-def draw(summary: Summary) -> Figure:
+def draw_plot(summary: Summary) -> Figure:
     """A panel for each section; for efficiency a panel for each part, because each has its own unit."""
     table, is_full, shown = summary.table, summary.request.scale == "full", sections(summary)
     is_accuracy = table.kind == "accuracy"
@@ -50,22 +50,22 @@ def draw(summary: Summary) -> Figure:
     return figure
 
 
-def _bars(panel: Axes, section: Section, labels: list[str], parts: list[str]) -> None:
+def _bars(panel: Axes, section: TableSection, labels: list[str], parts: list[str]) -> None:
     """Horizontal bars with 95 % intervals over seeds; a mark for each published value."""
     thickness = 0.8 / len(parts)
     for cell in section.cells:
         row = labels.index(cell.cell.row.label)
         for i, part in enumerate(parts):
-            place = row + (i - (len(parts) - 1) / 2) * thickness
+            height = row + (i - (len(parts) - 1) / 2) * thickness
             if part in cell.shown:
                 found = cell.shown[part]
                 spread = None if math.isnan(found.ci95) else found.ci95
                 panel.barh(
-                    place, found.mean, thickness * 0.92, color=_COLOURS[i], xerr=spread, error_kw=_SPREAD, zorder=2
+                    height, found.mean, thickness * 0.92, color=_COLOURS[i], xerr=spread, error_kw=_SPREAD, zorder=2
                 )
             is_comparable = part in ACCURACIES or part in cell.difference  # times of other machines are not
             if part in cell.published and is_comparable:
-                panel.scatter(cell.published[part], place, **_PUBLISHED)
+                panel.scatter(cell.published[part], height, **_PUBLISHED)
         if not cell.shown:
             text: dict[str, Any] = {"va": "center", "fontsize": 7, "color": "#888888", "style": "italic"}
             panel.text(0.01, row, cell.status, transform=panel.get_yaxis_transform(), **text)

@@ -32,7 +32,7 @@ _EPOCH_VALUES |= {"positives", "without_positives", "precision", "recall"}  # of
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScoreValues:
     """Values by part with the weights of the selected and of the last epoch; empty where they were not scored."""
 
     selected: dict[str, float]
@@ -69,19 +69,19 @@ class RunRecord(JSONModel):
         epochs = ",\n".join(f"  {json.dumps(epoch)}" for epoch in self.epochs)
         files.write_text(file, f'{head},\n "epochs": [\n{epochs}\n ]\n}}\n')
 
-    def outcome(self, score: str) -> Outcome:
+    def values_of(self, score: str) -> ScoreValues:
         """``score`` is "final", or the name of a stage, of a baseline or of a read-out."""
         if score == FINAL:
-            return Outcome(self.selected.percent(), self.last.percent())
+            return ScoreValues(self.selected.percent(), self.last.percent())
         stage = self.stages.get(score)
         if stage is not None and stage.accuracy is not None:
             selected = stage.accuracy.percent()
-            return Outcome(selected, selected if stage.kept_last_epoch else {})
+            return ScoreValues(selected, selected if stage.kept_last_epoch else {})
         if score in self.baselines:
-            return Outcome(self.baselines[score].percent(), {})
+            return ScoreValues(self.baselines[score].percent(), {})
         if score in self.readouts:
             repeats = [scores.percent() for scores in self.readouts[score]]
-            return Outcome({}, {part: mean(r[part] for r in repeats) for part in repeats[0]})
+            return ScoreValues({}, {part: mean(r[part] for r in repeats) for part in repeats[0]})
         scored = [name for name, found in self.stages.items() if found.accuracy is not None]
         raise RunError(
             f"this run of {self.method} has no score {score!r}; "

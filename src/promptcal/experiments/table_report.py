@@ -12,12 +12,12 @@ from promptcal.experiments.cells import CellSummary, Summary, rows_without
 from promptcal.experiments.definition import FINAL, PARTS, PERCENTAGES, Detail
 from promptcal.experiments.efficiency import EfficiencyRecord
 from promptcal.experiments.intervals import Statistic
-from promptcal.experiments.run_records import Outcome, RunRecord
+from promptcal.experiments.run_records import RunRecord, ScoreValues
 from promptcal.runtime import files
 
 
 @dataclass(frozen=True)
-class Section:
+class TableSection:
     """One grid of the report: the cells of one column of the table, or of several that are the same runs."""
 
     title: str
@@ -25,7 +25,7 @@ class Section:
     cells: list[CellSummary]
 
 
-def sections(summary: Summary) -> list[Section]:
+def sections(summary: Summary) -> list[TableSection]:
     """A section for each column; at mini scale one for all columns that are the same there."""
     is_mini = summary.request.scale == "mini"
     groups: dict[tuple[str, ...], list[str]] = {}
@@ -36,7 +36,7 @@ def sections(summary: Summary) -> list[Section]:
     for titles in groups.values():
         cells = [c for c in summary.cells if c.cell.column.title == titles[0]]
         names = (f"mini, for {', '.join(titles)}", f"paper, {titles[0]}") if is_mini else (titles[0], "paper")
-        found.append(Section(*names, cells))
+        found.append(TableSection(*names, cells))
     return found
 
 
@@ -209,7 +209,7 @@ def _stacked(c: CellSummary, part: str, plus_minus: str) -> str:
     return f"{measured}\n[dim]{below}[/dim]".replace(" ± ", plus_minus)
 
 
-def csv_text(summary: Summary) -> str:
+def summary_csv(summary: Summary) -> str:
     """One line for each row and column, with the values of the selected and of the last epoch."""
     lines = []
     for c in summary.cells:
@@ -245,17 +245,17 @@ def csv_text(summary: Summary) -> str:
     return files.csv_text(list(lines[0]), [list(line.values()) for line in lines])
 
 
-def runs_csv_text(summary: Summary) -> str:
+def runs_csv(summary: Summary) -> str:
     """One line for each run behind each cell."""
     parts = summary.table.measured_parts
     lines = []
     for c in summary.cells:
         for job, state in zip(c.cell.jobs, c.states, strict=True):
             record = c.records.get(job.name)
-            outcome = Outcome({}, {}) if record is None else record.outcome(c.cell.score)
-            values = [_exact(epoch.get(part)) for part in parts for epoch in (outcome.selected, outcome.last)]
-            place = (c.cell.row.label, c.cell.column.title, c.cell.score, job.seed, job.name, state.name)
-            lines.append([*place, "" if record is None else _exact(record.seconds), *values])
+            found = ScoreValues({}, {}) if record is None else record.values_of(c.cell.score)
+            values = [_exact(epoch.get(part)) for part in parts for epoch in (found.selected, found.last)]
+            run = (c.cell.row.label, c.cell.column.title, c.cell.score, job.seed, job.name, state.name)
+            lines.append([*run, "" if record is None else _exact(record.seconds), *values])
     head = ["row", "dataset", "score", "seed", "run", "state", "seconds"]
     return files.csv_text([*head, *(f"{part}_{epoch}" for part in parts for epoch in ("selected", "last"))], lines)
 

@@ -1,4 +1,4 @@
-"""What a table is asked for: every option is declared here once, for Python and the command line.
+"""The options of a table, each declared once for Python and the command line.
 
 This module imports nothing heavy: the command line builds its help from it.
 """
@@ -20,7 +20,7 @@ KMEANS_REPEATS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class TableRequest:
-    """Everything that a call of `promptcal table` asks for."""
+    """The options of `promptcal table`."""
 
     name: str = field(
         default="", metadata={"help": "A name from `promptcal table --list`, or a YAML file.", "argument": True}

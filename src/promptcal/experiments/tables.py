@@ -110,8 +110,8 @@ def _write(summary: Summary) -> TableReport:
     folder.mkdir(parents=True, exist_ok=True)
     paths = (folder / f"{stem}{end}" for end in (".csv", "-runs.csv", ".md", ".png"))
     written = TableReport(summary, *paths)
-    files.write_text(written.csv, table_report.csv_text(summary))
-    files.write_text(written.runs_csv, table_report.runs_csv_text(summary))
+    files.write_text(written.csv, table_report.summary_csv(summary))
+    files.write_text(written.runs_csv, table_report.runs_csv(summary))
     files.write_text(written.markdown, table_report.markdown(summary))
     from promptcal.experiments.plot import write_plot  # imports matplotlib, which takes a while
 

@@ -27,7 +27,7 @@ from promptcal.errors import ConfigError, DataError, LostProcessError, PromptCAL
 T = TypeVar("T")
 P = ParamSpec("P")
 
-WAIT = timedelta(hours=12)  # longer than any clustering on rank 0; a dead process is detected without this timeout
+_COLLECTIVE_TIMEOUT = timedelta(hours=12)  # longer than any clustering on rank 0; a dead process is detected sooner
 _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 _MAX_DRIFT = 1e-3  # allowed difference between processes after an epoch, relative to a parameter's norm
 _MAX_MESSAGE_BYTES = 1 << 28
@@ -67,37 +67,38 @@ class Group:
     In a single process, which has no store, the collective operations return their input.
     """
 
-    def __init__(self, place: RankInfo | None = None, store: dist.Store | None = None) -> None:
-        self.place = place or RankInfo()
+    def __init__(self, rank_info: RankInfo | None = None, store: dist.Store | None = None) -> None:
+        self.rank_info = rank_info or RankInfo()
         self._store = store
-        self._host: Any = None if store is None else dist.new_group(backend="gloo", timeout=WAIT)  # for host memory
+        # for host memory; None in a single process
+        self._host: Any = None if store is None else dist.new_group(backend="gloo", timeout=_COLLECTIVE_TIMEOUT)
 
     @property
     def world(self) -> int:
-        return self.place.world
+        return self.rank_info.world
 
     @property
     def is_first(self) -> bool:
         """Whether this is rank 0, which writes files and messages."""
-        return self.place.rank == 0
+        return self.rank_info.rank == 0
 
     @property
     def is_local_first(self) -> bool:
-        return self.place.local_rank == 0
+        return self.rank_info.local_rank == 0
 
     def part(self, n: int) -> slice:
         """This process's slice of n items; the last processes may get fewer."""
         size = -(-n // self.world)
-        return slice(min(n, self.place.rank * size), min(n, (self.place.rank + 1) * size))
+        return slice(min(n, self.rank_info.rank * size), min(n, (self.rank_info.rank + 1) * size))
 
     def equal_part(self, n: int) -> Tensor:
         """Indices of this process's part of n items, equally many for each process; the last item may be repeated."""
         size = -(-n // self.world)
-        return (self.place.rank * size + torch.arange(size)).clamp(max=n - 1)
+        return (self.rank_info.rank * size + torch.arange(size)).clamp(max=n - 1)
 
     def check(self, batch_size: int, device: torch.device) -> None:
         """Raise an error for settings that several processes do not support."""
-        _, world, local_rank, local_world = self.place
+        _, world, local_rank, local_world = self.rank_info
         if world == 1:
             return
         if batch_size % world:
@@ -118,7 +119,7 @@ class Group:
         """The rows of all processes, differentiable; all first views come before all second views."""
         if self._host is None:
             return rows
-        every = _AllGather.apply(rows, self.place)
+        every = _AllGather.apply(rows, self.rank_info)
         by_view = every.view(self.world, views, len(rows) // views, *rows.shape[1:]).transpose(0, 1)
         return by_view.reshape(every.shape)
 
@@ -145,7 +146,7 @@ class Group:
             first = _from_first(parameter)
             if (parameter - first).norm() > _MAX_DRIFT * first.norm():
                 raise TrainingError(
-                    f"the parameters of process {self.place.rank} differ from those of process 0; "
+                    f"the parameters of process {self.rank_info.rank} differ from those of process 0; "
                     "run all processes on the same kind of device with the same versions"
                 )
             parameter.copy_(first)
@@ -194,7 +195,7 @@ class Group:
         lengths = self.all_gather_object(len(part))
         every = part.new_empty(sum(lengths))
         for rank, own in enumerate(every.split(lengths)):
-            if rank == self.place.rank:
+            if rank == self.rank_info.rank:
                 own.copy_(part)
             for piece in own.split(_MAX_MESSAGE_BYTES):  # directly into the result, without a second copy
                 with _report_lost_process():
@@ -239,16 +240,16 @@ def group() -> Group:
 
 def cores() -> int:
     """CPU cores per process on this machine."""
-    return max(1, (os.cpu_count() or 1) // _group.place.local_world)
+    return max(1, (os.cpu_count() or 1) // _group.rank_info.local_world)
 
 
 class _AllGather(torch.autograd.Function):
     """Differentiable all-gather. All processes compute the same loss, so the gradient of the own rows is complete."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, place: RankInfo) -> Tensor:
-        ctx.own = slice(place.rank * len(rows), (place.rank + 1) * len(rows))
-        every = rows.new_empty(place.world * len(rows), *rows.shape[1:])
+    def forward(ctx: Any, rows: Tensor, rank_info: RankInfo) -> Tensor:
+        ctx.own = slice(rank_info.rank * len(rows), (rank_info.rank + 1) * len(rows))
+        every = rows.new_empty(rank_info.world * len(rows), *rows.shape[1:])
         with _report_lost_process():
             dist.all_gather_into_tensor(every, rows.detach().contiguous())
         return every
@@ -277,10 +278,10 @@ def _report_lost_process() -> Iterator[None]:
         ) from error
 
 
-def distributed_entry_point(verb: Callable[P, T]) -> Callable[P, T]:
+def distributed_entry_point(function: Callable[P, T]) -> Callable[P, T]:
     """Decorator for functions that run in all processes of torchrun: joins them to `group`; only rank 0 warns."""
 
-    @wraps(verb)
+    @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         joined = _join()
         try:
@@ -288,7 +289,7 @@ def distributed_entry_point(verb: Callable[P, T]) -> Callable[P, T]:
                 if not joined.is_first:
                     stack.enter_context(warnings.catch_warnings())
                     warnings.simplefilter("ignore", PromptCALWarning)
-                return verb(*args, **kwargs)
+                return function(*args, **kwargs)
         except BaseException as error:
             atexit.unregister(dist.destroy_process_group)  # it may wait for processes that are gone
             if isinstance(error, PromptCALError) and error.already_reported is None:
@@ -301,21 +302,21 @@ def distributed_entry_point(verb: Callable[P, T]) -> Callable[P, T]:
 def _join() -> Group:
     """Join the process group, once per process."""
     global _group
-    place = RankInfo.here()
-    if place.world == 1 or _group is not ALONE:
+    rank_info = RankInfo.here()
+    if rank_info.world == 1 or _group is not ALONE:
         return _group
-    if torch.cuda.is_available() and place.local_rank < torch.cuda.device_count():
-        torch.cuda.set_device(place.local_rank)
+    if torch.cuda.is_available() and rank_info.local_rank < torch.cuda.device_count():
+        torch.cuda.set_device(rank_info.local_rank)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
         store, rank, world = next(dist.rendezvous("env://", timeout=_RENDEZVOUS_TIMEOUT))
         store = _new_namespace(store, rank, world)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world)
-        _group = Group(place, dist.PrefixStore("promptcal", store))
+        _group = Group(rank_info, dist.PrefixStore("promptcal", store))
     except RuntimeError as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise LostProcessError(
-            f"process {place.rank} of {place.world} cannot connect to the others at {address} ({error}); "
+            f"process {rank_info.rank} of {rank_info.world} cannot connect to the others at {address} ({error}); "
             "check that all machines can reach that address, or run a single process without torchrun"
         ) from error
     atexit.register(dist.destroy_process_group)

@@ -17,7 +17,7 @@ def read_yaml(text: str) -> Any:
         if node is None:
             return None
         if _size(node, {}) > _MAX_VALUES:
-            raise ValueError("its aliases stand for too many values")
+            raise ValueError("its aliases expand to too many values")
         return yaml.SafeLoader("").construct_document(node)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
@@ -28,7 +28,7 @@ def read_yaml(text: str) -> Any:
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
     """Number of values of a node with its aliases expanded; a node that contains itself is an error."""
     if sizes.get(id(node)) == 0:
-        raise ValueError("an alias in it stands for itself")
+        raise ValueError("an alias refers to itself")
     if id(node) not in sizes:
         sizes[id(node)] = 0  # marks a node that is being counted
         parts = [] if isinstance(node, yaml.ScalarNode) else node.value

@@ -66,7 +66,7 @@ class Checkpoints:
         if not self.group.is_first:
             return "the first process has the last checkpoint"
         try:
-            return f"the checkpoint after {_place(read_torch(self.last))} is kept in {self.last}"
+            return f"the checkpoint after {_describe_position(read_torch(self.last))} is kept in {self.last}"
         except OSError:
             return "there is no checkpoint yet"
 
@@ -84,10 +84,10 @@ class Checkpoints:
 
     def _remedy(self) -> str:
         try:
-            place = _place(read_torch(self.previous))
+            position = _describe_position(read_torch(self.previous))
         except OSError:
             return "there is no intact previous checkpoint, so start the run again with --overwrite"
-        return f"the previous checkpoint ({place}) is intact: to resume from it, rename {self.previous} to last.pt"
+        return f"the previous checkpoint ({position}) is intact: to resume from it, rename {self.previous} to last.pt"
 
     def best(self, stage: str) -> Path:
         return self.folder / f"{stage}-best.safetensors"
@@ -114,7 +114,7 @@ def _is_duration(seconds: Any) -> bool:
     return isinstance(seconds, float) and 0 <= seconds < math.inf
 
 
-def _place(state: dict[str, Any]) -> str:
+def _describe_position(state: dict[str, Any]) -> str:
     """When a checkpoint was written, such as `warmup, epoch 2, step 5`."""
     epoch, step = state["position"]["epoch"], state["position"]["step"]
     within = f"epoch {epoch + 1}, step {step}" if step else f"epoch {epoch}"

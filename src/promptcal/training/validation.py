@@ -96,7 +96,8 @@ class OracleValidator:
 def _choose_images(labels: np.ndarray, held_out: np.ndarray, only: np.ndarray, config: Config) -> np.ndarray:
     """A labelled image of each known class, held-out ones, then others up to a limit; the same ones every time."""
     limit = max(config.selection.max_images, 10 * config.n_classes)
-    order = np.random.default_rng(derive_seed(config.seed, "look")).permutation(len(labels))
+    seed = derive_seed(config.seed, "look")  # the word of version 0.1: another one would choose other images
+    order = np.random.default_rng(seed).permutation(len(labels))
     labelled = order[labels[order] >= 0]
     one_of_each = labelled[np.unique(labels[labelled], return_index=True)[1]]
     some_held_out = order[held_out[order] >= 0][: limit // 2]

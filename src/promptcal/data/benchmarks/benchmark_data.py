@@ -10,7 +10,7 @@ import numpy as np
 
 from promptcal.data.benchmarks.catalogue import default_root, get_benchmark
 from promptcal.data.benchmarks.dataset_files import incomplete
-from promptcal.data.benchmarks.spec import INDUCTIVE, BenchmarkSpec, Layout, Split, resolve
+from promptcal.data.benchmarks.spec import INDUCTIVE, BenchmarkSpec, Layout, Split, resolve_object
 from promptcal.data.images import ImageSet
 from promptcal.data.splits import label_half
 from promptcal.errors import DataError, PromptCALWarning
@@ -130,7 +130,7 @@ def _download(spec: BenchmarkSpec, root: Path) -> None:
         raise DataError(f"{spec.title} cannot be downloaded automatically into {root}; {spec.remedy}")
     try:
         root.mkdir(parents=True, exist_ok=True)
-        resolve(spec.download)(root)
+        resolve_object(spec.download)(root)
     except (OSError, RuntimeError, EOFError, tarfile.TarError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         remedy = spec.remedy.removeprefix("pass --download, or ")

@@ -47,7 +47,7 @@ class Layout:
         return self.embedded or (root / self.path).exists()
 
     def read(self, root: Path, *, test: bool) -> Split:
-        return resolve(self.reader)(root / self.path, test)
+        return resolve_object(self.reader)(root / self.path, test)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class BenchmarkSpec:
     @property
     def known(self) -> list[int]:
         """The class numbers of the known classes, sorted."""
-        classes = resolve(self.known_classes)
+        classes = resolve_object(self.known_classes)
         return sorted(classes() if callable(classes) else classes)
 
     @property
@@ -99,6 +99,6 @@ class BenchmarkSpec:
         return next((layout for layout in usable if layout.exists(root)), None)
 
 
-def resolve(item: Any) -> Any:
+def resolve_object(item: Any) -> Any:
     """The object that "module:attribute" names; any other value is returned unchanged."""
     return resolve_name(item) if isinstance(item, str) else item
