@@ -88,7 +88,7 @@ def test_rows_that_isolate_the_prompts_train_equally_long(name, scale):
     """GCD is stage 1 without prompts, so a difference must not come from more epochs."""
     epochs = set()
     for cell in plan(load_table(name).at(scale), TableRequest(seeds=[0], scale=scale)):
-        config = benchmark_config(cell.column.benchmark, cell.row.method, cell.jobs[0].overrides)
+        config = benchmark_config(cell.column.benchmark, cell.row.method, cell.jobs[0].changes)
         stages = METHODS[cell.row.method](config).epochs()
         if cell.score == "warmup" or cell.row.method == "gcd":
             epochs.add(stages.get(cell.score, sum(stages.values())))
@@ -156,9 +156,9 @@ def test_a_table_of_a_file(written):
         {"Mini": [1, 2, 3]},
     )
     jobs = [cell.jobs for cell in plan(table, TableRequest(seeds=[0, 1], overrides=["optim.lr=0.01"]))]
-    assert [[(job.benchmark, job.method, job.seed, job.overrides) for job in row] for row in jobs] == [
-        [("mini", "gcd", seed, ("optim.lr=0.01",)) for seed in (0, 1)],
-        [("mini", "promptcal", seed, ("optim.lr=0.01", "affinity.k=7")) for seed in (0, 1)],
+    assert [[(job.benchmark, job.method, job.seed, job.settings, job.changes) for job in row] for row in jobs] == [
+        [("mini", "gcd", seed, ("optim.lr=0.01",), ()) for seed in (0, 1)],
+        [("mini", "promptcal", seed, ("optim.lr=0.01",), ("affinity.k=7",)) for seed in (0, 1)],
     ]
 
 
@@ -205,7 +205,7 @@ def test_common_settings_apply_to_the_rows_whose_method_has_them():
     table = load_table("generic").at("mini")
     request = TableRequest(scale="mini", seeds=[0], overrides=["affinity.k=7", "optim.lr=0.5", "variant=recommended"])
     cells = plan(table, request)
-    overrides = {cell.row.label: cell.jobs[0].overrides for cell in cells}
+    overrides = {cell.row.label: cell.jobs[0].settings for cell in cells}
     assert overrides["PromptCAL"] == ("affinity.k=7", "optim.lr=0.5", "variant=recommended")
     assert overrides["GCD"] == overrides["k-means"] == ("optim.lr=0.5",)
     assert "PromptCAL" not in rows_without(table, "affinity.k=7")

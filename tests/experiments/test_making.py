@@ -146,7 +146,7 @@ def test_the_backbone_that_is_not_pretrained_is_random(shared_output, small_sett
 
 
 def job_config(job, seed, pretrained):
-    overrides = (*job.overrides, f"model.pretrained={str(pretrained).lower()}", f"seed={seed}")
+    overrides = (*job.settings, *job.changes, f"model.pretrained={str(pretrained).lower()}", f"seed={seed}")
     return benchmark_config(job.benchmark, job.method, overrides)
 
 
