@@ -185,7 +185,8 @@ def test_the_note_names_the_rows_if_they_have_other_reasons(where, tmp_path):
     reason = (
         "no difference to the published values is shown: the distillation of stage 1 is missing (--generic-images)."
     )
-    assert [f"- {row}: {reason}" in text for row in ("theirs", "two", "one")] == [False, True, True]
+    assert f"- two, one: {reason}" in text
+    assert "theirs:" not in text
     changed = make_table(replace(request, overrides=("affinity.quantile=0.5",), generic_images=tmp_path))
     assert (
         "is shown: affinity.quantile is 0.5, not 0.8." in changed.markdown.read_text()

@@ -84,7 +84,7 @@ def notes(summary: Summary) -> list[str]:
 
 
 def _incomparable(summary: Summary) -> list[str]:
-    """Why rows have no difference to their published values: one sentence if all have the same reasons."""
+    """Why rows have no difference to their published values; rows are not named if all have the same reasons."""
     by_row: dict[str, list[str]] = {}
     for c in summary.cells:
         if c.cell.jobs and _has_reasons(summary, c):
@@ -93,7 +93,7 @@ def _incomparable(summary: Summary) -> list[str]:
     for label, unmet in by_row.items():
         rows_by_reasons.setdefault("; ".join(dict.fromkeys(unmet)), []).append(label)
     sentence = "no difference to the published values is shown"
-    if len(rows_by_reasons) == 1:
+    if list(rows_by_reasons.values()) == [list(dict.fromkeys(c.cell.row.label for c in summary.cells))]:
         return [f"{sentence.capitalize()}: {reasons}." for reasons in rows_by_reasons if reasons]
     return [f"{', '.join(rows)}: {sentence}: {reasons}." for reasons, rows in rows_by_reasons.items() if reasons]
 
