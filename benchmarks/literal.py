@@ -58,9 +58,12 @@ def literal_affinity_term(stage: Any, token: str, queries: Tensor, teacher: Tens
         negatives = {rest[int(j)] for j in torch.randperm(len(rest), generator=batch.generator)[:wanted]}
         for j in range(len(memory)):
             mine, its = int(batch.labels[i]), int(memory.labels[j])
-            if mine >= 0 and its >= 0:
-                (positives if mine == its else negatives).add(j)
-                (negatives if mine == its else positives).discard(j)
+            if mine >= 0 and mine == its:
+                positives.add(j)
+                negatives.discard(j)
+            elif mine >= 0 and its >= 0 and j in positives:  # found, but of another class
+                positives.discard(j)
+                negatives.add(j)
         own = teacher[i] if token == "cls" else other_view[i]
         keys = [own, *(memory.embeddings[j] for j in (*positives, *negatives))]
         logits = torch.stack([queries[i] @ key for key in keys]) / config.loss.affinity_temperature

@@ -22,10 +22,11 @@ def script(name):
     return module
 
 
+@pytest.mark.parametrize("negatives", [1000, 0])  # more than there are, or none: nothing is drawn
 @pytest.mark.parametrize("token", ["cls", "prompt"])
-def test_the_affinity_term_written_as_loops_is_the_stages(token):
+def test_the_affinity_term_written_as_loops_is_the_stages(token, negatives):
     settings = ["affinity.k=6", "affinity.quantile=0.1", "affinity.memory=200"]
-    settings.append("affinity.negatives=1000")  # more than there are, so nothing is drawn
+    settings.append(f"affinity.negatives={negatives}")
     config = load_config(preset="quick", values={"n_classes": 5}, overrides=settings)
     vit = PromptedViT(config.model.backbone, 2, 1, pretrained=False)
     stage = AffinityStage(ProjectionNetwork(vit, hidden=8, bottleneck=8, prototypes=16), config)

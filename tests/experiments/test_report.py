@@ -16,6 +16,7 @@ from promptcal import api
 from promptcal.experiments import jobs, plot
 from promptcal.experiments.cells import jobs_of, plan
 from promptcal.experiments.definition import load_table
+from promptcal.experiments.document import write_document
 from promptcal.experiments.intervals import Statistic, paired_difference
 from promptcal.experiments.jobs import FitJob
 from promptcal.experiments.table_report import show
@@ -181,14 +182,34 @@ def test_the_note_names_the_rows_if_they_have_other_reasons(where, tmp_path):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(table))
     request = replace(where, name=str(tmp_path / "mine.yaml"), protocol="published")
     text = make_table(request).markdown.read_text()
-    reason = "no difference to the published values is shown: the distillation of stage 1 is missing"
-    assert [line for line in text.splitlines() if "distillation" in line] == [
-        f"- two, one: {reason} (--generic-images)."
-    ]
+    reason = (
+        "no difference to the published values is shown: the distillation of stage 1 is missing (--generic-images)."
+    )
+    assert f"- two, one: {reason}" in text
+    assert "theirs:" not in text
     changed = make_table(replace(request, overrides=("affinity.quantile=0.5",), generic_images=tmp_path))
     assert (
         "is shown: affinity.quantile is 0.5, not 0.8." in changed.markdown.read_text()
     )  # the row's own K is published
+
+
+def test_every_table_of_the_published_protocol_says_that_the_distillation_is_missing(where, tmp_path):
+    """Also without published values, at mini scale, and in a document."""
+    row = {"label": "mine", "method": "promptcal", "published": {"CUB": [1, 2, 3]}}
+    rows = [{"label": "GCD", "method": "gcd"}, row, {**row, "label": "other", "published": {}}]
+    file, page = tmp_path / "mine.yaml", tmp_path / "page.md"
+    file.write_text(yaml.safe_dump({"columns": [{"title": "CUB", "benchmark": "cub"}], "rows": rows}))
+    request = replace(where, name=str(file), protocol="published")
+    missing = "the distillation of stage 1 is missing (--generic-images)."
+    text = make_table(request).markdown.read_text()
+    assert f"- mine: no difference to the published values is shown: {missing}\n- other: {missing}\n" in text
+    assert f"- mine, other: {missing}\n" in make_table(replace(request, scale="mini")).markdown.read_text()
+    page.write_text("<!-- table: mine -->\n<!-- end -->\n")
+    write_document(request, page)
+    assert f"|\n\nmine, other: {missing}\n<!-- end -->" in page.read_text()
+    for without in (replace(request, protocol="default"), replace(request, generic_images=tmp_path)):
+        write_document(without, page)
+        assert "distillation" not in make_table(without).markdown.read_text() + page.read_text()
 
 
 def test_the_last_epoch_is_shown_where_it_is_asked_for(three_seeds):

@@ -1,8 +1,10 @@
 """The settings of each baseline on each benchmark are those of its publication."""
 
 import pytest
+import torch
 
 from promptcal.methods import METHODS, load_config
+from promptcal.methods.assignment import ClassifierAssignment, KMeansAssignment
 
 BENCHMARKS = ("cifar10", "cifar100", "imagenet100", "cub", "cars", "aircraft", "herbarium19")
 FEW_LABELS = ("cifar100-c50-l10", "cifar100-c25-l50", "cifar100-c10-l50")
@@ -16,8 +18,8 @@ TRAINING = {
 }
 
 
-def config_of(method, preset):
-    return load_config(preset=preset, values={"method": method})
+def config_of(method, preset, protocol="published"):
+    return load_config(preset=preset, values={"method": method, "protocol": protocol})
 
 
 @pytest.mark.parametrize("preset", [*BENCHMARKS, *FEW_LABELS])
@@ -32,6 +34,30 @@ def test_training(method, preset):
     assert (config.model.prompts, config.model.train_blocks) == (0, 1)
     fine_grained = preset in ("cub", "cars", "aircraft", "herbarium19")
     assert optim.lr == (0.001 if method == "rankstats" and fine_grained else 0.1)
+
+
+@pytest.mark.parametrize("preset", [*BENCHMARKS, *FEW_LABELS])
+@pytest.mark.parametrize("method", TRAINING)
+def test_the_last_epoch_is_reported_after_training_on_all_labels(method, preset):
+    config = config_of(method, preset)
+    assert config.selection.by == "last"  # no label is held out
+    assert config == config_of(method, preset, "default").model_copy(
+        update={"protocol": "published", "selection": config.selection}
+    )
+
+
+@pytest.mark.parametrize("method", TRAINING)
+def test_assignment(method, stage_of):
+    """GCD by semi-supervised k-means with 100 starts, the others by their classifier over all categories."""
+    config, network = config_of(method, "cub"), stage_of(method).network
+    assignment = METHODS[method](config).assignment(network)
+    if method == "gcd":
+        assert isinstance(assignment, KMeansAssignment)
+        assert assignment.labels_in_centroids
+        assert (config.clustering.n_init, config.clustering.max_iter, config.clustering.tol) == (100, 200, 1e-4)
+    else:
+        assert isinstance(assignment, ClassifierAssignment)
+        assert network.classify(torch.eye(16)[:3]).shape == (3, 5)
 
 
 def test_contrastive_terms_of_gcd_and_simgcd():

@@ -99,3 +99,10 @@ def test_the_projection_starts_with_the_values_of_dinos_head(stage_of):
     weights = torch.cat([layer.weight.detach().flatten() for layer in projection[::2]])
     assert weights.std().item() == pytest.approx(0.02, rel=0.02)
     assert all(not layer.bias.any() for layer in projection[::2])
+
+
+def test_the_prototypes_start_as_a_linear_layer(stage_of):
+    prototypes = stage_of("simgcd", n_classes=400).network.classifier.prototypes.detach()
+    linear = torch.nn.Linear(16, 400, bias=False).weight.detach()
+    for statistic in (torch.amax, torch.amin, torch.std):
+        assert statistic(prototypes).item() == pytest.approx(statistic(linear).item(), rel=0.03)

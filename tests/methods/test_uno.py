@@ -57,7 +57,7 @@ def test_a_batch_without_unlabelled_images_has_labels_only():
     assert targets.tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 1, 0]]
 
 
-def test_the_loss_is_the_mean_over_heads_and_over_clustering_heads(stage_of, batch_of):
+def test_the_loss_is_the_sum_of_the_means_over_heads_and_over_clustering_heads(stage_of, batch_of):
     stage, batch = stage_of("uno", "uno.heads=3", "uno.overclustering=2", "uno.augment=no"), batch_of(LABELS)
     heads, overclustering = stage.network(batch.views)
     assert [h.shape[1] for h in heads] == [5] * 3
@@ -71,7 +71,7 @@ def test_the_loss_is_the_mean_over_heads_and_over_clustering_heads(stage_of, bat
             total -= sum(t * math.log(math.exp(c / 0.1) / normaliser) for t, c in zip(target, row, strict=True))
         losses.append(total / 10)
     found = stage.step(batch, 0.0)
-    assert found.loss.item() == pytest.approx((sum(losses[:3]) / 3 + sum(losses[3:]) / 3) / 2, rel=1e-4)
+    assert found.loss.item() == pytest.approx(sum(losses[:3]) / 3 + sum(losses[3:]) / 3, rel=1e-4)
 
 
 def test_the_head_with_the_lowest_loss_is_asked(stage_of, batch_of):
@@ -157,7 +157,7 @@ def test_a_step_equals_the_equations(tmp_path):
 
     heads, fine = ([loss_of(head) for head in group] for group in (network.heads, network.overclustering))
     step.check(
-        (sum(heads) / 2 + sum(fine) / 2) / 2,
+        sum(heads) / 2 + sum(fine) / 2,
         lr=1e-3,
         finish=lambda name, value: F.normalize(value, dim=1) if name.endswith("prototypes") else value,
     )

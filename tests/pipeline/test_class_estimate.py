@@ -62,6 +62,20 @@ def test_classes_are_counted_in_the_embeddings_of_the_frozen_backbone(small_set,
         assert trial == pytest.approx(other, abs=1e-3)
 
 
+def test_the_published_search_is_an_option(promptcal, folder, small_set, frozen_features):
+    """Brent's search up to all images, as there are fewer than 1,000, and the best accuracy decides."""
+    code, out, err = promptcal(
+        "estimate-classes", folder / "images", "--labels", folder / "labels.csv", "--backbone", EMBEDDED_BACKBONE,
+        "--search", "published", "--set", "estimation.n_init=1", "--quiet",
+    )  # fmt: skip
+    assert code == 0, err
+    images, _, labels = small_set
+    seed = derive_seed(0, "class count")
+    expected = count_classes(frozen_features(images), labels, search="published", n_init=1, max_iter=200, seed=seed)
+    assert f"{expected.n_classes} classes, 2 of them known (searched 2 to {len(images)})" in out
+    assert expected.n_classes == max(expected.trials, key=lambda trial: trial.accuracy).n_classes
+
+
 def test_the_command_shows_and_writes_every_trial(promptcal, folder, tmp_path):
     settings = [part for s in SMALL for part in ("--set", s)]
     code, out, err = promptcal(

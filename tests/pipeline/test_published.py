@@ -1,13 +1,17 @@
 """The published protocol: its settings, its selection on test images, and the conditions that a run does not meet."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from promptcal.api import benchmark
+from promptcal.cli.run_output import show_run
 from promptcal.data.benchmarks import get_benchmark
 from promptcal.data.benchmarks.benchmark_data import load_test_images
 from promptcal.errors import ConfigError
 from promptcal.methods import METHODS, load_config
-from promptcal.pipeline.published import unmet_conditions
+from promptcal.pipeline.published import NO_DISTILLATION, unmet_conditions
 from promptcal.run.epoch_records import read_records
 
 
@@ -23,8 +27,7 @@ def test_all_labels_are_trained_on_and_an_epoch_is_kept_as_published(method):
     config, unmet = published("cub", method)
     expected = "oracle" if method.startswith("promptcal") else "last"
     assert (config.protocol, config.selection.by) == ("published", expected)
-    missing = ["the distillation of stage 1 is missing (--generic-images)"]
-    assert unmet == (missing if method.startswith("promptcal") else [])
+    assert unmet == ([NO_DISTILLATION] if method.startswith("promptcal") else [])
 
 
 def test_each_condition_that_is_not_met_is_named():
@@ -57,7 +60,10 @@ def test_promptcal_selects_an_epoch_by_the_true_classes_of_images_it_does_not_sc
         progress=False,
     )
     results = run.directory.results()
-    assert "the distillation of stage 1 is missing (--generic-images)" in results.unmet_conditions
+    assert NO_DISTILLATION in results.unmet_conditions
+    console = Console(file=io.StringIO(), width=200)
+    show_run(run, console, has_report=False)
+    assert f"Not as published: {NO_DISTILLATION}.\n" in console.file.getvalue()
     scores = [record["validation/known"] for record in read_records(run.directory.metrics_file)]
     assert len(scores) == 3
     assert results.stages["warmup"].score == max(scores[:2])

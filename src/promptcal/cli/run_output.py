@@ -20,6 +20,8 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
     table = results_table(results)
     if table.row_count:
         console.print(table)
+    for condition in results.unmet_conditions or ():
+        console.print(f"Not as published: {condition}.", markup=False, highlight=False)
     if results.changes is not None:
         changes = results.changes
         console.print(

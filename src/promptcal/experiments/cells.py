@@ -16,7 +16,7 @@ from promptcal.experiments.jobs import FitJob, State, StoredJob
 from promptcal.experiments.run_records import RunRecord, read_record
 from promptcal.experiments.table_request import TableRequest
 from promptcal.methods import METHODS
-from promptcal.pipeline.published import GENERIC_IMAGES
+from promptcal.pipeline.published import GENERIC_IMAGES, NO_DISTILLATION
 
 Job = FitJob | StoredJob | EfficiencyJob
 
@@ -134,6 +134,11 @@ class CellSummary:
     @property
     def to_reference(self) -> dict[str, Statistic]:
         return self.epoch.to_reference
+
+    @property
+    def lacks_distillation(self) -> bool:
+        """Whether runs of the published protocol were made without the distillation that it has."""
+        return NO_DISTILLATION in self.unmet
 
     @property
     def seeds(self) -> list[int]:

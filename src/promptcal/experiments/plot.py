@@ -41,7 +41,7 @@ def draw_plot(summary: Summary) -> Figure:
             panel.set_title(PARTS[parts[0]])
             panel.set_xlim(left=0)
     axes[0].set_yticks(range(len(labels)), labels)
-    axes[0].invert_yaxis()
+    axes[0].set_ylim(len(labels) - 0.5, -0.5)  # also rows without any value
     colours = zip(table.parts if is_accuracy else [], _COLOURS, strict=False)
     handles: list[Any] = [Patch(color=colour, label=PARTS[part]) for part, colour in colours]
     handles.append(axes[0].scatter([], [], label="paper", **_PUBLISHED))

@@ -13,6 +13,7 @@ from promptcal.experiments.definition import FINAL, PARTS, PERCENTAGES, Detail
 from promptcal.experiments.efficiency import EfficiencyRecord
 from promptcal.experiments.intervals import Statistic
 from promptcal.experiments.run_records import RunRecord, ScoreValues
+from promptcal.pipeline.published import NO_DISTILLATION
 from promptcal.runtime import files
 
 
@@ -61,6 +62,8 @@ def notes(summary: Summary) -> list[str]:
             "difference excludes zero."
         )
     lines += _incomparable(summary)
+    if rows := [c.cell.row.label for c in summary.cells if c.lacks_distillation and not _has_reasons(summary, c)]:
+        lines.append(_without_distillation(rows))
     records = [record for c in summary.cells for record in c.records.values()]
     machines = {record.machine for record in records if isinstance(record, EfficiencyRecord)}
     lines += [f"Measured on {machine}." for machine in sorted(machines)]
@@ -81,20 +84,27 @@ def notes(summary: Summary) -> list[str]:
 
 
 def _incomparable(summary: Summary) -> list[str]:
-    """Why rows have no difference to their published values: one sentence if all have the same reasons."""
-    if summary.request.scale == "mini":
-        return []  # a note says that the data are others
+    """Why rows have no difference to their published values; rows are not named if all have the same reasons."""
     by_row: dict[str, list[str]] = {}
     for c in summary.cells:
-        if c.cell.jobs and c.published:
+        if c.cell.jobs and _has_reasons(summary, c):
             by_row.setdefault(c.cell.row.label, []).extend(c.unmet)
     rows_by_reasons: dict[str, list[str]] = {}
     for label, unmet in by_row.items():
         rows_by_reasons.setdefault("; ".join(dict.fromkeys(unmet)), []).append(label)
     sentence = "no difference to the published values is shown"
-    if len(rows_by_reasons) == 1:
+    if list(rows_by_reasons.values()) == [list(dict.fromkeys(c.cell.row.label for c in summary.cells))]:
         return [f"{sentence.capitalize()}: {reasons}." for reasons in rows_by_reasons if reasons]
     return [f"{', '.join(rows)}: {sentence}: {reasons}." for reasons, rows in rows_by_reasons.items() if reasons]
+
+
+def _has_reasons(summary: Summary, c: CellSummary) -> bool:
+    """Whether the notes say why a cell has no difference to published values; at mini scale the data are others."""
+    return summary.request.scale == "full" and bool(c.published)
+
+
+def _without_distillation(rows: Sequence[str]) -> str:
+    return f"{', '.join(dict.fromkeys(rows))}: {NO_DISTILLATION}."
 
 
 def markdown(summary: Summary) -> str:
@@ -125,7 +135,7 @@ def markdown(summary: Summary) -> str:
 def compact_markdown(summary: Summary) -> str:
     """One Markdown table for a document: a cell holds the values of all parts, and ``details`` describe the runs.
 
-    With a reference, the difference to it follows each column.
+    With a reference, the difference to it follows each column. A sentence below names the rows without distillation.
     """
     table, reference = summary.table, [] if summary.reference is None else [f"difference to {summary.reference}"]
     head = ["", *(title for column in table.columns for title in (column.title, *reference)), *table.details]
@@ -139,7 +149,8 @@ def compact_markdown(summary: Summary) -> str:
             values += ["" if c is None else _joined([_to_reference(c, part) for part in table.parts])] * len(reference)
         shown = next((c for c in cells.values() if c.records), next(iter(cells.values())))
         rows.append([row.label, *values, *(_detail(shown, detail) for detail in table.details)])
-    return markdown_table(head, rows)
+    without = [c.cell.row.label for c in summary.cells if c.lacks_distillation]
+    return "\n\n".join([markdown_table(head, rows), *([_without_distillation(without)] if without else [])])
 
 
 def _compact(c: CellSummary, parts: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ One cross-entropy for labels and pseudo-labels, over the known classes' prototyp
     l = [ h(x), g(x) ]  cosines,   p = softmax( l / tau ),   tau = 0.1
     y_i = one-hot of the label, or for an unlabelled image the Sinkhorn-Knopp assignment of its other view:
     Y = diag(alpha) exp( L / epsilon ) diag(beta),  rows summing to 1, columns to B/K,   epsilon = 0.05, 3 iterations
-    L = 1/2 [ 1/|heads| sum_g 1/(2B) sum_i l(y_i, p_i)  +  the same with over-clustering heads ]
+    L = 1/|heads| sum_g 1/(2B) sum_i l(y_i, p_i)  +  the same with over-clustering heads
 
 There are 5 heads and 5 over-clustering heads with 3 times as many new clusters, each a perceptron and prototypes, which
 are scaled to unit norm after each step. Views have colour jitter (probability 0.5), grey (0.1) and blur (0.2). In the
@@ -142,7 +142,7 @@ class UNOStage(Stage):
         by_fine_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in overclustering])
         self.network.head_losses.lerp_(by_head.detach(), 1 - _LOSS_MOMENTUM)
         logs = {"clustering": by_head.mean(), "overclustering": by_fine_head.mean()}
-        return StepResult((by_head.mean() + by_fine_head.mean()) / 2, logs)
+        return StepResult(by_head.mean() + by_fine_head.mean(), logs)
 
     def after_update(self) -> None:
         self.network.normalize_prototypes()

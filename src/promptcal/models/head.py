@@ -45,8 +45,8 @@ def initialize_projection(layers: nn.Sequential) -> None:
 class CosineClassifier(nn.Module):
     """Cosine similarity of the input to one prototype per category.
 
-    With ``unit_length`` the prototypes start with norm 1. The norm does not change a cosine, but a gradient step turns
-    a shorter prototype further.
+    The prototypes start as the weights of PyTorch's linear layer, with ``unit_length`` with norm 1. The norm does not
+    change a cosine, but a gradient step turns a shorter prototype further.
     """
 
     def __init__(self, dim: int, categories: int, *, unit_length: bool = False) -> None:
@@ -56,7 +56,7 @@ class CosineClassifier(nn.Module):
             nn.init.uniform_(self.prototypes, -1.0, 1.0)
             self.normalize()
         else:
-            nn.init.trunc_normal_(self.prototypes, std=0.02)
+            nn.init.uniform_(self.prototypes, -(dim**-0.5), dim**-0.5)
 
     def forward(self, features: Tensor) -> Tensor:
         return F.normalize(features.float(), dim=1) @ F.normalize(self.prototypes.float(), dim=1).T

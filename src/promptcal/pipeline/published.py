@@ -6,6 +6,7 @@ from promptcal.methods import load_config
 
 PUBLISHED_BACKBONE = "vit_base_patch16_224.dino"
 GENERIC_IMAGES = "warmup.generic_images"
+NO_DISTILLATION = "the distillation of stage 1 is missing (--generic-images)"
 # Settings that may differ: where and how fast a run is computed, and more seeds of k-means.
 _MAY_DIFFER = {"seed", "device", "precision", "compile", "deterministic", "tensorboard"}
 _MAY_DIFFER |= {"model.weights", "data.store", "data.cache", "clustering.repeats", GENERIC_IMAGES}
@@ -28,5 +29,5 @@ def unmet_conditions(config: Config, preset: Preset, changes: tuple[str, ...] = 
     if config.protocol != "published":
         return ["the protocol is not the published one (--protocol published)", *unmet]
     if GENERIC_IMAGES in given and given[GENERIC_IMAGES] is None:
-        unmet.append("the distillation of stage 1 is missing (--generic-images)")
+        unmet.append(NO_DISTILLATION)
     return unmet
