@@ -74,8 +74,8 @@ class FigureRun:
             size, first_size = self.run.network.vit.preprocessing.image_size, examples.pixels.shape[1]
             if size != first_size:
                 raise DataError(
-                    f"{self.run.path} has images of {size} pixels and the first run of {first_size}; give runs with the "
-                    "same model.image_size, or add --split test"
+                    f"{self.run.path} has images of {size} pixels and the first run of {first_size}; give runs with "
+                    "the same model.image_size, or add --split test"
                 )
         return attention_maps(self.run, RunResults.read(self.run.directory.results_file), examples)
 

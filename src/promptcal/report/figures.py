@@ -140,7 +140,7 @@ def _by_true_class(runs: Sequence[FigureRun]) -> list[_Colours]:
         return []
     names = list(dict.fromkeys(name for run in runs for name in run.analysis.classes))
     number = {name: i for i, name in enumerate(names)}
-    groups = np.array([-1 if name is None else number[name] for name in truth])
+    groups = np.array([-1 if name is None else number.get(name, -1) for name in truth])
     is_new = [name not in runs[0].analysis.known_classes for name in names]
     return [_Colours("true classes", groups[run.analysis.shown], names, is_new) for run in runs]
 
@@ -252,9 +252,8 @@ def _attention_columns(runs: Sequence[FigureRun]) -> tuple[list[str], np.ndarray
     pretrained: list[tuple[Any, ...]] = []
     for run in runs:
         maps = run.attention(first)
-        whose = f" of {run.run.path}" if len(runs) > 1 else ""
         if maps.examples is None or not maps.steps:
-            raise DataError(f"there are no attention maps{whose}: {maps.missing}")
+            raise DataError(f"{maps.missing.rstrip('.')} ({run.run.path}); choose another figure or another run")
         if maps.missing:
             warnings.warn(maps.missing, PromptCALWarning, stacklevel=2)
         drawn = overlays(maps, 224)
