@@ -244,7 +244,7 @@ def report(
 @app.command()
 def figure(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(FIGURE_NAMES)}.")],
-    run: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories of fits of the same images.")],
+    run: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories of fits of the same images.")],
     output: Annotated[
         Path | None,
         typer.Option(help="PNG, SVG or PDF file to write.", show_default="figures/NAME.png in the first run directory"),
