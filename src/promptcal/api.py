@@ -1,7 +1,7 @@
 """The Python interface: one keyword-only function for each command."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from os import PathLike
 from pathlib import Path
@@ -28,7 +28,6 @@ from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitReq
 from promptcal.report.build import Report, write_report
 from promptcal.report.class_count_curves import write_class_count
 from promptcal.report.figures import write_figure
-from promptcal.report.report_inputs import ReportInputs
 from promptcal.run.assignments import Assignments
 from promptcal.run.inference import Run
 from promptcal.run.results import Evaluation, Scores
@@ -198,18 +197,39 @@ def make_report(*, run: PathOrText | Run, output: PathOrText | None = None, prog
         return write_report(loaded, None, console)
 
 
-def make_figure(*, name: str, run: PathOrText | Run, output: PathOrText | None = None, progress: bool = True) -> Path:
-    """Write one of the report's figures for a paper; returns its path.
+def make_figure(
+    *,
+    name: str,
+    run: PathOrText | Run | Sequence[PathOrText | Run],
+    output: PathOrText | None = None,
+    token: str | Sequence[str] = "cls",
+    split: str = "train",
+    root: PathOrText | None = None,
+    device: str = "auto",
+    progress: bool = True,
+) -> Path:
+    """Write a figure of one run, or of several runs side by side, for a paper; returns its path.
 
     Args:
         name: tsne, confusion, attention, neighbours or curves.
-        run: A run directory.
-        output: PNG, SVG or PDF file to write; by default `figures/NAME.png` in the run directory.
+        run: A run directory, or several of runs on the same images.
+        output: PNG, SVG or PDF file to write; by default `figures/NAME.png` in the directory of the first run.
+        token: Of `tsne`: cls, prompts (the supervised prompts, [P]), unsupervised-1, ..., or several of these.
+        split: train: the images of the fit; test: the test images of its benchmark, assigned as by `predict`.
+        root: Folder with the datasets, as in `benchmark`.
+        device: auto, cpu, cuda or mps.
         progress: Show progress.
     """
-    loaded = run if isinstance(run, Run) else Run(run, "cpu")
-    inputs = ReportInputs.load(loaded, Console(stderr=True, quiet=not progress))
-    return write_figure(name, inputs, None if output is None else Path(output))
+    given = [run] if isinstance(run, str | PathLike | Run) else run
+    return write_figure(
+        name,
+        [each if isinstance(each, Run) else Run(each, device) for each in given],
+        None if output is None else Path(output),
+        Console(stderr=True, quiet=not progress),
+        tokens=[token] if isinstance(token, str) else token,
+        split=split,
+        root=None if root is None else Path(root),
+    )
 
 
 def check(

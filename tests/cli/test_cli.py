@@ -338,7 +338,7 @@ def help_lines(promptcal, monkeypatch, *arguments):
 @pytest.mark.parametrize(
     ("command", "request_type", "without"),
     [
-        ("fit", FitRequest, {"inductive", "read_test", "protocol"}),
+        ("fit", FitRequest, {"inductive", "read_test", "benchmark", "protocol"}),
         ("benchmark", BenchmarkRequest, set()),
         ("demo", BenchmarkRequest, {"name", "root", "download"}),
         ("table", TableRequest, set()),

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from promptcal.errors import WeightsError
 from promptcal.models import PromptedViT
+from promptcal.models.tokens import read_tokens, token_names
 
 PLAIN = {
     "plain": {},
@@ -117,6 +118,34 @@ def test_prompt_embedding_is_the_mean_of_the_supervised_outputs(supervised, pool
     if pooling == "mean-of-normalised":
         prompts = prompts / prompts.norm(dim=2, keepdim=True)
     torch.testing.assert_close(model(images(vit)).prompt, prompts.mean(dim=0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "mean-of-normalised"])
+@pytest.mark.parametrize("kind", ["plain", "registers with positions", "vit_small_patch16_dinov3"])
+def test_tokens_by_name_are_those_of_vpt_deep(kind, pooling, tiny_vit, tiny_timm, images):
+    """[P] is exactly the network's own; the unsupervised prompts are those that are not in it."""
+    vit = tiny_vit(**PLAIN[kind]) if kind in PLAIN else tiny_timm(kind)
+    model = with_random_prompts(vit, prompt_pooling=pooling)
+    assert token_names(model) == ["cls", "prompts", "unsupervised-1", "unsupervised-2", "unsupervised-3"]
+    _, prompts, _ = vpt_deep(vit, model.prompts, images(vit))
+    with torch.no_grad():
+        own = model(images(vit))
+        both = read_tokens(model, images(vit), ["prompts", "cls"])
+        every = read_tokens(model, images(vit), token_names(model))
+    assert torch.equal(both, torch.stack([own.prompt, own.cls], dim=1))
+    torch.testing.assert_close(every[:, :2], both.flip(1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(every[:, 2:], torch.stack(prompts[2:], dim=1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "supervised", "names"),
+    [(0, 0, ["cls"]), (2, 2, ["cls", "prompts"]), (2, 0, ["cls", "unsupervised-1", "unsupervised-2"])],
+)
+def test_a_network_has_only_the_tokens_of_its_prompts(prompts, supervised, names, tiny_vit, images):
+    vit = tiny_vit()
+    model = with_random_prompts(vit, prompts, supervised)
+    assert token_names(model) == names
+    assert read_tokens(model, images(vit), names).shape == (len(images(vit)), len(names), model.dim)
 
 
 @pytest.mark.parametrize("name", ["vit_small_patch16_224", "vit_small_patch14_reg4_dinov2", "vit_small_patch16_dinov3"])

@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 
 from promptcal._version import __version__
 from promptcal.cli.options import (
+    HELP,
     Device,
     Images,
     Labels,
@@ -28,7 +29,7 @@ from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCAL
 from promptcal.experiments.table_request import TableRequest
 from promptcal.exporters import FORMATS
 from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest
-from promptcal.report import FIGURE_NAMES
+from promptcal.report import FIGURE_NAMES, SPLITS
 from promptcal.runtime.interrupts import StopRequest
 
 app = typer.Typer(
@@ -243,20 +244,47 @@ def report(
 @app.command()
 def figure(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(FIGURE_NAMES)}.")],
-    run: RunPath,
+    run: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories of fits of the same images.")],
     output: Annotated[
         Path | None,
-        typer.Option(help="PNG, SVG or PDF file to write.", show_default="figures/NAME.png in the run directory"),
+        typer.Option(help="PNG, SVG or PDF file to write.", show_default="figures/NAME.png in the first run directory"),
     ] = None,
+    token: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Embeddings that tsne shows: cls, prompts (the supervised prompts, [P]) or unsupervised-N (the N-th "
+            "unsupervised prompt). May be repeated.",
+            show_default="cls",
+        ),
+    ] = None,
+    split: Annotated[
+        str, typer.Option(metavar="|".join(SPLITS), help="Images of the fit, or test images of its benchmark.")
+    ] = "train",
+    root: Root = None,
+    device: Annotated[str, typer.Option(help=HELP["device"])] = "auto",
     quiet: Quiet = False,
 ) -> None:
-    """Write one of the report's figures as a file for a paper.
+    """Write a figure for a paper, of one run or of several runs side by side.
 
     Example: promptcal figure tsne run --output map.svg
+
+    Two runs: promptcal figure attention run-gcd run-promptcal
+
+    Test images: promptcal figure tsne run --split test --token cls --token prompts --token unsupervised-1
     """
     from promptcal import api
 
-    _say_written(api.make_figure(name=name, run=run, output=output, progress=not quiet))
+    made = api.make_figure(
+        name=name,
+        run=run,
+        output=output,
+        token=token or "cls",
+        split=split,
+        root=root,
+        device=device,
+        progress=not quiet,
+    )
+    _say_written(made)
 
 
 @app.command()

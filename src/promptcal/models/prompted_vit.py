@@ -80,12 +80,13 @@ class PromptedViT(nn.Module):
     def forward(self, images: Tensor) -> TokenEmbeddings:
         first = self.backbone.num_prefix_tokens
         output = self.forward_tokens(images, read=first + self.n_supervised)
-        if self.n_supervised == 0:
-            return TokenEmbeddings(output[:, 0], None)
-        supervised = output[:, first:]
+        return TokenEmbeddings(output[:, 0], self.pool_prompts(output[:, first:]) if self.n_supervised else None)
+
+    def pool_prompts(self, supervised: Tensor) -> Tensor:
+        """[P]: one embedding of the outputs of the supervised prompts (n x prompts x dim)."""
         if self.prompt_pooling == "mean-of-normalised":
             supervised = F.normalize(supervised, dim=-1)
-        return TokenEmbeddings(output[:, 0], supervised.mean(dim=1))
+        return supervised.mean(dim=1)
 
     def forward_tokens(self, images: Tensor, read: int | None = None) -> Tensor:
         """Tokens after the final norm in the order prefix, prompts, patches; the first ``read`` of them, or all."""

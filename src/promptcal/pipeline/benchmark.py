@@ -40,6 +40,7 @@ def run_benchmark(request: BenchmarkRequest) -> Run:
             n_classes=spec.n_classes if is_new else None,
             inductive=inductive,
             read_test=lambda: TestSet(*load_test_images(request.name, request.root)),
+            benchmark=request.name,
             protocol=request.protocol,
         )
     )

@@ -55,6 +55,7 @@ class FitInputs:
     shared: SharedStage | None
     resume: bool
     skip_unreadable: bool
+    benchmark: str | None
     unmet_conditions: list[str] | None
 
     def resumed_n_classes(self, directory: RunDirectory) -> int | None:
@@ -88,7 +89,7 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         problem = replace(problem, oracle=_test_set(request))
     shared = group.on_first(lambda: _shared_stage(request, draft, directory))
     unmet = unmet_conditions(draft, request.preset) if draft.protocol == "published" else None
-    return FitInputs(problem, settings, previous, shared, resume, request.skip_unreadable, unmet)
+    return FitInputs(problem, settings, previous, shared, resume, request.skip_unreadable, request.benchmark, unmet)
 
 
 def _test_set(request: FitRequest) -> TestSet:

@@ -128,6 +128,9 @@ class FitRequest(ImagesRequest, RunRequest):
     read_test: "Callable[[], TestSet] | None" = field(
         default=None, metadata={"help": "Reads the test images, which selection.by=oracle needs.", "cli": False}
     )
+    benchmark: str | None = field(
+        default=None, metadata={"help": "Name of the benchmark that the images are of.", "cli": False}
+    )
     protocol: Protocol | None = field(default=None, metadata={"help": "default or published.", "cli": False})
 
 

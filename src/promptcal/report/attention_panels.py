@@ -10,6 +10,9 @@ from matplotlib import colormaps
 from PIL import Image
 from torch import Tensor
 
+from promptcal.data import ImageSet
+from promptcal.data.loading import view_of
+from promptcal.data.store import decode
 from promptcal.data.views import Normalise
 from promptcal.errors import PromptCALError
 from promptcal.models import PromptedViT
@@ -19,6 +22,8 @@ from promptcal.run import Run, RunResults
 from promptcal.runtime.arrays import read_arrays
 from promptcal.runtime.json_model import damaged
 from promptcal.training.checkpoints import Checkpoints
+
+PRETRAINED = "pretrained"
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,15 @@ class AttentionMaps:
         return cls(examples, steps.tolist(), maps)
 
 
+def examples_of(run: Run, images: ImageSet, chosen: np.ndarray) -> Examples:
+    """Some of the images as the network of the run sees them."""
+    part, resize = images.subset(chosen.tolist()), run.info.resize
+    store, _, _ = decode(part, resize)
+    view = view_of(store, *run.network.vit.preprocessing, resize=resize, device=run.device)
+    views = next(iter(view.centres(torch.arange(len(chosen)), len(chosen))))
+    return Examples.from_views(views, chosen, view.normalise)
+
+
 def attention_maps(run: Run, results: RunResults, examples: Examples | None) -> AttentionMaps:
     """Maps of the pretrained backbone, of the previous run if there is one, and of each stage's selected weights."""
     if examples is None:
@@ -97,7 +111,7 @@ def attention_maps(run: Run, results: RunResults, examples: Examples | None) -> 
         )
 
     try:
-        add("pretrained", _pretrained_backbone(run))
+        add(PRETRAINED, _pretrained_backbone(run))
     except PromptCALError as error:
         missing = f"The maps of the pretrained backbone are missing: its weights cannot be loaded ({error})."
     try:

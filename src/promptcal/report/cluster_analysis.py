@@ -70,10 +70,11 @@ class ClusterAnalysis:
 
     @cached_property
     def true_class_numbers(self) -> np.ndarray:
-        """The position in ``classes`` of each image's true class; -1 where the truth is not known."""
+        """The position in ``classes`` of each image's true class; -1 where the truth is not known, or names a class
+        that no known class and no unlabelled image has."""
         number = {name: i for i, name in enumerate(self.classes)}
         truth = self.truth or [None] * len(self.assignments)
-        return np.array([-1 if name is None else number[name] for name in truth], dtype=np.int64)
+        return np.array([-1 if name is None else number.get(name, -1) for name in truth], dtype=np.int64)
 
     @cached_property
     def colour_numbers(self) -> list[int]:

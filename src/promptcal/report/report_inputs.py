@@ -44,10 +44,7 @@ class ReportInputs:
         stored = read_map(directory.map_file, shown, directory.embeddings_file)
         if stored is not None:
             return stored
-        embeddings, seed = self.analysis.embeddings[shown], derive_seed(self.run.config.seed, "map") % 2**32
-        with progress_bar(self.console) as bar:
-            task = bar.add_task("map", total=N_ITERATIONS, note="")
-            computed = compute_map(embeddings, seed=seed, on_progress=lambda done: bar.update(task, completed=done))
+        computed = map_with_progress(self.analysis.embeddings[shown], self.run, self.console)
         write_arrays(directory.map_file, images=shown, coordinates=computed)
         return computed
 
@@ -64,3 +61,11 @@ class ReportInputs:
         if computed.steps and not computed.missing:
             write_arrays(directory.attention_file, steps=np.array(computed.steps), maps=computed.maps)
         return computed
+
+
+def map_with_progress(embeddings: np.ndarray, run: Run, console: Console) -> np.ndarray:
+    """The map of the embeddings with the seed of the run."""
+    seed = derive_seed(run.config.seed, "map") % 2**32
+    with progress_bar(console) as bar:
+        task = bar.add_task("map", total=N_ITERATIONS, note="")
+        return compute_map(embeddings, seed=seed, on_progress=lambda done: bar.update(task, completed=done))

@@ -23,6 +23,7 @@ from promptcal.methods import METHODS
 from promptcal.methods.assignment import Assignment
 from promptcal.methods.base import Method, build_network, build_vit
 from promptcal.models import DiscoveryNetwork
+from promptcal.models.tokens import read_tokens
 from promptcal.run.assignments import Assignments, as_text, read_csv_rows
 from promptcal.run.directory import RunDirectory
 from promptcal.run.epoch_records import read_records
@@ -147,6 +148,18 @@ class Run:
         )
         return [image_set.names[i] for i in kept], features
 
+    def embed_tokens(self, images: ImageSet, tokens: Sequence[str], *, progress: bool = True) -> Tensor:
+        """L2-normalised embeddings of the tokens of `token_names` (images x tokens x dim)."""
+        _, features = embed_images(
+            self.network.vit,
+            images,
+            self.info.resize,
+            skip_unreadable=False,
+            console=Console(stderr=True, quiet=not progress),
+            read=lambda vit, views: read_tokens(vit, views, tokens),
+        )
+        return features
+
     def predict(
         self,
         images: Any,
@@ -159,6 +172,13 @@ class Run:
         """The category of each new image, and whether it is similar enough to any category to be accepted."""
         threshold = self._threshold(none_below, accept_all)
         paths, features = self.embed(images, skip_unreadable=skip_unreadable, progress=progress)
+        return self._assign(paths, features, threshold)
+
+    def assign(self, paths: list[str], features: Tensor) -> Assignments:
+        """The category of each new image by its embedding; all images are accepted."""
+        return self._assign(paths, features, -math.inf)
+
+    def _assign(self, paths: list[str], features: Tensor, threshold: float) -> Assignments:
         scores, clusters, similarity = self.scores(features)
         ranked = rank_clusters(torch.softmax(scores / self.calibration.temperature, dim=1), clusters)
         return Assignments(

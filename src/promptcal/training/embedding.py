@@ -18,6 +18,12 @@ from promptcal.runtime.progress import progress_bar
 
 _IMAGES_AT_ONCE = 2048  # images decoded at a time
 
+ReadEmbeddings = Callable[[PromptedViT, Tensor], Tensor]
+
+
+def class_token(vit: PromptedViT, views: Tensor) -> Tensor:
+    return vit(views).cls
+
 
 @torch.no_grad()
 def embed(
@@ -28,8 +34,9 @@ def embed(
     batch_size: int = 256,
     on_progress: Callable[[int], None] = lambda done: None,
     group: Group = ALONE,
+    read: ReadEmbeddings = class_token,
 ) -> Tensor:
-    """L2-normalised class-token embeddings of the centre views, on the network's device.
+    """L2-normalised embeddings of the centre views, on the network's device; by default those of the class token.
 
     In a group, each process embeds its part of the images and gets the embeddings of all of them.
     """
@@ -39,7 +46,7 @@ def embed(
     vit = network if isinstance(network, PromptedViT) else network.vit
     features: list[Tensor] = []
     for views in view.centres(_in_full_batches(own, batch_size) if vit.is_compiled else own, batch_size):
-        features.append(torch.nn.functional.normalize(vit(views).cls.float(), dim=1))
+        features.append(torch.nn.functional.normalize(read(vit, views).float(), dim=-1))
         on_progress(min(len(images), group.world * sum(map(len, features))))
     network.train(was_training)
     return group.all_gather(torch.cat(features)[: len(own)])[: len(images)]
@@ -52,7 +59,13 @@ def _in_full_batches(images: Tensor, batch_size: int) -> Tensor:
 
 
 def embed_images(
-    vit: PromptedViT, images: ImageSet, resize: int, *, skip_unreadable: bool, console: Console
+    vit: PromptedViT,
+    images: ImageSet,
+    resize: int,
+    *,
+    skip_unreadable: bool,
+    console: Console,
+    read: ReadEmbeddings = class_token,
 ) -> tuple[list[int], Tensor]:
     """Positions of the readable images and their L2-normalised embeddings; images are decoded in chunks."""
     device = next(vit.parameters()).device
@@ -69,7 +82,7 @@ def embed_images(
             if kept:
                 view = view_of(store, *vit.preprocessing, resize=resize, device=device)
                 with device_context(device, vit.compute_dtype):
-                    features.append(embed(vit, view, torch.arange(len(store))))
+                    features.append(embed(vit, view, torch.arange(len(store)), read=read))
             bar.advance(task, len(part))
     check_readable(left_out, len(positions), skip_unreadable)
     if left_out:
