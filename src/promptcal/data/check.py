@@ -15,7 +15,7 @@ from scipy.fft import dctn
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from promptcal.data.decoding import UnreadableImage
+from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage
 from promptcal.data.images import ImageSet
 from promptcal.data.labels import class_numbers
 
@@ -88,6 +88,7 @@ class CheckReport:
     tiny: list[tuple[str, int, int]]
     exact: list[Duplicates]
     near: list[Duplicates]
+    ignored: list[str]
 
     @property
     def imbalance(self) -> float | None:
@@ -117,6 +118,7 @@ class CheckReport:
             _duplicate_finding("near duplicates, two classes", " ~ ", [d for d in self.near if len(d.classes) > 1]),
             *_by_label_status("exact duplicates", " = ", [d for d in self.exact if len(d.classes) < 2]),
             *_by_label_status("near duplicates", " ~ ", [d for d in self.near if len(d.classes) < 2]),
+            Finding("ignored", _count(self.ignored, "file"), [f"{path}: {HEIC_REMEDY}" for path in self.ignored]),
             Finding("tiny", _count(self.tiny, "image"), [f"{p}: {w} x {h} pixels" for p, w, h in self.tiny]),
             Finding("fewer than 2 labels", _count(scarce, "class"), scarce),
             _note((self.imbalance or 0) >= _MAX_IMBALANCE, "imbalanced classes", extremes),
@@ -131,6 +133,7 @@ class CheckReport:
             "unlabelled": self.n_unlabelled,
             "imbalance": self.imbalance,
             "unreadable": [{"path": path, "reason": reason} for path, reason in self.unreadable],
+            "ignored": self.ignored,
             "tiny": [{"path": path, "width": width, "height": height} for path, width, height in self.tiny],
             "exact_duplicates": [asdict(d) for d in self.exact],
             "near_duplicates": [asdict(d) for d in self.near],
@@ -180,6 +183,7 @@ def check_images(
         [(images.names[i], f.width, f.height) for i, f in fingerprints.items() if min(f.width, f.height) < min_side],
         named(exact),
         named(near),
+        list(images.ignored),
     )
 
 

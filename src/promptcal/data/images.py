@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,9 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize as resize_image
 
 from promptcal.data import huggingface, image_files
-from promptcal.data.decoding import UnreadableImage, large_image_lock, to_rgb
+from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage, large_image_lock, reads_heic, to_rgb
 from promptcal.data.sources import ArraySource, FileSource, ImageSource, SubsetSource
-from promptcal.errors import DataError
+from promptcal.errors import DataError, PromptCALWarning
 
 _MAX_ASPECT = 50
 _SUFFIXES = ", ".join(sorted(image_files.SUFFIXES))
@@ -34,13 +35,15 @@ class SourceLabels:
 class ImageSet:
     """An ordered set of images with unique positions and a name each.
 
-    ``root`` is the folder that the names are relative to, if there is one.
+    ``root`` is the folder that the names are relative to, if there is one. ``ignored`` are files in it that cannot be
+    read without another package.
     """
 
     names: list[str]
     source: ImageSource
     root: Path | None = None
     source_labels: SourceLabels | None = None
+    ignored: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -86,7 +89,8 @@ class ImageSet:
         except UnreadableImage:
             raise
         except UnidentifiedImageError as error:
-            raise UnreadableImage("not an image") from error
+            is_heic = Path(self.names[index]).suffix.lower() in image_files.HEIC_SUFFIXES and not reads_heic()
+            raise UnreadableImage(HEIC_REMEDY if is_heic else "not an image") from error
         except Exception as error:  # PIL's decoders raise any exception on damaged files, e.g. struct.error
             raise UnreadableImage(" ".join(str(error).split())[:200] or type(error).__name__) from error
 
@@ -131,23 +135,38 @@ def _from_path(path: Path) -> ImageSet:
         return _from_pattern(path)
     if not path.is_dir():
         raise DataError(f"the image folder {path} does not exist; check the path")
-    files = image_files.find_images(path)
+    files, ignored = _readable(image_files.find_images(path), path)
     if not files:
         raise DataError(f"the folder {path} contains no images ({_SUFFIXES}); check the path")
     names = _relative_names(files, path)
     labels = image_files.class_folder_labels(path, names)
     origin = f"the class folders beside the unlabelled one in {path}"
-    return ImageSet(names, FileSource(files), path, SourceLabels(labels, origin) if labels else None)
+    return ImageSet(names, FileSource(files), path, SourceLabels(labels, origin) if labels else None, ignored)
 
 
 def _from_pattern(pattern: Path) -> ImageSet:
     root, parts = image_files.split_pattern(pattern)
     if not root.is_dir():
         raise DataError(f"the folder {root} of the pattern {pattern} does not exist; check the path")
-    files = image_files.find_images(root, parts)
+    files, ignored = _readable(image_files.find_images(root, parts), root)
     if not files:
         raise DataError(f"the pattern {pattern} matches no images ({_SUFFIXES}); ** matches any sub-folders")
-    return ImageSet(_relative_names(files, root), FileSource(files), root)
+    return ImageSet(_relative_names(files, root), FileSource(files), root, ignored=ignored)
+
+
+def _readable(files: list[Path], root: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """The files that can be read here, and the names of the HEIC files if they cannot, with a warning."""
+    heic = [] if reads_heic() else [file for file in files if file.suffix.lower() in image_files.HEIC_SUFFIXES]
+    if not heic:
+        return files, ()
+    suffix = heic[0].suffix.lower()
+    number = f"1 {suffix} file is" if len(heic) == 1 else f"{len(heic)} {suffix} files are"
+    message = f"{number} ignored; {HEIC_REMEDY}"
+    if len(heic) == len(files):
+        raise DataError(f"{root} contains no other images: {message}")
+    warnings.warn(message, PromptCALWarning, stacklevel=4)
+    ignored = set(heic)
+    return [file for file in files if file not in ignored], tuple(_relative_names(heic, root))
 
 
 def _from_files(files: list[Path], names: list[str]) -> ImageSet:

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from promptcal.data.image_files import SUFFIXES
+from promptcal.data.decoding import HEIC_REMEDY, reads_heic
+from promptcal.data.image_files import HEIC_SUFFIXES, SUFFIXES
 from promptcal.data.images import ImageSet
 from promptcal.errors import LabelError, PromptCALWarning
 
@@ -114,7 +115,7 @@ def _read_csv(path: Path) -> list[tuple[str, str | None]]:
                 columns = _columns(first, separator)
                 if _two_columns(columns) is not None:
                     return _rows(path, itertools.chain([first], file), separator, has_header=True)
-                if len(columns) == 2 and Path(columns[0]).suffix.lower() in SUFFIXES:
+                if len(columns) == 2 and Path(columns[0]).suffix.lower() in SUFFIXES | HEIC_SUFFIXES:
                     return _rows(path, itertools.chain([first], file), separator, has_header=False)
             found = ", ".join(_columns(first, ",")) or "nothing"
             raise LabelError(
@@ -239,7 +240,9 @@ def _shared_end(first: Sequence[str], second: Sequence[str]) -> int:
 def _unknown_message(unknown: Sequence[tuple[str, list[str]]], names: Sequence[str], images: ImageSet) -> str:
     path, candidates = unknown[0]
     more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-    if candidates:
+    if Path(path).suffix.lower() in HEIC_SUFFIXES and not reads_heic():
+        remedy = HEIC_REMEDY
+    elif candidates:
         remedy = f"it may be {candidates[0]} or {candidates[1]}: write the folder too"
     elif close := difflib.get_close_matches(path, itertools.islice(names, _MAX_COMPARED), n=1, cutoff=0.8):
         remedy = f"did you mean {close[0]}?"
