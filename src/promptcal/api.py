@@ -74,9 +74,10 @@ def _request(kind: type[Any], options: dict[str, Any]) -> Any:
 def fit(**options: Any) -> Run:
     """Learn the categories of images and write a run directory.
 
-    Images are a folder, a glob pattern, a list of image files, a uint8 array N x H x W x 3, or a Hugging Face
-    `datasets.Dataset`. Labels and truth are a file, a mapping path -> label, or one label per image; empty, missing or
-    -1 means unlabelled. A config is a YAML file, or a `Config`, which is then the whole configuration.
+    Images are a folder, a glob pattern, a list of image files, PIL images or arrays, one array (uint8, or float from 0
+    to 1; N x H x W, or N x H x W x 1, 3 or 4), or a Hugging Face `datasets.Dataset`. Labels and truth are a file, a
+    mapping path -> label, a data frame, or one label per image; empty, missing or -1 means unlabelled. A config
+    is a YAML file, or a `Config`, which is then the whole configuration.
     """
     return run_fit(_request(FitRequest, options))
 

@@ -151,6 +151,37 @@ def test_missing_values_of_pandas_are_unlabelled(folder):
     assert read_labels({"a.png": pandas.NaT}, ImageSet.of(folder)) == [None] * 4
 
 
+def test_a_pandas_series_is_matched_by_its_index_only_if_that_has_names(folder):
+    images = ImageSet.of(folder)
+    by_position = pandas.Series(["cat", pandas.NA, None, "dog"], index=[7, 5, 3, 1])
+    assert read_labels(by_position, images) == ["cat", None, None, "dog"]
+    by_name = pandas.Series({"sub/c, d.png": "dog", "a.png": "cat", "b.png": pandas.NA})
+    assert read_labels(by_name, images) == ["cat", None, "dog", None]
+    parsed = parse_labels(by_name, images)
+    assert parsed.removed == [False, True, False, False]
+    with pytest.raises(LabelError, match="a label for row-1"):
+        read_labels(pandas.Series(["cat"] * 4, index=[f"row-{i}" for i in range(4)]), images)
+
+
+def test_a_data_frame_is_read_like_a_file(folder):
+    images = ImageSet.of(folder)
+    missing = [pandas.NA, None, float("nan"), pandas.NaT]
+    for value in missing:
+        frame = pandas.DataFrame({"Class": ["dog", value], "n": [1, 2], "filename": ["b.png", "a.png"]})
+        assert read_labels(frame, images) == [None, "dog", None, None]
+    with pytest.raises(LabelError, match="one column path and one column label; it has a, 5"):
+        read_labels(pandas.DataFrame({"a": [1], 5: [2]}), images)
+    with pytest.raises(LabelError, match="it has path, label, label"):
+        read_labels(pandas.DataFrame([["a.png", 1, 2]], columns=["path", "label", "label"]), images)
+
+
+@pytest.mark.parametrize("label", [np.zeros(3), torch.zeros(2), [1, 2], {"a": 1}, ("cat",), b"cat", np.array([])])
+def test_a_label_that_is_not_a_text_or_a_number_is_refused(label):
+    for labels in ([label, None, None, None], {"image-000000": label}):
+        with pytest.raises(LabelError, match=f"a text or a number, not {type(label).__name__}"):
+            read_labels(labels, ARRAYS)
+
+
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_accents_match_however_they_are_stored(read, form):
     assert read(unicodedata.normalize(form, "path,label\nsub/é.png,cat\n"))[3] == "cat"

@@ -31,7 +31,8 @@ def split_pattern(pattern: Path) -> tuple[Path, tuple[str, ...]]:
 def find_images(folder: Path, parts: Sequence[str] = ("**",)) -> list[Path]:
     """Images below a folder that match the parts of a glob pattern, sorted; by default all of them.
 
-    HEIC files are among them, whether or not they can be read here. ``**`` matches any number of folders. Links are followed, but never in a cycle.
+    HEIC files are among them, whether or not they can be read here. ``**`` matches any number of folders. Links are
+    followed, but never in a cycle.
     """
     pattern = tuple(unicodedata.normalize("NFC", part) for part in parts)
     return sorted(_glob(folder, {(*pattern, "*") if pattern[-1] == "**" else pattern}, frozenset()))

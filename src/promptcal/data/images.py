@@ -1,4 +1,4 @@
-"""`ImageSet`: named images from a folder, a glob pattern, a list of files, an array or a Hugging Face dataset."""
+"""`ImageSet`: named images from a folder, a glob pattern, files, PIL images, arrays or a Hugging Face dataset."""
 
 import hashlib
 import os
@@ -15,8 +15,9 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize as resize_image
 
 from promptcal.data import huggingface, image_files
+from promptcal.data.arrays import image_stack, single_image
 from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage, large_image_lock, reads_heic, to_rgb
-from promptcal.data.sources import ArraySource, FileSource, ImageSource, SubsetSource
+from promptcal.data.sources import ArraySource, FileSource, ImageSource, PictureSource, SubsetSource
 from promptcal.errors import DataError, PromptCALWarning
 
 _MAX_ASPECT = 50
@@ -50,15 +51,17 @@ class ImageSet:
 
     @classmethod
     def of(cls, images: Any) -> "ImageSet":
-        """Images from a folder, a glob pattern, an image file, a list of image files, an array (uint8 N x H x W x 3),
-        or a Hugging Face dataset.
+        """Images from a folder, a glob pattern, an image file, a Hugging Face dataset, an array, or a list of image
+        files, PIL images or arrays. Arrays are uint8, or float from 0 to 1, in grey, RGB or RGBA.
         """
         if isinstance(images, ImageSet):
             return images
         if isinstance(images, str | os.PathLike):
             return _from_path(Path(images))
-        if isinstance(images, np.ndarray | torch.Tensor):
-            return _from_array(images)
+        is_list = isinstance(images, np.ndarray) and images.ndim == 1 and images.dtype.kind in "OUT"
+        if isinstance(images, np.ndarray | torch.Tensor) and not is_list:
+            stack = image_stack(images)
+            return ImageSet(numbered_names(len(stack)), ArraySource(stack))
         if huggingface.is_dataset(images):
             return _from_dataset(images)
         images = list(images) if isinstance(images, Iterable) else [images]
@@ -66,7 +69,14 @@ class ImageSet:
             raise DataError("no images were given; pass a folder, a list of image files, or an array")
         if all(isinstance(i, str | os.PathLike) for i in images):
             return _from_files([Path(i) for i in images], [str(i) for i in images])
-        raise DataError("images must be a folder, a list of image files, or a uint8 array N x H x W x 3")
+        if all(isinstance(i, np.ndarray | torch.Tensor) for i in images):
+            images = [Image.fromarray(single_image(i)) for i in images]
+        if all(isinstance(i, Image.Image) for i in images):
+            return ImageSet(numbered_names(len(images)), PictureSource(images))
+        kinds = ", ".join(sorted({type(i).__name__ for i in images}))
+        raise DataError(
+            f"images must be a folder, an array, or a list of image files, PIL images or arrays, not of {kinds}"
+        )
 
     def subset(self, indices: Sequence[int]) -> "ImageSet":
         indices, labels = list(indices), self.source_labels
@@ -176,14 +186,6 @@ def _from_files(files: list[Path], names: list[str]) -> ImageSet:
         if not file.is_file():
             raise DataError(f"the image {file} does not exist; check the path")
     return ImageSet(_checked_names(names), FileSource(files))
-
-
-def _from_array(images: np.ndarray | torch.Tensor) -> ImageSet:
-    dtype, shape = str(images.dtype).removeprefix("torch."), tuple(images.shape)
-    if dtype != "uint8" or len(shape) != 4 or shape[3] != 3 or 0 in shape:
-        raise DataError(f"an image array must be uint8 of shape N x H x W x 3, not {dtype} of shape {shape}")
-    array = images if isinstance(images, np.ndarray) else images.numpy(force=True)
-    return ImageSet(numbered_names(len(array)), ArraySource(array))
 
 
 def _from_dataset(dataset: Any) -> ImageSet:

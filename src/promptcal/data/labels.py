@@ -44,7 +44,8 @@ def read_labels(labels: Any, images: ImageSet) -> list[str | None]:
 def parse_labels(labels: Any, images: ImageSet) -> Labels:
     """Labels from a CSV, TSV or parquet file, a mapping name -> label, or a sequence with one label per image.
 
-    Without ``labels``, the labels that come with the images are used, if there are any.
+    A pandas Series with an index of text is a mapping, and a data frame is a table like a file. Without ``labels``, the
+    labels that come with the images are used, if there are any.
     """
     if labels is None and images.source_labels is not None:
         warnings.warn(f"labels are taken from {images.source_labels.origin}", PromptCALWarning, stacklevel=3)
@@ -53,7 +54,9 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
         labels = [None] * len(images)
     if isinstance(labels, str | os.PathLike):
         return _match(_read_table(Path(labels)), images)
-    if isinstance(labels, Mapping):
+    if hasattr(labels, "columns"):
+        return _match(_frame_pairs(labels), images)
+    if isinstance(labels, Mapping) or _has_text_index(labels):
         return _match(((str(name), class_name(label)) for name, label in labels.items()), images)
     if getattr(labels, "ndim", 1) != 1 or not isinstance(labels, Iterable):
         raise LabelError(
@@ -68,7 +71,13 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
 
 def class_name(label: Any) -> str | None:
     """The class name of a label; None for -1, NaN, None and empty text."""
-    label = label.item() if hasattr(label, "item") else label  # a NumPy or torch scalar
+    try:
+        label = label.item() if hasattr(label, "item") else label  # a NumPy or torch scalar
+        is_scalar = isinstance(label, str) or not isinstance(label, Iterable)
+    except (ValueError, RuntimeError):  # of several values
+        is_scalar = False
+    if not is_scalar:
+        raise LabelError(f"a label must be a text or a number, not {type(label).__name__} {str(label)[:60]!r}")
     if label is None or _is_missing(label):
         return None
     if isinstance(label, float) and label.is_integer():
@@ -82,6 +91,25 @@ def _is_missing(label: Any) -> bool:
         return bool(label != label)
     except (TypeError, ValueError):  # the missing value of pandas is neither equal to itself nor different
         return True
+
+
+def _has_text_index(labels: Any) -> bool:
+    """Whether this is a pandas Series whose index has names, not numbers."""
+    index = getattr(labels, "index", None)
+    if not hasattr(labels, "items") or not isinstance(index, Iterable) or not len(labels):
+        return False
+    return all(isinstance(name, str) for name in index)
+
+
+def _frame_pairs(frame: Any) -> list[tuple[str, str | None]]:
+    """Paths and labels of a data frame."""
+    columns = list(frame.columns)
+    found = _two_columns([str(column) for column in columns])
+    if found is None or len(set(columns)) < len(columns):
+        shown = ", ".join(map(str, columns))[:200]
+        raise LabelError(f"a data frame of labels needs one column path and one column label; it has {shown or 'none'}")
+    names, labels = (list(frame[columns[position]]) for position in found)
+    return [(str(name), class_name(label)) for name, label in zip(names, labels, strict=True)]
 
 
 def class_numbers(names: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:

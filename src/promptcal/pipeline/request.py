@@ -93,9 +93,8 @@ class RunRequest(CommonRequest):
 class ImagesRequest(CommonRequest):
     """Images of one's own, and the settings to embed them with.
 
-    ``images`` is a folder, a glob pattern, a list of image files, a uint8 array N x H x W x 3, or a Hugging Face
-    `datasets.Dataset`. ``labels`` are a file, a mapping path -> label, or one label per image; empty, missing or -1 is
-    unlabelled. ``preset`` may be a mapping of settings, ``config`` a `Config`, which is then the whole configuration.
+    ``images`` and ``labels`` are what `ImageSet.of` and `parse_labels` take, such as a folder and a file. ``preset``
+    may be a mapping of settings, ``config`` a `Config`, which is then the whole configuration.
     """
 
     images: Any = field(
