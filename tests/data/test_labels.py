@@ -159,7 +159,7 @@ def test_a_pandas_series_is_matched_by_its_index_only_if_that_has_names(folder):
     assert read_labels(by_name, images) == ["cat", None, "dog", None]
     parsed = parse_labels(by_name, images)
     assert parsed.removed == [False, True, False, False]
-    with pytest.raises(LabelError, match="a label for row-1"):
+    with pytest.raises(LabelError, match="a label for row-0 and 3 more"):
         read_labels(pandas.Series(["cat"] * 4, index=[f"row-{i}" for i in range(4)]), images)
 
 
