@@ -35,6 +35,10 @@ class LostProcessError(PromptCALError):
     """Another process of a distributed run ended or did not start."""
 
 
+class MissingPackageError(PromptCALError, ImportError):
+    """An optional package is not installed."""
+
+
 class PromptCALWarning(UserWarning):
     """Something the user should know that does not stop the run."""
 

@@ -84,9 +84,7 @@ def test_a_subset_of_a_subset_opens_the_right_images():
     assert np.array_equal(images.image(1), array[5])
 
 
-@pytest.mark.parametrize(
-    "images", [[], (), [1, 2], [np.zeros((8, 8)), "a"], 5, None, b"a.png", ["a", None]]
-)
+@pytest.mark.parametrize("images", [[], (), [1, 2], [np.zeros((8, 8)), "a"], 5, None, b"a.png", ["a", None]])
 def test_other_objects_are_refused(images):
     with pytest.raises(DataError, match="a list of image files"):
         ImageSet.of(images)

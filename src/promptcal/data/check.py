@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -89,6 +89,10 @@ class CheckReport:
     exact: list[Duplicates]
     near: list[Duplicates]
     ignored: list[str]
+
+    def __repr__(self) -> str:
+        findings = f"{_count(self.problems, 'problem')}, {_count(self.warnings, 'warning')}"
+        return f"CheckReport({self.n_images} images, {_count(self.labelled, 'class')}: {findings})"
 
     @property
     def imbalance(self) -> float | None:
@@ -295,6 +299,6 @@ def _duplicate_finding(what: str, sign: str, groups: list[Duplicates]) -> Findin
     return Finding(what, f"{n_images} images in {_count(groups, 'group')}", [group.described(sign) for group in groups])
 
 
-def _count(things: Sequence[Any], name: str) -> str:
+def _count(things: Collection[Any], name: str) -> str:
     plural = f"{name}es" if name.endswith("s") else f"{name}s"
     return f"{len(things)} {name if len(things) == 1 else plural}"

@@ -49,6 +49,9 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __repr__(self) -> str:
+        return f"ImageSet({len(self)} images{'' if self.root is None else f' in {self.root}'})"
+
     @classmethod
     def of(cls, images: Any) -> "ImageSet":
         """Images from a folder, a glob pattern, an image file, a Hugging Face dataset, an array, or a list of image

@@ -81,6 +81,9 @@ class RunRequest(CommonRequest):
         cli=Path | None,
         help="Run with the same images, labels, seed and settings of stage 1, whose stage 1 is reused.",
     )
+    report: bool = option(
+        True, flag="--report/--no-report", help="Write report.html at the end, as `promptcal report` does."
+    )
     resume: bool = option(False, help="Continue the unfinished run in --output.")
     overwrite: bool = option(False, help="Discard the run in --output, if there is one.")
     stop_after: float | None = option(
