@@ -82,7 +82,7 @@ def test_labels_may_hold_commas_quotes_and_any_script(read):
         ("path,label\na.png,cat, big\n", "line 2 of .*labels.csv is longer than its header; quote"),
         ('path,label\na.png,"cat\nb.png,dog\n', "not a readable CSV file"),
         ("path,label\na.png,caf\u00e9\n".encode("latin-1"), "save it as UTF-8 CSV"),
-        ("path,label\na.png,cat\n".encode("utf-16"), "save it as UTF-8 CSV"),
+        ("path,label\na.png,cat\n".encode("utf-16")[:-1], "save it as UTF-8 CSV"),
         ("path,label\na.png,cat\n".encode("utf-32"), "save it as UTF-8 CSV|needs a header"),
         ("path label\na.png cat\n", "needs a header"),
         ("label\ncat\n", "needs a header"),
@@ -127,8 +127,13 @@ def test_absolute_paths_of_linked_images_are_understood_either_way(folder, tmp_p
         'path,label\nphotos/2024/a.png,cat\n"photos/2024/sub/c, d.png",dog\n',
         'path,label\nC:\\photos\\A.PNG,cat\n"sub\\c, d.png",dog\n',
         'path,label\nA.png,cat\n"c, d.png",dog\n',
+        "Image ID\tClass Name\na\tcat\nsub/c, d\tdog\n",
+        "sep=;\n\nfilename;name\na.png;cat\nsub/c, d.png;dog\n",
     ],
-    ids=["other headers", "semicolons", "no header", "a folder before", "backslashes", "letter case, file name only"],
+    ids=[
+        *("other headers", "semicolons", "no header", "a folder before", "backslashes", "letter case, file name only"),
+        *("blanks in headers, no suffixes", "lines before the header"),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:.*matched by the end:promptcal.errors.PromptCALWarning")
 def test_label_files_as_people_have_them_are_matched(read, text):
@@ -136,13 +141,26 @@ def test_label_files_as_people_have_them_are_matched(read, text):
 
 
 def test_a_match_by_the_end_of_a_path_warns_and_must_be_unambiguous(read, folder):
-    with pytest.warns(PromptCALWarning, match=r"1 labels have other paths .* such as x/A\.png to a\.png"):
+    with pytest.warns(PromptCALWarning, match=r"1 label has another path .* such as x/A\.png to a\.png"):
         read("path,label\nx/A.png,cat\n")
     Image.new("RGB", (8, 8)).save(folder / "sub" / "a.png")
     with pytest.warns(PromptCALWarning, match="matched by the end"):
         assert read("path,label\nx/sub/a.png,cat\n")[2] == "cat"  # the folder decides
     with pytest.raises(LabelError, match=r"it may be a\.png or sub/a\.png: write the folder too"):
         read("path,label\nother/A.PNG,cat\n")
+
+
+def test_a_file_of_the_same_name_in_another_folder_is_suggested_but_not_matched(read):
+    with pytest.raises(LabelError, match=r"label for other/é\.png, but no such image; did you mean sub/é\.png\?"):
+        read("path,label\nother/é.png,cat\n")
+
+
+def test_text_of_spreadsheet_programs_is_read(read, tmp_path, folder):
+    for mark in ("utf-16", "utf-8-sig"):
+        (tmp_path / "labels.txt").write_bytes("path\tlabel\nsub/é.png\tcafé\n".encode(mark))
+        assert read_labels(tmp_path / "labels.txt", ImageSet.of(folder))[3] == "café"
+    with pytest.raises(LabelError, match="line 4 of .* has no path"):
+        read("sep=,\n\npath,label\n,cat\n")
 
 
 def test_missing_values_of_pandas_are_unlabelled(folder):
