@@ -15,8 +15,8 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize as resize_image
 
 from promptcal.data import huggingface, image_files
-from promptcal.data.arrays import image_stack, single_image
 from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage, large_image_lock, reads_heic, to_rgb
+from promptcal.data.image_arrays import image_stack, single_image
 from promptcal.data.sources import ArraySource, FileSource, ImageSource, PictureSource, SubsetSource
 from promptcal.errors import DataError, PromptCALWarning
 

@@ -59,7 +59,7 @@ class NotebookProgress(Progress):
             self._updated = time.monotonic()
             self._output.update(self._content(), raw=True)
 
-    def update(self, task_id: TaskID, **changes: Any) -> None:  # type: ignore[override]
+    def update(self, task_id: TaskID, **changes: Any) -> None:
         super().update(task_id, **changes)
         self._refresh_if_due()
 
