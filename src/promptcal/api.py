@@ -13,7 +13,7 @@ from rich.console import Console
 from promptcal.data import ImageSet, benchmarks, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.discovery.class_count import ClassCount
-from promptcal.errors import ConfigError, DataError, LabelError, RunError
+from promptcal.errors import ArgumentError, ConfigError, DataError, LabelError
 from promptcal.experiments.cells import Job
 from promptcal.experiments.document import DocumentReport, write_document
 from promptcal.experiments.jobs import State
@@ -33,6 +33,7 @@ from promptcal.run.assignments import Assignments
 from promptcal.run.inference import Run
 from promptcal.run.results import Evaluation, Scores
 from promptcal.runtime import distributed, files
+from promptcal.runtime.arguments import check_argument, check_output_file, checked
 from promptcal.runtime.progress import progress_bar
 
 PathOrText = str | PathLike[str]
@@ -63,11 +64,17 @@ def _takes_options_of(request: type[Any]) -> Callable[[Callable[..., Any]], Call
 
 
 def _request(kind: type[Any], options: dict[str, Any]) -> Any:
-    unknown = sorted(options.keys() - {option.name for option in fields(kind)})
+    known = {option.name: option for option in fields(kind)}
+    unknown = sorted(options.keys() - known.keys())
     if unknown:
-        raise ConfigError(f"there is no option {unknown[0]!r}; help() of the function lists them")
-    options["overrides"] = tuple(options.get("overrides") or ())
-    return kind(**options)
+        raise ArgumentError(f"there is no option {unknown[0]!r}; help() of the function lists them")
+    missing = [name for name, option in known.items() if option.default is MISSING and name not in options]
+    if missing:
+        raise ArgumentError(f"the option {missing[0]!r} is missing; help() of the function describes it")
+    options["overrides"] = () if options.get("overrides") is None else options["overrides"]
+    for name, value in options.items():
+        check_argument(name, value, known[name].type)
+    return kind(**{**options, "overrides": tuple(options["overrides"])})
 
 
 @_takes_options_of(FitRequest)
@@ -105,6 +112,7 @@ def demo(*, output: PathOrText = "promptcal-demo", **options: Any) -> Run:
     return benchmark(name="mini", output=output, **options)
 
 
+@checked
 def predict(
     *,
     run: PathOrText | Run,
@@ -130,8 +138,8 @@ def predict(
         progress: Show progress.
     """
     loaded = run if isinstance(run, Run) else Run(run, device)
-    if output is not None and not Path(output).parent.is_dir():
-        raise RunError(f"the folder of the output {output} does not exist; create it first")
+    if output is not None:
+        check_output_file(output)
     assignments = loaded.predict(
         images, none_below=none_below, accept_all=accept_all, skip_unreadable=skip_unreadable, progress=progress
     )
@@ -140,6 +148,7 @@ def predict(
     return assignments
 
 
+@checked
 def evaluate(*, run: PathOrText | Run, truth: Any) -> DiscoveryAccuracy:
     """Score a finished run against true classes, on the images that had no label.
 
@@ -163,6 +172,7 @@ def evaluate(*, run: PathOrText | Run, truth: Any) -> DiscoveryAccuracy:
     return accuracy
 
 
+@checked
 def export(*, run: PathOrText | Run, to: str, output: PathOrText, copy: bool = False, progress: bool = True) -> Path:
     """Write the categories of a finished run in a format that other programs read; returns the output.
 
@@ -192,6 +202,7 @@ def estimate_classes(**options: Any) -> ClassCount:
     return count
 
 
+@checked
 def make_report(*, run: PathOrText | Run, output: PathOrText | None = None, progress: bool = True) -> Report:
     """Write the report of a finished run: one HTML file that needs no server and no network.
 
@@ -203,11 +214,12 @@ def make_report(*, run: PathOrText | Run, output: PathOrText | None = None, prog
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
     console = Console(stderr=True, quiet=not progress)
     if output is not None:
-        return write_report(loaded, Path(output), console)
+        return write_report(loaded, check_output_file(output), console)
     with loaded.directory.locked():
         return write_report(loaded, None, console)
 
 
+@checked
 def make_figure(*, name: str, run: PathOrText | Run, output: PathOrText | None = None, progress: bool = True) -> Path:
     """Write one of the report's figures for a paper; returns its path.
 
@@ -219,9 +231,10 @@ def make_figure(*, name: str, run: PathOrText | Run, output: PathOrText | None =
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
     inputs = ReportInputs.load(loaded, Console(stderr=True, quiet=not progress))
-    return write_figure(name, inputs, None if output is None else Path(output))
+    return write_figure(name, inputs, None if output is None else check_output_file(output))
 
 
+@checked
 def check(
     *,
     images: Any,
@@ -243,8 +256,8 @@ def check(
     """
     if not 0 <= near_distance <= MAX_DISTANCE:
         raise ConfigError(f"the near distance must be 0 to {MAX_DISTANCE}, not {near_distance}")
-    if output is not None and not Path(output).absolute().parent.is_dir():
-        raise DataError(f"the folder of {output} does not exist; create it first")
+    if output is not None:
+        check_output_file(output)
     image_set = ImageSet.of(images)
     label_names = read_labels(labels, image_set)
     with progress_bar(Console(stderr=True, quiet=not progress)) as bar:
@@ -261,6 +274,7 @@ def check(
     return report
 
 
+@checked
 def datasets(*, root: PathOrText | None = None) -> list[benchmarks.BenchmarkListing]:
     """The benchmarks, and which of them are present.
 

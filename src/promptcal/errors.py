@@ -11,6 +11,10 @@ class ConfigError(PromptCALError):
     """A setting or option is unknown, has a wrong value, or contradicts another."""
 
 
+class ArgumentError(ConfigError, TypeError, ValueError):
+    """An argument of a Python function is missing, unknown or of a wrong type."""
+
+
 class DataError(PromptCALError):
     """Images are missing, unreadable or too few."""
 

@@ -19,6 +19,7 @@ from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage, large_image_lo
 from promptcal.data.image_arrays import image_stack, single_image
 from promptcal.data.sources import ArraySource, FileSource, ImageSource, PictureSource, SubsetSource
 from promptcal.errors import DataError, PromptCALWarning
+from promptcal.runtime.arguments import check_path
 
 _MAX_ASPECT = 50
 _SUFFIXES = ", ".join(sorted(image_files.SUFFIXES))
@@ -60,7 +61,7 @@ class ImageSet:
         if isinstance(images, ImageSet):
             return images
         if isinstance(images, str | os.PathLike):
-            return _from_path(Path(images))
+            return _from_path(check_path("images", images))
         is_list = isinstance(images, np.ndarray) and images.ndim == 1 and images.dtype.kind in "OUT"
         if isinstance(images, np.ndarray | torch.Tensor) and not is_list:
             stack = image_stack(images)
@@ -71,7 +72,7 @@ class ImageSet:
         if not images:
             raise DataError("no images were given; pass a folder, a list of image files, or an array")
         if all(isinstance(i, str | os.PathLike) for i in images):
-            return _from_files([Path(i) for i in images], [str(i) for i in images])
+            return _from_files([check_path("an image", i) for i in images], [str(i) for i in images])
         if all(isinstance(i, np.ndarray | torch.Tensor) for i in images):
             images = [Image.fromarray(single_image(i)) for i in images]
         if all(isinstance(i, Image.Image) for i in images):

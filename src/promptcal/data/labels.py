@@ -19,6 +19,7 @@ from promptcal.data.decoding import HEIC_REMEDY, reads_heic
 from promptcal.data.image_files import HEIC_SUFFIXES, SUFFIXES
 from promptcal.data.images import ImageSet
 from promptcal.errors import LabelError, PromptCALWarning
+from promptcal.runtime.arguments import check_path
 
 _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
 _MAX_HEADER = 100_000  # characters
@@ -60,7 +61,7 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
     if labels is None:
         labels = [None] * len(images)
     if isinstance(labels, str | os.PathLike):
-        return _match(_read_table(Path(labels)), images)
+        return _match(_read_table(check_path("labels", labels)), images)
     if hasattr(labels, "columns"):
         return _match(_frame_pairs(labels), images)
     if isinstance(labels, Mapping) or _has_text_index(labels):
