@@ -13,7 +13,7 @@ from rich.console import Console
 from promptcal.data import ImageSet, benchmarks, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.discovery.class_count import ClassCount
-from promptcal.errors import ConfigError, DataError, LabelError, RunError
+from promptcal.errors import ArgumentError, ConfigError, DataError, LabelError
 from promptcal.experiments.cells import Job
 from promptcal.experiments.document import DocumentReport, write_document
 from promptcal.experiments.jobs import State
@@ -24,14 +24,15 @@ from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.pipeline.benchmark import run_benchmark
 from promptcal.pipeline.class_estimate import count_classes_of
 from promptcal.pipeline.fit import run_fit
-from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest
+from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest, RunRequest
 from promptcal.report.build import Report, write_report
 from promptcal.report.class_count_curves import write_class_count
 from promptcal.report.figures import write_figure
 from promptcal.run.assignments import Assignments
 from promptcal.run.inference import Run
 from promptcal.run.results import Evaluation, Scores
-from promptcal.runtime import files
+from promptcal.runtime import distributed, files
+from promptcal.runtime.arguments import check_argument, check_output_file, checked
 from promptcal.runtime.progress import progress_bar
 
 PathOrText = str | PathLike[str]
@@ -62,22 +63,30 @@ def _takes_options_of(request: type[Any]) -> Callable[[Callable[..., Any]], Call
 
 
 def _request(kind: type[Any], options: dict[str, Any]) -> Any:
-    unknown = sorted(options.keys() - {option.name for option in fields(kind)})
+    known = {option.name: option for option in fields(kind)}
+    unknown = sorted(options.keys() - known.keys())
     if unknown:
-        raise ConfigError(f"there is no option {unknown[0]!r}; help() of the function lists them")
-    options["overrides"] = tuple(options.get("overrides") or ())
-    return kind(**options)
+        raise ArgumentError(f"there is no option {unknown[0]!r}; help() of the function lists them")
+    missing = [name for name, option in known.items() if option.default is MISSING and name not in options]
+    if missing:
+        raise ArgumentError(f"the option {missing[0]!r} is missing; help() of the function describes it")
+    options["overrides"] = () if options.get("overrides") is None else options["overrides"]
+    for name, value in options.items():
+        check_argument(name, value, known[name].type)
+    return kind(**{**options, "overrides": tuple(options["overrides"])})
 
 
 @_takes_options_of(FitRequest)
 def fit(**options: Any) -> Run:
     """Learn the categories of images and write a run directory.
 
-    Images are a folder, a glob pattern, a list of image files, a uint8 array N x H x W x 3, or a Hugging Face
-    `datasets.Dataset`. Labels and truth are a file, a mapping path -> label, or one label per image; empty, missing or
-    -1 means unlabelled. A config is a YAML file, or a `Config`, which is then the whole configuration.
+    Images are a folder, a glob pattern, a list of image files, PIL images or arrays, one array (uint8, or float from 0
+    to 1; N x H x W, or N x H x W x 1, 3 or 4), or a Hugging Face `datasets.Dataset`. Labels and truth are a file, a
+    mapping path -> label, a data frame, or one label per image; empty, missing or -1 means unlabelled. A config
+    is a YAML file, or a `Config`, which is then the whole configuration.
     """
-    return run_fit(_request(FitRequest, options))
+    request: FitRequest = _request(FitRequest, options)
+    return _reported(run_fit(request), request)
 
 
 @_takes_options_of(BenchmarkRequest)
@@ -86,7 +95,15 @@ def benchmark(**options: Any) -> Run:
 
     ``NAME-inductive`` holds out a tenth of the training images to select an epoch and scores the test images.
     """
-    return run_benchmark(_request(BenchmarkRequest, options))
+    request: BenchmarkRequest = _request(BenchmarkRequest, options)
+    return _reported(run_benchmark(request), request)
+
+
+def _reported(run: Run, request: RunRequest) -> Run:
+    """The run, after the first process has written its report."""
+    if request.report and distributed.group().is_first:
+        make_report(run=run, progress=request.progress)
+    return run
 
 
 def demo(*, output: PathOrText = "promptcal-demo", **options: Any) -> Run:
@@ -94,6 +111,7 @@ def demo(*, output: PathOrText = "promptcal-demo", **options: Any) -> Run:
     return benchmark(name="mini", output=output, **options)
 
 
+@checked
 def predict(
     *,
     run: PathOrText | Run,
@@ -119,8 +137,8 @@ def predict(
         progress: Show progress.
     """
     loaded = run if isinstance(run, Run) else Run(run, device)
-    if output is not None and not Path(output).parent.is_dir():
-        raise RunError(f"the folder of the output {output} does not exist; create it first")
+    if output is not None:
+        check_output_file(output)
     assignments = loaded.predict(
         images, none_below=none_below, accept_all=accept_all, skip_unreadable=skip_unreadable, progress=progress
     )
@@ -129,6 +147,7 @@ def predict(
     return assignments
 
 
+@checked
 def evaluate(*, run: PathOrText | Run, truth: Any) -> DiscoveryAccuracy:
     """Score a finished run against true classes, on the images that had no label.
 
@@ -152,6 +171,7 @@ def evaluate(*, run: PathOrText | Run, truth: Any) -> DiscoveryAccuracy:
     return accuracy
 
 
+@checked
 def export(*, run: PathOrText | Run, to: str, output: PathOrText, copy: bool = False, progress: bool = True) -> Path:
     """Write the categories of a finished run in a format that other programs read; returns the output.
 
@@ -181,6 +201,7 @@ def estimate_classes(**options: Any) -> ClassCount:
     return count
 
 
+@checked
 def make_report(*, run: PathOrText | Run, output: PathOrText | None = None, progress: bool = True) -> Report:
     """Write the report of a finished run: one HTML file that needs no server and no network.
 
@@ -192,11 +213,12 @@ def make_report(*, run: PathOrText | Run, output: PathOrText | None = None, prog
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
     console = Console(stderr=True, quiet=not progress)
     if output is not None:
-        return write_report(loaded, Path(output), console)
+        return write_report(loaded, check_output_file(output), console)
     with loaded.directory.locked():
         return write_report(loaded, None, console)
 
 
+@checked
 def make_figure(
     *,
     name: str,
@@ -224,7 +246,7 @@ def make_figure(
     return write_figure(
         name,
         [each if isinstance(each, Run) else Run(each, device) for each in given],
-        None if output is None else Path(output),
+        None if output is None else check_output_file(output),
         Console(stderr=True, quiet=not progress),
         tokens=[token] if isinstance(token, str) else token,
         split=split,
@@ -232,6 +254,7 @@ def make_figure(
     )
 
 
+@checked
 def check(
     *,
     images: Any,
@@ -253,8 +276,8 @@ def check(
     """
     if not 0 <= near_distance <= MAX_DISTANCE:
         raise ConfigError(f"the near distance must be 0 to {MAX_DISTANCE}, not {near_distance}")
-    if output is not None and not Path(output).absolute().parent.is_dir():
-        raise DataError(f"the folder of {output} does not exist; create it first")
+    if output is not None:
+        check_output_file(output)
     image_set = ImageSet.of(images)
     label_names = read_labels(labels, image_set)
     with progress_bar(Console(stderr=True, quiet=not progress)) as bar:
@@ -271,6 +294,7 @@ def check(
     return report
 
 
+@checked
 def datasets(*, root: PathOrText | None = None) -> list[benchmarks.BenchmarkListing]:
     """The benchmarks, and which of them are present.
 

@@ -11,6 +11,10 @@ class ConfigError(PromptCALError):
     """A setting or option is unknown, has a wrong value, or contradicts another."""
 
 
+class ArgumentError(ConfigError, TypeError, ValueError):
+    """An argument of a Python function is missing, unknown or of a wrong type."""
+
+
 class DataError(PromptCALError):
     """Images are missing, unreadable or too few."""
 
@@ -33,6 +37,10 @@ class TrainingError(PromptCALError):
 
 class LostProcessError(PromptCALError):
     """Another process of a distributed run ended or did not start."""
+
+
+class MissingPackageError(PromptCALError, ImportError):
+    """An optional package is not installed."""
 
 
 class PromptCALWarning(UserWarning):

@@ -10,20 +10,28 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from promptcal import api
 from promptcal.errors import RunError
-from promptcal.pipeline.fit import run_fit
-from promptcal.pipeline.request import FitRequest
 from promptcal.run.inference import Run
 from promptcal.runtime import files
+from promptcal.runtime.json_model import JSONModel
+
+_SAVED_FILE = "estimator.json"
+
+
+class SavedEstimator(JSONModel):
+    """`estimator.json`: parameters of a saved estimator that its run does not have."""
+
+    verbose: bool
 
 
 class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
-    """Category discovery with `fit(images, labels)`, `predict`, `transform`, `labels_`, `save` and `load`.
+    """Category discovery with `fit(images, labels)`, `predict`, `predict_proba`, `transform`, `save` and `load`.
 
-    Images are a folder, a list of files or a uint8 array N x H x W x 3; labels are as `promptcal.fit` takes
-    them (-1 = unlabelled). Clusters 0..n-1 are the known classes (`classes_`), the others are new; `names_` names them
-    all. (A run that continues another one keeps its numbers.) `method` chooses another method than PromptCAL. The run
-    directory is temporary unless `output` is given.
+    Images and labels are as `promptcal.fit` takes them (-1 = unlabelled). Clusters 0..n-1 are the known classes
+    (`classes_`), the others are new; `names_` names them all. (A run that continues another one keeps its numbers.)
+    `method` chooses another method than PromptCAL. The run directory is temporary unless `output` is given; then the
+    report is written too.
     """
 
     def __init__(
@@ -56,8 +64,8 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
     def fit(self, images: Any, labels: Any = None) -> "PromptCAL":
         options = self.get_params(deep=False)
         options |= {"seed": options.pop("random_state"), "progress": options.pop("verbose")}
-        options |= {"overrides": tuple(self.overrides), "output": self.output or self._temporary_folder()}
-        return self._load_results(run_fit(FitRequest(images=images, labels=labels, **options)))
+        options |= {"output": self.output or self._temporary_folder(), "report": self.output is not None}
+        return self._load_results(api.fit(images=images, labels=labels, **options))
 
     def _temporary_folder(self) -> str:
         """A folder that is removed together with the estimator."""
@@ -69,9 +77,14 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
         return self.fit(images, labels).labels_
 
     def predict(self, images: Any) -> np.ndarray:
-        """Cluster of each image."""
+        """Cluster of each image, also of images that `promptcal.predict` puts into none of the categories."""
         check_is_fitted(self, "run_")
-        return self.run_.predict(images, progress=self.verbose).clusters
+        return self.run_.predict(images, accept_all=True, progress=self.verbose).clusters
+
+    def predict_proba(self, images: Any) -> np.ndarray:
+        """Probability of each cluster (images x clusters). Rows add up to 1; the largest is that of `predict`."""
+        check_is_fitted(self, "run_")
+        return self.run_.predict_proba(images, progress=self.verbose)
 
     def transform(self, images: Any) -> np.ndarray:
         """L2-normalised embeddings."""
@@ -83,14 +96,30 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
         check_is_fitted(self, "run_")
         if Path(path).exists():
             raise RunError(f"{path} exists already; choose another place to save to")
-        files.write_folder(Path(path), lambda folder: shutil.copytree(self.run_.path, folder, dirs_exist_ok=True))
+        files.write_folder(Path(path), self._copy_run)
+
+    def _copy_run(self, folder: Path) -> None:
+        shutil.copytree(self.run_.path, folder, dirs_exist_ok=True)
+        SavedEstimator(verbose=bool(self.verbose)).write(folder / _SAVED_FILE)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], device: str | None = None) -> "PromptCAL":
-        """An estimator from a run directory, whether saved by `save` or written by `promptcal fit`."""
+    def load(cls, path: str | PathLike[str], device: str | None = None, *, verbose: bool | None = None) -> "PromptCAL":
+        """An estimator from a run directory, whether saved by `save` or written by `promptcal fit`.
+
+        It is as verbose as it was when it was saved, unless ``verbose`` is given.
+        """
         run = Run(path, device)
-        config = run.config
-        estimator = cls(config.model.backbone, config.n_classes, config=config, random_state=config.seed, device=device)
+        config, saved = run.config, run.path / _SAVED_FILE
+        if verbose is None:
+            verbose = SavedEstimator.read(saved).verbose if saved.is_file() else True
+        estimator = cls(
+            config.model.backbone,
+            config.n_classes,
+            config=config,
+            random_state=config.seed,
+            device=device,
+            verbose=verbose,
+        )
         return estimator._load_results(run)
 
     def _load_results(self, run: Run) -> "PromptCAL":

@@ -199,7 +199,7 @@ def wrong_files(folder, tmp_path, monkeypatch):
     write_csv(tmp_path / "unknown-file.csv", [("ghost.png", "cat")])
     write_csv(tmp_path / "six.csv", [(f"ü/{i:03d}.png", f"c{i}") for i in range(0, 12, 2)])
     write_csv(tmp_path / "one.csv", [("good.png", "cat")])
-    (tmp_path / "no-header.csv").write_text("ü/000.png,cat\n", encoding="utf-8")
+    (tmp_path / "no-header.csv").write_text("1,cat\n", encoding="utf-8")
     (tmp_path / "all.csv").write_bytes((folder / "truth.csv").read_bytes())
     (tmp_path / "bad.yaml").write_text("affinity: [1, 2\n")
     (tmp_path / "typo.yaml").write_text("afinity:\n  k: 3\n")

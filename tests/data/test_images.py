@@ -84,25 +84,7 @@ def test_a_subset_of_a_subset_opens_the_right_images():
     assert np.array_equal(images.image(1), array[5])
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.zeros((2, 8, 8, 3), dtype=np.float32),
-        np.zeros((2, 3, 8, 8), dtype=np.uint8),
-        np.zeros((8, 8, 3), dtype=np.uint8),
-        np.zeros((0, 8, 8, 3), dtype=np.uint8),
-        np.zeros((2, 0, 8, 3), dtype=np.uint8),
-        torch.zeros(2, 8, 8, 3),
-        torch.zeros(2, 8, 8, 3, dtype=torch.bfloat16, requires_grad=True),
-        torch.zeros(2, 3, 8, 8, dtype=torch.uint8),
-    ],
-)
-def test_other_arrays_are_refused_with_their_shape(array):
-    with pytest.raises(DataError, match="uint8 of shape N x H x W x 3, not .*" + str(tuple(array.shape))[1:-1]):
-        ImageSet.of(array)
-
-
-@pytest.mark.parametrize("images", [[], (), [1, 2], [np.zeros((8, 8, 3), np.uint8)], 5, None, b"a.png", ["a", None]])
+@pytest.mark.parametrize("images", [[], (), [1, 2], [np.zeros((8, 8)), "a"], 5, None, b"a.png", ["a", None]])
 def test_other_objects_are_refused(images):
     with pytest.raises(DataError, match="a list of image files"):
         ImageSet.of(images)

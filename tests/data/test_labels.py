@@ -82,7 +82,7 @@ def test_labels_may_hold_commas_quotes_and_any_script(read):
         ("path,label\na.png,cat, big\n", "line 2 of .*labels.csv is longer than its header; quote"),
         ('path,label\na.png,"cat\nb.png,dog\n', "not a readable CSV file"),
         ("path,label\na.png,caf\u00e9\n".encode("latin-1"), "save it as UTF-8 CSV"),
-        ("path,label\na.png,cat\n".encode("utf-16"), "save it as UTF-8 CSV"),
+        ("path,label\na.png,cat\n".encode("utf-16")[:-1], "save it as UTF-8 CSV"),
         ("path,label\na.png,cat\n".encode("utf-32"), "save it as UTF-8 CSV|needs a header"),
         ("path label\na.png cat\n", "needs a header"),
         ("label\ncat\n", "needs a header"),
@@ -127,8 +127,13 @@ def test_absolute_paths_of_linked_images_are_understood_either_way(folder, tmp_p
         'path,label\nphotos/2024/a.png,cat\n"photos/2024/sub/c, d.png",dog\n',
         'path,label\nC:\\photos\\A.PNG,cat\n"sub\\c, d.png",dog\n',
         'path,label\nA.png,cat\n"c, d.png",dog\n',
+        "Image ID\tClass Name\na\tcat\nsub/c, d\tdog\n",
+        "sep=;\n\nfilename;name\na.png;cat\nsub/c, d.png;dog\n",
     ],
-    ids=["other headers", "semicolons", "no header", "a folder before", "backslashes", "letter case, file name only"],
+    ids=[
+        *("other headers", "semicolons", "no header", "a folder before", "backslashes", "letter case, file name only"),
+        *("blanks in headers, no suffixes", "lines before the header"),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:.*matched by the end:promptcal.errors.PromptCALWarning")
 def test_label_files_as_people_have_them_are_matched(read, text):
@@ -136,7 +141,7 @@ def test_label_files_as_people_have_them_are_matched(read, text):
 
 
 def test_a_match_by_the_end_of_a_path_warns_and_must_be_unambiguous(read, folder):
-    with pytest.warns(PromptCALWarning, match=r"1 labels have other paths .* such as x/A\.png to a\.png"):
+    with pytest.warns(PromptCALWarning, match=r"1 label has another path .* such as x/A\.png to a\.png"):
         read("path,label\nx/A.png,cat\n")
     Image.new("RGB", (8, 8)).save(folder / "sub" / "a.png")
     with pytest.warns(PromptCALWarning, match="matched by the end"):
@@ -145,10 +150,54 @@ def test_a_match_by_the_end_of_a_path_warns_and_must_be_unambiguous(read, folder
         read("path,label\nother/A.PNG,cat\n")
 
 
+def test_a_file_of_the_same_name_in_another_folder_is_suggested_but_not_matched(read):
+    with pytest.raises(LabelError, match=r"label for other/é\.png, but no such image; did you mean sub/é\.png\?"):
+        read("path,label\nother/é.png,cat\n")
+
+
+def test_text_of_spreadsheet_programs_is_read(read, tmp_path, folder):
+    for mark in ("utf-16", "utf-8-sig"):
+        (tmp_path / "labels.txt").write_bytes("path\tlabel\nsub/é.png\tcafé\n".encode(mark))
+        assert read_labels(tmp_path / "labels.txt", ImageSet.of(folder))[3] == "café"
+    with pytest.raises(LabelError, match="line 4 of .* has no path"):
+        read("sep=,\n\npath,label\n,cat\n")
+
+
 def test_missing_values_of_pandas_are_unlabelled(folder):
     for values in (["cat", pandas.NA, None, float("nan")], pandas.Series(["cat", None, None, None], dtype="string")):
         assert read_labels(values, ImageSet.of(folder)) == ["cat", None, None, None]
     assert read_labels({"a.png": pandas.NaT}, ImageSet.of(folder)) == [None] * 4
+
+
+def test_a_pandas_series_is_matched_by_its_index_only_if_that_has_names(folder):
+    images = ImageSet.of(folder)
+    by_position = pandas.Series(["cat", pandas.NA, None, "dog"], index=[7, 5, 3, 1])
+    assert read_labels(by_position, images) == ["cat", None, None, "dog"]
+    by_name = pandas.Series({"sub/c, d.png": "dog", "a.png": "cat", "b.png": pandas.NA})
+    assert read_labels(by_name, images) == ["cat", None, "dog", None]
+    parsed = parse_labels(by_name, images)
+    assert parsed.removed == [False, True, False, False]
+    with pytest.raises(LabelError, match="a label for row-0 and 3 more"):
+        read_labels(pandas.Series(["cat"] * 4, index=[f"row-{i}" for i in range(4)]), images)
+
+
+def test_a_data_frame_is_read_like_a_file(folder):
+    images = ImageSet.of(folder)
+    missing = [pandas.NA, None, float("nan"), pandas.NaT]
+    for value in missing:
+        frame = pandas.DataFrame({"Class": ["dog", value], "n": [1, 2], "filename": ["b.png", "a.png"]})
+        assert read_labels(frame, images) == [None, "dog", None, None]
+    with pytest.raises(LabelError, match="one column path and one column label; it has a, 5"):
+        read_labels(pandas.DataFrame({"a": [1], 5: [2]}), images)
+    with pytest.raises(LabelError, match="it has path, label, label"):
+        read_labels(pandas.DataFrame([["a.png", 1, 2]], columns=["path", "label", "label"]), images)
+
+
+@pytest.mark.parametrize("label", [np.zeros(3), torch.zeros(2), [1, 2], {"a": 1}, ("cat",), b"cat", np.array([])])
+def test_a_label_that_is_not_a_text_or_a_number_is_refused(label):
+    for labels in ([label, None, None, None], {"image-000000": label}):
+        with pytest.raises(LabelError, match=f"a text or a number, not {type(label).__name__}"):
+            read_labels(labels, ARRAYS)
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])

@@ -51,6 +51,48 @@ def test_a_saved_and_loaded_estimator_is_the_same(fitted, tmp_path):
         fitted.save(tmp_path / "model")
 
 
+def test_probabilities_add_up_to_1_and_the_largest_is_that_of_the_predicted_cluster(fitted):
+    images = embedded_set("test").images[:60]
+    probabilities, clusters = fitted.predict_proba(images), fitted.predict(images)
+    assert probabilities.shape == (60, 4)
+    assert np.abs(probabilities.sum(axis=1) - 1).max() < 1e-12
+    assert (probabilities >= 0).all()
+    assert np.array_equal(probabilities.argmax(axis=1), clusters)
+    found = fitted.run_.predict(images, progress=False)
+    cosines = torch.from_numpy(fitted.transform(images)) @ torch.nn.functional.normalize(fitted.run_.centroids).T
+    same = cosines.argmax(dim=1).numpy() == clusters  # elsewhere, two probabilities were exchanged
+    assert same.mean() > 0.5
+    assert np.allclose(probabilities.max(axis=1)[same], found.confidence[same], atol=1e-6)
+
+
+def test_missing_labels_of_pandas_are_unlabelled(fitted, small_set, common_settings):
+    pandas = pytest.importorskip("pandas")
+    images, _, labels = small_set
+    missing = [None, pandas.NA, float("nan"), pandas.NaT]
+    values = [int(label) if label >= 0 else missing[i % 4] for i, label in enumerate(labels)]
+    model = clone(fitted).set_params(method="kmeans", overrides=common_settings)
+    series = pandas.Series(values, index=range(100, 148), dtype=object)
+    assert np.array_equal(model.fit_predict(images, series), model.fit_predict(images, labels))
+
+
+def test_loading_keeps_verbose(fitted, small_set, tmp_path, capsys):
+    images, _, _ = small_set
+    fitted.save(tmp_path / "quiet")
+    quiet = PromptCAL.load(tmp_path / "quiet")
+    assert quiet.verbose is False
+    quiet.predict(images[:2])
+    assert capsys.readouterr() == ("", "")
+    assert PromptCAL.load(tmp_path / "quiet", verbose=True).verbose is True
+    assert PromptCAL.load(fitted.run_.path).verbose is True  # a run of `promptcal fit`
+
+
+def test_a_report_is_written_only_to_an_output_of_the_user(fitted, small_set, common_settings, tmp_path):
+    images, _, labels = small_set
+    assert not fitted.run_.directory.report_file.exists()
+    model = PromptCAL(n_classes=4, method="kmeans", overrides=common_settings, output=tmp_path / "run", verbose=False)
+    assert model.fit(images, labels).run_.directory.report_file.exists()
+
+
 def test_fit_predict_is_fit_and_labels(fitted, small_set, quick_settings):
     images, _, labels = small_set
     model = PromptCAL(n_classes=4, overrides=quick_settings, random_state=0, verbose=False)

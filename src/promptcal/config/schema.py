@@ -9,6 +9,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 LEAST_TEMPERATURE = 1e-6  # a cosine divided by less can overflow float32
+# Upper bounds: far above any useful value, and low enough that nothing overflows or fills the memory by itself.
+MOST_EPOCHS = 100_000
+MOST_STARTS = 100_000  # of k-means
+MOST_CLASSES = 1_000_000
+LARGEST_WEIGHT = 1000.0  # of a loss term, a learning rate or a temperature
 
 
 class Section(BaseModel):
@@ -18,7 +23,9 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _reject_bool_as_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _reject_bool_as_number_and_nul(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError("input should not contain a NUL character")
         if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
             raise ValueError("input should not be yes or no")
         return value
@@ -30,13 +37,13 @@ class ModelConfig(Section):
     backbone: str = Field("vit_base_patch16_224.dino", description="timm name of a ViT")
     weights: str | None = Field(None, description="local weight file; none: from the hub")
     pretrained: bool = Field(True, description="no: random weights")
-    image_size: int | None = Field(None, ge=8, description="pixels; none: the backbone's own")
-    prompts: int = Field(5, ge=0)
-    supervised_prompts: int = Field(2, ge=0)
-    train_blocks: int = Field(1, ge=0)
-    head_hidden: int = Field(2048, ge=1)
-    head_bottleneck: int = Field(256, ge=1)
-    head_prototypes: int = Field(65536, ge=1)
+    image_size: int | None = Field(None, ge=8, le=2048, description="pixels; none: the backbone's own")
+    prompts: int = Field(5, ge=0, le=1000)
+    supervised_prompts: int = Field(2, ge=0, le=1000)
+    train_blocks: int = Field(1, ge=0, le=1000)
+    head_hidden: int = Field(2048, ge=1, le=65_536)
+    head_bottleneck: int = Field(256, ge=1, le=16_384)
+    head_prototypes: int = Field(65536, ge=1, le=4_194_304)
 
     @model_validator(mode="after")
     def _supervised_exist(self) -> "ModelConfig":
@@ -54,14 +61,14 @@ class ModelConfig(Section):
 class DataConfig(Section):
     """How images become batches."""
 
-    resize: int | None = Field(None, ge=8, description="shorter side in the store; none: image_size * 256/224")
+    resize: int | None = Field(None, ge=8, le=4096, description="shorter side in the store; none: image_size * 256/224")
     store: Literal["auto", "memory", "mapped", "stream"] = Field(
         "auto",
         description="decoded images in memory, in a memory-mapped file beside the run, or decoded at every use by "
         "worker processes; auto: memory, or mapped if they need more than half of it",
     )
     cache: str | None = Field(None, description="folder to keep decoded images in for the next run")
-    batch_size: int = Field(128, ge=2, description="images a batch, two views each")
+    batch_size: int = Field(128, ge=2, le=65_536, description="images a batch, two views each")
     sampling: Literal["balanced", "natural"] = Field(
         "balanced",
         description="balanced: drawn with replacement, about half of a batch labelled; natural: every image once an "
@@ -77,36 +84,38 @@ class LossConfig(Section):
 
     alpha: float = Field(0.35, ge=0, le=1, description="weight of the supervised term")
     beta: float = Field(0.6, ge=0, le=1, description="weight of CAL against the self-supervised term")
-    gamma: float = Field(0.35, ge=0, description="weight of all losses of the prompt token [P]")
-    self_temperature: float = Field(1.0, ge=LEAST_TEMPERATURE)
-    supervised_temperature: float = Field(0.07, ge=LEAST_TEMPERATURE)
-    affinity_temperature: float = Field(0.07, ge=LEAST_TEMPERATURE)
+    gamma: float = Field(0.35, ge=0, le=LARGEST_WEIGHT, description="weight of all losses of the prompt token [P]")
+    self_temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT)
+    supervised_temperature: float = Field(0.07, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT)
+    affinity_temperature: float = Field(0.07, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT)
 
 
 class OptimConfig(Section):
     """SGD with a learning rate that changes by epoch and starts again in each stage."""
 
-    epochs: int = Field(200, ge=0, description="of methods with one stage")
-    lr: float = Field(0.1, gt=0)
+    epochs: int = Field(200, ge=0, le=MOST_EPOCHS, description="of methods with one stage")
+    lr: float = Field(0.1, gt=0, le=LARGEST_WEIGHT)
     schedule: Literal["cosine", "steps"] = Field(
         "cosine", description="cosine: from lr down towards min_lr; steps: a tenth from each milestone on"
     )
-    milestones: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    milestones: tuple[Annotated[int, Field(ge=1, le=MOST_EPOCHS)], ...] = Field(
         (140, 180), description="epochs of the steps, counted from the start of the stage"
     )
-    warmup_epochs: int = Field(0, ge=0, description="epochs at the start in which the rate rises from min_lr to lr")
-    min_lr: float = Field(1e-4, ge=0)
+    warmup_epochs: int = Field(
+        0, ge=0, le=MOST_EPOCHS, description="epochs at the start in which the rate rises from min_lr to lr"
+    )
+    min_lr: float = Field(1e-4, ge=0, le=LARGEST_WEIGHT)
     momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(5e-5, ge=0)
+    weight_decay: float = Field(5e-5, ge=0, le=LARGEST_WEIGHT)
 
 
 class ClusteringConfig(Section):
     """Semi-supervised k-means."""
 
-    repeats: int = Field(1, ge=1, description="seeds of k-means that a final score is averaged over")
-    n_init: int = Field(100, ge=1)
-    max_iter: int = Field(200, ge=1)
-    tol: float = Field(1e-4, ge=0)
+    repeats: int = Field(1, ge=1, le=1000, description="seeds of k-means that a final score is averaged over")
+    n_init: int = Field(100, ge=1, le=MOST_STARTS)
+    max_iter: int = Field(200, ge=1, le=1_000_000)
+    tol: float = Field(1e-4, ge=0, le=LARGEST_WEIGHT)
 
 
 class SelectionConfig(Section):
@@ -119,16 +128,18 @@ class SelectionConfig(Section):
     """
 
     by: Literal["validation", "last", "oracle"] = "validation"
-    validate_every: int = Field(1, ge=1, description="epochs between validations")
-    n_init: int = Field(10, ge=1, description="k-means starts at each validation")
-    max_images: int = Field(10_000, ge=2, description="images clustered at each validation")
+    validate_every: int = Field(1, ge=1, le=MOST_EPOCHS, description="epochs between validations")
+    n_init: int = Field(10, ge=1, le=MOST_STARTS, description="k-means starts at each validation")
+    max_images: int = Field(10_000, ge=2, le=1_000_000_000, description="images clustered at each validation")
 
 
 class EstimationConfig(Section):
     """The number of classes, if it is to be estimated (`n_classes: auto`)."""
 
-    max_classes: int | None = Field(None, ge=2, description="none: a tenth of the number of images, at most 1,000")
-    n_init: int = Field(10, ge=1, description="k-means starts for each candidate")
+    max_classes: int | None = Field(
+        None, ge=2, le=MOST_CLASSES, description="none: a tenth of the number of images, at most 1,000"
+    )
+    n_init: int = Field(10, ge=1, le=MOST_STARTS, description="k-means starts for each candidate")
     search: Literal["grid", "published"] = Field(
         "grid",
         description="grid: a coarse grid, then Brent's search, and the silhouette decides among equals; published: "
@@ -139,9 +150,9 @@ class EstimationConfig(Section):
 class Config(Section):
     """A run. A method's own config class adds its sections."""
 
-    n_classes: int = Field(ge=1, description="known and new categories together")
+    n_classes: int = Field(ge=1, le=MOST_CLASSES, description="known and new categories together")
     n_classes_estimated: bool = Field(False, description="whether that is an estimate")
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from scipy.fft import dctn
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from promptcal.data.decoding import UnreadableImage
+from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage
 from promptcal.data.images import ImageSet
 from promptcal.data.labels import class_numbers
 
@@ -88,6 +88,11 @@ class CheckReport:
     tiny: list[tuple[str, int, int]]
     exact: list[Duplicates]
     near: list[Duplicates]
+    ignored: list[str]
+
+    def __repr__(self) -> str:
+        findings = f"{_count(self.problems, 'problem')}, {_count(self.warnings, 'warning')}"
+        return f"CheckReport({self.n_images} images, {_count(self.labelled, 'class')}: {findings})"
 
     @property
     def imbalance(self) -> float | None:
@@ -117,6 +122,7 @@ class CheckReport:
             _duplicate_finding("near duplicates, two classes", " ~ ", [d for d in self.near if len(d.classes) > 1]),
             *_by_label_status("exact duplicates", " = ", [d for d in self.exact if len(d.classes) < 2]),
             *_by_label_status("near duplicates", " ~ ", [d for d in self.near if len(d.classes) < 2]),
+            Finding("ignored", _count(self.ignored, "file"), [f"{path}: {HEIC_REMEDY}" for path in self.ignored]),
             Finding("tiny", _count(self.tiny, "image"), [f"{p}: {w} x {h} pixels" for p, w, h in self.tiny]),
             Finding("fewer than 2 labels", _count(scarce, "class"), scarce),
             _note((self.imbalance or 0) >= _MAX_IMBALANCE, "imbalanced classes", extremes),
@@ -131,6 +137,7 @@ class CheckReport:
             "unlabelled": self.n_unlabelled,
             "imbalance": self.imbalance,
             "unreadable": [{"path": path, "reason": reason} for path, reason in self.unreadable],
+            "ignored": self.ignored,
             "tiny": [{"path": path, "width": width, "height": height} for path, width, height in self.tiny],
             "exact_duplicates": [asdict(d) for d in self.exact],
             "near_duplicates": [asdict(d) for d in self.near],
@@ -180,6 +187,7 @@ def check_images(
         [(images.names[i], f.width, f.height) for i, f in fingerprints.items() if min(f.width, f.height) < min_side],
         named(exact),
         named(near),
+        list(images.ignored),
     )
 
 
@@ -291,6 +299,6 @@ def _duplicate_finding(what: str, sign: str, groups: list[Duplicates]) -> Findin
     return Finding(what, f"{n_images} images in {_count(groups, 'group')}", [group.described(sign) for group in groups])
 
 
-def _count(things: Sequence[Any], name: str) -> str:
+def _count(things: Collection[Any], name: str) -> str:
     plural = f"{name}es" if name.endswith("s") else f"{name}s"
     return f"{len(things)} {name if len(things) == 1 else plural}"

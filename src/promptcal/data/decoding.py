@@ -1,5 +1,6 @@
 """Opening images safely: common picture formats only, a limit on the number of pixels, conversion to 8-bit RGB."""
 
+import functools
 import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
@@ -11,6 +12,7 @@ from PIL import Image, ImageOps
 
 # Pillow detects the format from the content, not the name, and runs an interpreter on PostScript. These need none.
 FORMATS = ("BMP", "DIB", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+HEIC_REMEDY = "install pillow-heif to read HEIC images: pip install 'promptcal[heic]'"
 MAX_PIXELS = 89_478_485  # Pillow warns of a decompression bomb above this number
 _LARGE = 16_000_000  # pixels; decoding such an image needs about a GB, so one is decoded at a time
 
@@ -21,9 +23,20 @@ class UnreadableImage(Exception):
     """The reason why one image could not be decoded."""
 
 
+@functools.cache
+def reads_heic() -> bool:
+    """Whether HEIC images can be read; Pillow reads them once pillow-heif is registered."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return False
+    register_heif_opener()
+    return True
+
+
 def open_image(source: str | Path | BinaryIO) -> Image.Image:
     """The image, opened by its header; PIL decodes the pixels later."""
-    image = Image.open(source, formats=FORMATS)
+    image = Image.open(source, formats=(*FORMATS, "HEIF") if reads_heic() else FORMATS)
     if image.width * image.height > MAX_PIXELS:
         image.close()
         raise ValueError(f"of {image.width} x {image.height} pixels, over {MAX_PIXELS // 10**6} million in all")

@@ -11,6 +11,7 @@ from pathlib import Path
 from promptcal.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
+HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 _UNLABELLED_FOLDERS = frozenset({"unlabelled", "unlabeled"})
 _WILDCARD = re.compile(r"[*?[]")
 
@@ -30,7 +31,8 @@ def split_pattern(pattern: Path) -> tuple[Path, tuple[str, ...]]:
 def find_images(folder: Path, parts: Sequence[str] = ("**",)) -> list[Path]:
     """Images below a folder that match the parts of a glob pattern, sorted; by default all of them.
 
-    ``**`` matches any number of folders. Links are followed, but never in a cycle.
+    HEIC files are among them, whether or not they can be read here. ``**`` matches any number of folders. Links are
+    followed, but never in a cycle.
     """
     pattern = tuple(unicodedata.normalize("NFC", part) for part in parts)
     return sorted(_glob(folder, {(*pattern, "*") if pattern[-1] == "**" else pattern}, frozenset()))
@@ -61,7 +63,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
     """A file, a link to a file, or a dangling link (unreadable, reported later); never a pipe, which could block."""
-    if Path(entry.name).suffix.lower() not in SUFFIXES:
+    if Path(entry.name).suffix.lower() not in SUFFIXES | HEIC_SUFFIXES:
         return False
     return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
 

@@ -1,7 +1,8 @@
-"""`ImageSet`: named images from a folder, a glob pattern, a list of files, an array or a Hugging Face dataset."""
+"""`ImageSet`: named images from a folder, a glob pattern, files, PIL images, arrays or a Hugging Face dataset."""
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,11 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import resize as resize_image
 
 from promptcal.data import huggingface, image_files
-from promptcal.data.decoding import UnreadableImage, large_image_lock, to_rgb
-from promptcal.data.sources import ArraySource, FileSource, ImageSource, SubsetSource
-from promptcal.errors import DataError
+from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage, large_image_lock, reads_heic, to_rgb
+from promptcal.data.image_arrays import image_stack, single_image
+from promptcal.data.sources import ArraySource, FileSource, ImageSource, PictureSource, SubsetSource
+from promptcal.errors import DataError, PromptCALWarning
+from promptcal.runtime.arguments import check_path
 
 _MAX_ASPECT = 50
 _SUFFIXES = ", ".join(sorted(image_files.SUFFIXES))
@@ -34,36 +37,50 @@ class SourceLabels:
 class ImageSet:
     """An ordered set of images with unique positions and a name each.
 
-    ``root`` is the folder that the names are relative to, if there is one.
+    ``root`` is the folder that the names are relative to, if there is one. ``ignored`` are files in it that cannot be
+    read without another package.
     """
 
     names: list[str]
     source: ImageSource
     root: Path | None = None
     source_labels: SourceLabels | None = None
+    ignored: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
 
+    def __repr__(self) -> str:
+        return f"ImageSet({len(self)} images{'' if self.root is None else f' in {self.root}'})"
+
     @classmethod
     def of(cls, images: Any) -> "ImageSet":
-        """Images from a folder, a glob pattern, an image file, a list of image files, an array (uint8 N x H x W x 3),
-        or a Hugging Face dataset.
+        """Images from a folder, a glob pattern, an image file, a Hugging Face dataset, an array, or a list of image
+        files, PIL images or arrays. Arrays are uint8, or float from 0 to 1, in grey, RGB or RGBA.
         """
         if isinstance(images, ImageSet):
             return images
         if isinstance(images, str | os.PathLike):
-            return _from_path(Path(images))
-        if isinstance(images, np.ndarray | torch.Tensor):
-            return _from_array(images)
+            return _from_path(check_path("images", images))
+        is_list = isinstance(images, np.ndarray) and images.ndim == 1 and images.dtype.kind in "OUT"
+        if isinstance(images, np.ndarray | torch.Tensor) and not is_list:
+            stack = image_stack(images)
+            return ImageSet(numbered_names(len(stack)), ArraySource(stack))
         if huggingface.is_dataset(images):
             return _from_dataset(images)
         images = list(images) if isinstance(images, Iterable) else [images]
         if not images:
             raise DataError("no images were given; pass a folder, a list of image files, or an array")
         if all(isinstance(i, str | os.PathLike) for i in images):
-            return _from_files([Path(i) for i in images], [str(i) for i in images])
-        raise DataError("images must be a folder, a list of image files, or a uint8 array N x H x W x 3")
+            return _from_files([check_path("an image", i) for i in images], [str(i) for i in images])
+        if all(isinstance(i, np.ndarray | torch.Tensor) for i in images):
+            images = [Image.fromarray(single_image(i)) for i in images]
+        if all(isinstance(i, Image.Image) for i in images):
+            return ImageSet(numbered_names(len(images)), PictureSource(images))
+        kinds = ", ".join(sorted({type(i).__name__ for i in images}))
+        raise DataError(
+            f"images must be a folder, an array, or a list of image files, PIL images or arrays, not of {kinds}"
+        )
 
     def subset(self, indices: Sequence[int]) -> "ImageSet":
         indices, labels = list(indices), self.source_labels
@@ -86,7 +103,8 @@ class ImageSet:
         except UnreadableImage:
             raise
         except UnidentifiedImageError as error:
-            raise UnreadableImage("not an image") from error
+            is_heic = Path(self.names[index]).suffix.lower() in image_files.HEIC_SUFFIXES and not reads_heic()
+            raise UnreadableImage(HEIC_REMEDY if is_heic else "not an image") from error
         except Exception as error:  # PIL's decoders raise any exception on damaged files, e.g. struct.error
             raise UnreadableImage(" ".join(str(error).split())[:200] or type(error).__name__) from error
 
@@ -131,23 +149,38 @@ def _from_path(path: Path) -> ImageSet:
         return _from_pattern(path)
     if not path.is_dir():
         raise DataError(f"the image folder {path} does not exist; check the path")
-    files = image_files.find_images(path)
+    files, ignored = _readable(image_files.find_images(path), path)
     if not files:
         raise DataError(f"the folder {path} contains no images ({_SUFFIXES}); check the path")
     names = _relative_names(files, path)
     labels = image_files.class_folder_labels(path, names)
     origin = f"the class folders beside the unlabelled one in {path}"
-    return ImageSet(names, FileSource(files), path, SourceLabels(labels, origin) if labels else None)
+    return ImageSet(names, FileSource(files), path, SourceLabels(labels, origin) if labels else None, ignored)
 
 
 def _from_pattern(pattern: Path) -> ImageSet:
     root, parts = image_files.split_pattern(pattern)
     if not root.is_dir():
         raise DataError(f"the folder {root} of the pattern {pattern} does not exist; check the path")
-    files = image_files.find_images(root, parts)
+    files, ignored = _readable(image_files.find_images(root, parts), root)
     if not files:
         raise DataError(f"the pattern {pattern} matches no images ({_SUFFIXES}); ** matches any sub-folders")
-    return ImageSet(_relative_names(files, root), FileSource(files), root)
+    return ImageSet(_relative_names(files, root), FileSource(files), root, ignored=ignored)
+
+
+def _readable(files: list[Path], root: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """The files that can be read here, and the names of the HEIC files if they cannot, with a warning."""
+    heic = [] if reads_heic() else [file for file in files if file.suffix.lower() in image_files.HEIC_SUFFIXES]
+    if not heic:
+        return files, ()
+    suffix = heic[0].suffix.lower()
+    number = f"1 {suffix} file is" if len(heic) == 1 else f"{len(heic)} {suffix} files are"
+    message = f"{number} ignored; {HEIC_REMEDY}"
+    if len(heic) == len(files):
+        raise DataError(f"{root} contains no other images: {message}")
+    warnings.warn(message, PromptCALWarning, stacklevel=4)
+    ignored = set(heic)
+    return [file for file in files if file not in ignored], tuple(_relative_names(heic, root))
 
 
 def _from_files(files: list[Path], names: list[str]) -> ImageSet:
@@ -157,14 +190,6 @@ def _from_files(files: list[Path], names: list[str]) -> ImageSet:
         if not file.is_file():
             raise DataError(f"the image {file} does not exist; check the path")
     return ImageSet(_checked_names(names), FileSource(files))
-
-
-def _from_array(images: np.ndarray | torch.Tensor) -> ImageSet:
-    dtype, shape = str(images.dtype).removeprefix("torch."), tuple(images.shape)
-    if dtype != "uint8" or len(shape) != 4 or shape[3] != 3 or 0 in shape:
-        raise DataError(f"an image array must be uint8 of shape N x H x W x 3, not {dtype} of shape {shape}")
-    array = images if isinstance(images, np.ndarray) else images.numpy(force=True)
-    return ImageSet(numbered_names(len(array)), ArraySource(array))
 
 
 def _from_dataset(dataset: Any) -> ImageSet:

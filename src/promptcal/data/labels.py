@@ -1,5 +1,6 @@
 """Labels from a table with a path and a label column, or a sequence, matched to images by name; empty = unlabelled."""
 
+import codecs
 import csv
 import difflib
 import itertools
@@ -10,21 +11,29 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
-from promptcal.data.image_files import SUFFIXES
+from promptcal.data.decoding import HEIC_REMEDY, reads_heic
+from promptcal.data.image_files import HEIC_SUFFIXES, SUFFIXES
 from promptcal.data.images import ImageSet
 from promptcal.errors import LabelError, PromptCALWarning
+from promptcal.runtime.arguments import check_path
 
 _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
 _MAX_HEADER = 100_000  # characters
 _MAX_COMPARED = 10_000  # names, for a suggestion
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
-# Names of the two columns, in any letter case; the first one that a table has is used.
-_PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "name")
-_LABEL_COLUMNS = ("label", "class", "class_name", "category", "species", "target", "y")
+# Names of the two columns, in any letter case, with _ or blanks between words; the first one that a table has is used.
+_PATH_COLUMNS = (
+    *("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name"),
+    *("image_file", "img", "img_path", "image_id", "id", "name"),
+)
+_LABEL_COLUMNS = (
+    *("label", "class", "class_name", "class_label", "label_name", "category", "category_name", "species", "target"),
+    *("class_id", "label_id", "category_id", "y", "name"),
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,8 @@ def read_labels(labels: Any, images: ImageSet) -> list[str | None]:
 def parse_labels(labels: Any, images: ImageSet) -> Labels:
     """Labels from a CSV, TSV or parquet file, a mapping name -> label, or a sequence with one label per image.
 
-    Without ``labels``, the labels that come with the images are used, if there are any.
+    A pandas Series with an index of text is a mapping, and a data frame is a table like a file. Without ``labels``, the
+    labels that come with the images are used, if there are any.
     """
     if labels is None and images.source_labels is not None:
         warnings.warn(f"labels are taken from {images.source_labels.origin}", PromptCALWarning, stacklevel=3)
@@ -51,8 +61,10 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
     if labels is None:
         labels = [None] * len(images)
     if isinstance(labels, str | os.PathLike):
-        return _match(_read_table(Path(labels)), images)
-    if isinstance(labels, Mapping):
+        return _match(_read_table(check_path("labels", labels)), images)
+    if hasattr(labels, "columns"):
+        return _match(_frame_pairs(labels), images)
+    if isinstance(labels, Mapping) or _has_text_index(labels):
         return _match(((str(name), class_name(label)) for name, label in labels.items()), images)
     if getattr(labels, "ndim", 1) != 1 or not isinstance(labels, Iterable):
         raise LabelError(
@@ -67,7 +79,13 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
 
 def class_name(label: Any) -> str | None:
     """The class name of a label; None for -1, NaN, None and empty text."""
-    label = label.item() if hasattr(label, "item") else label  # a NumPy or torch scalar
+    try:
+        label = label.item() if hasattr(label, "item") else label  # a NumPy or torch scalar
+        is_scalar = isinstance(label, str) or not isinstance(label, Iterable)
+    except (ValueError, RuntimeError):  # of several values
+        is_scalar = False
+    if not is_scalar:
+        raise LabelError(f"a label must be a text or a number, not {type(label).__name__} {str(label)[:60]!r}")
     if label is None or _is_missing(label):
         return None
     if isinstance(label, float) and label.is_integer():
@@ -81,6 +99,25 @@ def _is_missing(label: Any) -> bool:
         return bool(label != label)
     except (TypeError, ValueError):  # the missing value of pandas is neither equal to itself nor different
         return True
+
+
+def _has_text_index(labels: Any) -> bool:
+    """Whether this is a pandas Series whose index has names, not numbers."""
+    index = getattr(labels, "index", None)
+    if not hasattr(labels, "items") or not isinstance(index, Iterable) or not len(labels):
+        return False
+    return all(isinstance(name, str) for name in index)
+
+
+def _frame_pairs(frame: Any) -> list[tuple[str, str | None]]:
+    """Paths and labels of a data frame."""
+    columns = list(frame.columns)
+    found = _two_columns([str(column) for column in columns])
+    if found is None or len(set(columns)) < len(columns):
+        shown = ", ".join(map(str, columns))[:200]
+        raise LabelError(f"a data frame of labels needs one column path and one column label; it has {shown or 'none'}")
+    names, labels = (list(frame[columns[position]]) for position in found)
+    return [(str(name), class_name(label)) for name, label in zip(names, labels, strict=True)]
 
 
 def class_numbers(names: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:
@@ -108,14 +145,14 @@ def _read_csv(path: Path) -> list[tuple[str, str | None]]:
     Without a header, the first line must be an image file and its label.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            first = file.readline(_MAX_HEADER)
+        with path.open(newline="", encoding=_encoding(path)) as file:
+            first, n_skipped = _first_line(file)
             for separator in _SEPARATORS:
                 columns = _columns(first, separator)
                 if _two_columns(columns) is not None:
-                    return _rows(path, itertools.chain([first], file), separator, has_header=True)
-                if len(columns) == 2 and Path(columns[0]).suffix.lower() in SUFFIXES:
-                    return _rows(path, itertools.chain([first], file), separator, has_header=False)
+                    return _rows(path, itertools.chain([first], file), separator, n_skipped, has_header=True)
+                if len(columns) == 2 and Path(columns[0]).suffix.lower() in SUFFIXES | HEIC_SUFFIXES:
+                    return _rows(path, itertools.chain([first], file), separator, n_skipped, has_header=False)
             found = ", ".join(_columns(first, ",")) or "nothing"
             raise LabelError(
                 f"{path} needs a header with the columns path,label, separated by commas, tabs or semicolons; "
@@ -125,6 +162,20 @@ def _read_csv(path: Path) -> list[tuple[str, str | None]]:
         raise LabelError(f"{path} is not a readable CSV file ({error}); save it as UTF-8 CSV") from error
 
 
+def _encoding(path: Path) -> str:
+    """UTF-8, or UTF-16 with its mark, as spreadsheet programs save "Unicode text"."""
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+
+
+def _first_line(file: TextIO) -> tuple[str, int]:
+    """The first line that is neither blank nor the ``sep=;`` of spreadsheet programs, and how many lines precede it."""
+    line, n_skipped = file.readline(_MAX_HEADER), 0
+    while line and (not line.strip() or re.fullmatch(r"sep=.\s*", line)):
+        line, n_skipped = file.readline(_MAX_HEADER), n_skipped + 1
+    return line, n_skipped
+
+
 def _columns(header: str, separator: str) -> list[str]:
     rows = csv.reader([header], delimiter=separator, skipinitialspace=True)
     return [column.strip() for column in next(rows, [])]
@@ -132,12 +183,15 @@ def _columns(header: str, separator: str) -> list[str]:
 
 def _two_columns(columns: Sequence[str]) -> tuple[int, int] | None:
     """The positions of the path and of the label column, or None if one of them is absent."""
-    lower = [column.lower() for column in columns]
-    found = [next((lower.index(n) for n in names if n in lower), None) for names in (_PATH_COLUMNS, _LABEL_COLUMNS)]
-    return None if found[0] is None or found[1] is None else (found[0], found[1])
+    lower = [re.sub(r"[\s_-]+", "_", column.strip().lower()) for column in columns]
+    path = next((lower.index(name) for name in _PATH_COLUMNS if name in lower), None)
+    label = next((lower.index(name) for name in _LABEL_COLUMNS if name in lower and lower.index(name) != path), None)
+    return None if path is None or label is None else (path, label)
 
 
-def _rows(path: Path, lines: Iterable[str], separator: str, *, has_header: bool) -> list[tuple[str, str | None]]:
+def _rows(
+    path: Path, lines: Iterable[str], separator: str, n_skipped: int, *, has_header: bool
+) -> list[tuple[str, str | None]]:
     reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
     header = [column.strip() for column in next(reader)] if has_header else ["path", "label"]
     path_column, label_column = _two_columns(header) or (0, 1)
@@ -147,13 +201,14 @@ def _rows(path: Path, lines: Iterable[str], separator: str, *, has_header: bool)
             continue
         if any(row[len(header) :]):
             raise LabelError(
-                f"line {reader.line_num} of {path} is longer than its header; "
+                f"line {n_skipped + reader.line_num} of {path} is longer than its header; "
                 f"quote values with {_SEPARATORS[separator]}"
             )
         values = [*row, *[""] * len(header)]
         name = values[path_column].strip()
         if not name:
-            raise LabelError(f"line {reader.line_num} of {path} has no path; fill it in or delete the line")
+            line = n_skipped + reader.line_num
+            raise LabelError(f"line {line} of {path} has no path; fill it in or delete the line")
         pairs.append((name, class_name(values[label_column])))
     return pairs
 
@@ -194,7 +249,7 @@ def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
         if name not in known:
             similar = similar or SimilarNames(names)
             candidates = similar.of(name)
-            if len(candidates) != 1:
+            if len(candidates) != 1 or not _ends_like(name, candidates[0]):
                 unknown.append((path, candidates))
                 continue
             name = candidates[0]
@@ -205,9 +260,11 @@ def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
         raise LabelError(_unknown_message(unknown, names, images))
     if matched:
         path, name = matched[0]
+        labels = "1 label has another path than its image"
+        if len(matched) > 1:
+            labels = f"{len(matched)} labels have other paths than their images"
         warnings.warn(
-            f"{len(matched)} labels have other paths than the images and were matched by the end of their paths, such "
-            f"as {path} to {name}",
+            f"{labels}; matched by the end of the path, such as {path} to {name}",
             PromptCALWarning,
             stacklevel=4,
         )
@@ -215,31 +272,49 @@ def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
 
 
 class SimilarNames:
-    """Finds the images that a path may mean: in other letter case, with backslashes, or with more or fewer folders."""
+    """Finds the images that a path may mean: in other letter case, with backslashes, with more or fewer folders, or
+    without the suffix.
+    """
 
     def __init__(self, names: Sequence[str]) -> None:
         self.by_file_name: dict[str, list[str]] = {}
+        self.by_stem: dict[str, list[str]] = {}
         for name in dict.fromkeys(names):
-            self.by_file_name.setdefault(name.rpartition("/")[2].casefold(), []).append(name)
+            file_name = name.rpartition("/")[2].casefold()
+            self.by_file_name.setdefault(file_name, []).append(name)
+            self.by_stem.setdefault(file_name.rpartition(".")[0], []).append(name)
 
     def of(self, path: str) -> list[str]:
         """The images with the same file name that share most of the last folders with the path."""
-        parts = path.replace("\\", "/").casefold().split("/")
-        candidates = self.by_file_name.get(parts[-1], [])
-        shared = [_shared_end(parts, name.casefold().split("/")) for name in candidates]
+        file_name = _parts(path)[-1]
+        candidates = self.by_file_name.get(file_name) or self.by_stem.get(file_name, [])
+        shared = [_shared_folders(path, name) for name in candidates]
         return [name for name, n in zip(candidates, shared, strict=True) if n == max(shared)]
 
 
-def _shared_end(first: Sequence[str], second: Sequence[str]) -> int:
-    """How many of the last parts are the same."""
-    pairs = zip(reversed(first), reversed(second), strict=False)
+def _parts(path: str) -> list[str]:
+    return [part for part in path.replace("\\", "/").casefold().split("/") if part not in ("", ".")] or [""]
+
+
+def _shared_folders(first: str, second: str) -> int:
+    """How many of the last folders are the same."""
+    pairs = zip(reversed(_parts(first)[:-1]), reversed(_parts(second)[:-1]), strict=False)
     return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def _ends_like(path: str, name: str) -> bool:
+    """Whether one of the two only has more folders in front. Cameras use the same file names in other folders."""
+    return _shared_folders(path, name) == min(len(_parts(path)), len(_parts(name))) - 1
 
 
 def _unknown_message(unknown: Sequence[tuple[str, list[str]]], names: Sequence[str], images: ImageSet) -> str:
     path, candidates = unknown[0]
     more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-    if candidates:
+    if Path(path).suffix.lower() in HEIC_SUFFIXES and not reads_heic():
+        remedy = HEIC_REMEDY
+    elif len(candidates) == 1:
+        remedy = f"did you mean {candidates[0]}?"
+    elif candidates:
         remedy = f"it may be {candidates[0]} or {candidates[1]}: write the folder too"
     elif close := difflib.get_close_matches(path, itertools.islice(names, _MAX_COMPARED), n=1, cutoff=0.8):
         remedy = f"did you mean {close[0]}?"

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from PIL import Image
 
-from promptcal.data.decoding import open_image
+from promptcal.data.decoding import open_image, to_rgb
 
 
 class ImageSource(Protocol):
@@ -60,7 +60,7 @@ class ArchiveSource(ImageSource):
 
 @dataclass(frozen=True)
 class ArraySource(ImageSource):
-    """Decoded images, uint8 N x H x W x 3."""
+    """Decoded images, uint8 N x H x W (grey), N x H x W x 3 or N x H x W x 4 (RGBA)."""
 
     array: np.ndarray
 
@@ -69,6 +69,23 @@ class ArraySource(ImageSource):
 
     def content(self, index: int) -> bytes:
         return f"{self.array.shape[1:]}".encode() + self.array[index].tobytes()
+
+
+@dataclass(frozen=True)
+class PictureSource(ImageSource):
+    """Images of PIL. They are copied, because an opened image is changed and closed."""
+
+    pictures: Sequence[Image.Image]
+
+    def open(self, index: int) -> Image.Image:
+        picture = self.pictures[index]
+        copy = picture.copy()
+        copy.format = picture.format
+        return copy
+
+    def content(self, index: int) -> bytes:
+        image = to_rgb(self.open(index))
+        return f"{image.size}".encode() + image.tobytes()
 
 
 @dataclass(frozen=True)

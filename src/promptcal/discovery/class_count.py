@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from promptcal.discovery.kmeans import SemiSupervisedKMeans
 from promptcal.errors import ConfigError, LabelError, PromptCALWarning
 from promptcal.metrics import discovery_accuracy, silhouette
+from promptcal.runtime.frames import data_frame
 
 _MAX_CLASSES = 1000
 _GRID = 8
@@ -43,6 +44,14 @@ class ClassCount:
     n_classes: int
     trials: tuple[Trial, ...]
     bounds: tuple[int, int]
+
+    def __repr__(self) -> str:
+        low, high = self.bounds
+        return f"ClassCount({self.n_classes} classes; tried {len(self.trials)} numbers from {low} to {high})"
+
+    def to_pandas(self) -> Any:
+        """A data frame with a row for each number of classes that was tried."""
+        return data_frame({name: [getattr(trial, name) for trial in self.trials] for name in Trial._fields})
 
     @property
     def at_bound(self) -> bool:

@@ -71,6 +71,19 @@ def nearest_centroids(features: Tensor, centroids: Tensor) -> Tensor:
     return (features @ centroids.T - centroids.square().sum(dim=1) / 2).argmax(dim=1)
 
 
+def largest_at(probabilities: Tensor, clusters: Tensor) -> Tensor:
+    """The probabilities with the largest one of each row at its cluster, exchanged with the one that was there.
+
+    The nearest centroid need not be the one with the largest cosine, because centroids differ in length.
+    """
+    rows = torch.arange(len(probabilities), device=probabilities.device)
+    largest, position = probabilities.max(dim=1)
+    result = probabilities.clone()
+    result[rows, position] = probabilities[rows, clusters]
+    result[rows, clusters] = largest
+    return result
+
+
 class RankedClusters(NamedTuple):
     """The cluster of each image with its probability, and the most likely other cluster (-1 if none) with its own."""
 

@@ -27,6 +27,9 @@ class TableReport:
     markdown: Path
     plot: Path
 
+    def __repr__(self) -> str:
+        return f"TableReport({self.summary.table.name!r}, {str(self.csv)!r})"
+
 
 def make_table(request: TableRequest) -> TableReport:
     """Run what the table lacks, summarise all rows and write the report."""

@@ -28,6 +28,7 @@ from promptcal.discovery.partition import centroid_cosines
 from promptcal.errors import RunError
 from promptcal.run import Run
 from promptcal.runtime import files
+from promptcal.runtime.progress import working
 
 OUTPUTS = ("embedding", "scores", "probabilities", "cluster", "similarity")
 _TOLERANCE = 1e-3  # a larger difference is no rounding error
@@ -77,9 +78,9 @@ def write_onnx(run: Run, output: Path, console: Console) -> None:
     differences: dict[str, float] = {}
 
     def write(temporary: Path) -> None:
-        with console.status("exporting"):
+        with working(console, "exporting"):
             _export(InferenceModule(run).eval(), run.network.vit.preprocessing.image_size, temporary)
-        with console.status("checking against PyTorch"):
+        with working(console, "checking against PyTorch"):
             differences.update(_compare(run, temporary))
 
     files.write_with(output, write)

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from promptcal.config import Config, Section
+from promptcal.config.schema import LARGEST_WEIGHT
 from promptcal.methods.base import ClassifierMethod, StageContext
 from promptcal.methods.parametric import labelled_cross_entropy, mean_entropy
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
@@ -32,11 +33,11 @@ from promptcal.training.stage import Batch, Stage, StepResult
 class ORCASettings(Section):
     """Weights of the terms, and the margin."""
 
-    scale: float = Field(10.0, gt=0, description="of the cosines")
-    margin_weight: float = Field(1.0, ge=0)
-    max_margin: float = Field(0.5, ge=0)
-    pair_weight: float = Field(1.0, ge=0)
-    entropy_weight: float = Field(1.0, ge=0)
+    scale: float = Field(10.0, gt=0, le=LARGEST_WEIGHT, description="of the cosines")
+    margin_weight: float = Field(1.0, ge=0, le=LARGEST_WEIGHT)
+    max_margin: float = Field(0.5, ge=0, le=LARGEST_WEIGHT)
+    pair_weight: float = Field(1.0, ge=0, le=LARGEST_WEIGHT)
+    entropy_weight: float = Field(1.0, ge=0, le=LARGEST_WEIGHT)
 
 
 class ORCAConfig(Config):

@@ -11,17 +11,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from promptcal.config import Section
-from promptcal.config.schema import LEAST_TEMPERATURE
+from promptcal.config.schema import LARGEST_WEIGHT, LEAST_TEMPERATURE, MOST_EPOCHS
 
 
 class ParametricSettings(Section):
     """Temperatures and weights of a classifier that learns from its own sharpened predictions."""
 
-    student_temperature: float = Field(0.1, ge=LEAST_TEMPERATURE)
-    teacher_temperature_start: float = Field(0.07, ge=LEAST_TEMPERATURE)
-    teacher_temperature: float = Field(0.04, ge=LEAST_TEMPERATURE)
-    teacher_epochs: int = Field(30, ge=0, description="epochs from the one to the other")
-    entropy_weight: float = Field(2.0, ge=0)
+    student_temperature: float = Field(0.1, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT)
+    teacher_temperature_start: float = Field(0.07, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT)
+    teacher_temperature: float = Field(0.04, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT)
+    teacher_epochs: int = Field(30, ge=0, le=MOST_EPOCHS, description="epochs from the one to the other")
+    entropy_weight: float = Field(2.0, ge=0, le=LARGEST_WEIGHT)
 
 
 def labelled_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from promptcal.config import Config, Section
+from promptcal.config.schema import LARGEST_WEIGHT, MOST_EPOCHS
 from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.parametric import labelled_cross_entropy
 from promptcal.models import ClassifierNetwork, PromptedViT
@@ -35,9 +36,9 @@ _CIFAR10_RAMP = {"consistency": 5.0, "ramp_epochs": 50.0}
 class RankStatsSettings(Section):
     """Ranking statistics and the consistency term."""
 
-    top: int = Field(5, ge=1, description="dimensions that must be the same")
-    consistency: float = Field(50.0, ge=0)
-    ramp_epochs: float = Field(150.0, ge=0, description="over which the consistency rises")
+    top: int = Field(5, ge=1, le=100_000, description="dimensions that must be the same")
+    consistency: float = Field(50.0, ge=0, le=LARGEST_WEIGHT)
+    ramp_epochs: float = Field(150.0, ge=0, le=MOST_EPOCHS, description="over which the consistency rises")
 
 
 class RankStatsConfig(Config):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from promptcal.config import Config, Section
-from promptcal.config.schema import LEAST_TEMPERATURE
+from promptcal.config.schema import LARGEST_WEIGHT, LEAST_TEMPERATURE
 from promptcal.data import augment
 from promptcal.methods.base import ClassifierMethod
 from promptcal.models import ClassifierNetwork, CosineClassifier, PromptedViT
@@ -34,11 +34,13 @@ _DRAWS = 8  # random numbers for each view
 class UNOSettings(Section):
     """Heads, temperature and the Sinkhorn-Knopp algorithm."""
 
-    temperature: float = Field(0.1, ge=LEAST_TEMPERATURE)
-    epsilon: float = Field(0.05, ge=LEAST_TEMPERATURE, description="smoothness of the assignments")
-    iterations: int = Field(3, ge=1, description="of Sinkhorn-Knopp")
-    heads: int = Field(5, ge=1)
-    overclustering: int = Field(3, ge=1, description="clusters of an over-clustering head for each new category")
+    temperature: float = Field(0.1, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT)
+    epsilon: float = Field(0.05, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="smoothness of the assignments")
+    iterations: int = Field(3, ge=1, le=10_000, description="of Sinkhorn-Knopp")
+    heads: int = Field(5, ge=1, le=1000)
+    overclustering: int = Field(
+        3, ge=1, le=1000, description="clusters of an over-clustering head for each new category"
+    )
     augment: bool = Field(True, description="colour jitter, grey and blur in the views")
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from promptcal.errors import ArgumentError
 from promptcal.models.backbones import create_backbone, preprocessing, require_vit
 from promptcal.models.shortcuts import can_forward_prefix, embed_patches, forward_prefix_tokens
 
@@ -48,7 +49,7 @@ class PromptedViT(nn.Module):
             raise ValueError(f"prompt_pooling must be 'mean' or 'mean-of-normalised', not {prompt_pooling!r}")
         depth = len(backbone.blocks)
         if not 0 <= train_blocks <= depth:
-            raise ValueError(f"train_blocks must lie between 0 and {depth}, not {train_blocks}")
+            raise ArgumentError(f"train_blocks must lie between 0 and {depth}, not {train_blocks}")
         self.backbone: Any = backbone
         self.n_prompts = prompts
         self.n_supervised = supervised if prompts else 0

@@ -14,9 +14,11 @@ from promptcal.pipeline.train import train
 from promptcal.run.directory import RunDirectory
 from promptcal.run.inference import Run
 from promptcal.runtime import distributed
+from promptcal.runtime.device import explain_memory_errors
 
 
 @distributed.distributed_entry_point
+@explain_memory_errors()
 def run_fit(request: FitRequest) -> Run:
     """Learn the categories of the request's images and write a run directory."""
     group, directory = distributed.group(), RunDirectory(request.output)

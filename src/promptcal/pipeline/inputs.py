@@ -1,5 +1,6 @@
 """What a request gives: images, labels, settings and earlier runs, read and checked before anything is computed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from promptcal.methods import METHODS
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Problem, TestSet
 from promptcal.pipeline.published import unmet_conditions
-from promptcal.pipeline.request import FitRequest
+from promptcal.pipeline.request import FitRequest, PathOrText
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime import distributed
+from promptcal.runtime.arguments import check_argument
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,8 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
         values["warmup"] = {"generic_images": str(request.generic_images)}
     model = {"backbone": request.backbone, "weights": request.weights}
     values["model"] = {key: str(value) for key, value in model.items() if value is not None}
+    check_argument("config", request.config, PathOrText | Config | None)
+    check_argument("preset", request.preset, str | Mapping | None)
     file, given = request.config, base or {}
     if isinstance(request.config, Config):
         file, given = None, request.config.model_dump()

@@ -81,6 +81,9 @@ class RunRequest(CommonRequest):
         cli=Path | None,
         help="Run with the same images, labels, seed and settings of stage 1, whose stage 1 is reused.",
     )
+    report: bool = option(
+        True, flag="--report/--no-report", help="Write report.html at the end, as `promptcal report` does."
+    )
     resume: bool = option(False, help="Continue the unfinished run in --output.")
     overwrite: bool = option(False, help="Discard the run in --output, if there is one.")
     stop_after: float | None = option(
@@ -93,9 +96,8 @@ class RunRequest(CommonRequest):
 class ImagesRequest(CommonRequest):
     """Images of one's own, and the settings to embed them with.
 
-    ``images`` is a folder, a glob pattern, a list of image files, a uint8 array N x H x W x 3, or a Hugging Face
-    `datasets.Dataset`. ``labels`` are a file, a mapping path -> label, or one label per image; empty, missing or -1 is
-    unlabelled. ``preset`` may be a mapping of settings, ``config`` a `Config`, which is then the whole configuration.
+    ``images`` and ``labels`` are what `ImageSet.of` and `parse_labels` take, such as a folder and a file. ``preset``
+    may be a mapping of settings, ``config`` a `Config`, which is then the whole configuration.
     """
 
     images: Any = field(

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from promptcal.errors import RunError
+from promptcal.run.summary import categories_table
 from promptcal.runtime import files
+from promptcal.runtime.frames import data_frame
 from promptcal.runtime.json_model import damaged
 
 
@@ -35,6 +37,20 @@ class Assignments:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def __repr__(self) -> str:
+        return f"Assignments({self.description})"
+
+    def _repr_html_(self) -> str:
+        return categories_table(self)
+
+    @property
+    def description(self) -> str:
+        """Numbers of images and categories in one line."""
+        n_known = sum(self.known)
+        rejected = 0 if self.accepted is None else int((~self.accepted).sum())
+        none = f", {rejected} images in none of them" if rejected else ""
+        return f"{len(self)} images, {n_known} known and {len(self.known) - n_known} new categories{none}"
 
     @property
     def categories(self) -> list[str]:
@@ -64,6 +80,10 @@ class Assignments:
             table["similarity"] = self.similarity.tolist()
             table["decision"] = ["accepted" if accepted else "none" for accepted in self.accepted]
         return table
+
+    def to_pandas(self) -> Any:
+        """A data frame with one row per image and the columns of `assignments.csv`."""
+        return data_frame(self.table())
 
     def to_csv(self) -> str:
         table = self.table()

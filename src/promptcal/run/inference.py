@@ -1,5 +1,6 @@
 """A finished run, ready to embed and assign images."""
 
+import html
 import math
 import warnings
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from promptcal.data import ImageSet
 from promptcal.data.decoding import is_image
 from promptcal.data.sources import FileSource
 from promptcal.discovery.calibration import Calibration
-from promptcal.discovery.partition import centroid_cosines, rank_clusters
+from promptcal.discovery.partition import centroid_cosines, largest_at, rank_clusters
 from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
 from promptcal.methods import METHODS
 from promptcal.methods.assignment import Assignment
@@ -27,6 +28,7 @@ from promptcal.models.tokens import read_tokens
 from promptcal.run.assignments import Assignments, as_text, read_csv_rows
 from promptcal.run.directory import RunDirectory
 from promptcal.run.epoch_records import read_records
+from promptcal.run.summary import categories_table, picture
 from promptcal.runtime import files
 from promptcal.runtime.arrays import read_array
 from promptcal.runtime.device import choose_device, choose_dtype
@@ -57,6 +59,18 @@ class Run:
         self.n_known: int = len(self.info.known_classes)
         self.known: list[bool] = [name in set(self.info.known_classes) for name in self.names]
         self.method: Method[Any] = METHODS[self.config.method](self.config)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.info.n_images} images, {self._categories})"
+
+    def _repr_html_(self) -> str:
+        method = html.escape(f"{self.method.title}: {self.path}")
+        examples = picture(self.directory.sheets_folder / "overview.png")
+        return f"<p><b>{method}</b></p>{categories_table(self.assignments())}{examples}"
+
+    @property
+    def _categories(self) -> str:
+        return f"{self.n_known} known and {len(self.names) - self.n_known} new categories"
 
     @property
     def path(self) -> Path:
@@ -193,6 +207,22 @@ class Run:
             similarity.cpu().numpy(),
             (similarity >= threshold).cpu().numpy(),
         )
+
+    def predict_proba(self, images: Any, *, progress: bool = True) -> np.ndarray:
+        """The probability of each category (images x categories, in the order of ``names``); each row adds up to 1.
+
+        Probabilities are calibrated like the confidences of `predict`, and the largest one is that of the category
+        which `predict` gives. They hold for an image that is in one of the categories: "none of these" has no
+        column, and `predict` says for which images it is the answer.
+        """
+        _, features = self.embed(images, progress=progress)
+        scores, clusters, _ = self.scores(features)
+        probabilities = torch.softmax(scores.double().cpu() / self.calibration.temperature, dim=1)
+        return largest_at(probabilities, clusters.cpu()).numpy()
+
+    def to_pandas(self) -> Any:
+        """The category of each of the fit's images, as `Assignments.to_pandas`."""
+        return self.assignments().to_pandas()
 
     def scores(self, features: Tensor) -> ClusterScores:
         scores = self.assignment.scores(features, self.centroids, self.columns)

@@ -1,6 +1,7 @@
 """Choice of device, precision, determinism and compilation."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,10 +29,24 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else other)
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        torch.zeros(1, device=device).item()  # which fails on the device "meta"
+    except Exception as error:  # a backend that is not installed raises any exception
         raise ConfigError(f"the device {name!r} cannot be used here; choose cpu, cuda, mps or auto") from error
     return device
+
+
+@contextmanager
+def explain_memory_errors() -> Iterator[None]:
+    """Raise a `ConfigError` that names the settings if memory cannot be allocated."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not re.search(r"out of memory|alloc|[Ss]torage size", str(error)):
+            raise
+        raise ConfigError(
+            f"there is not enough memory ({' '.join(str(error).split())[:160]}); lower data.batch_size, "
+            "model.image_size, the sizes of the heads or the method's other sizes"
+        ) from error
 
 
 _CUBLAS_SETTING = "CUBLAS_WORKSPACE_CONFIG"

@@ -1,9 +1,80 @@
-"""The progress bar that every slow step shows."""
+"""The progress bar that every slow step shows, on a terminal and in a notebook."""
+
+import html
+import io
+import math
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+_SECONDS_BETWEEN_UPDATES = 0.2
+_WIDTH = 110  # characters
 
 
 def progress_bar(console: Console) -> Progress:
     columns = TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, TimeRemainingColumn(), TextColumn("left  {task.fields[note]}"), console=console)
+    kind = NotebookProgress if console.is_jupyter else Progress
+    return kind(*columns, TimeRemainingColumn(), TextColumn("left  {task.fields[note]}"), console=console)
+
+
+def working(console: Console, step: str) -> AbstractContextManager[Any]:
+    """Shows that a step of unknown length is running."""
+    if not console.is_jupyter:
+        return console.status(step)
+    console.print(f"{step} ...", markup=False, highlight=False)
+    return nullcontext()
+
+
+class NotebookProgress(Progress):
+    """Updates one output of a notebook's cell. IPython is enough for this, while rich needs ipywidgets."""
+
+    def __init__(self, *columns: ProgressColumn, console: Console) -> None:
+        super().__init__(*columns, console=console, auto_refresh=False)
+        self._output: Any = None
+        self._updated = -math.inf
+
+    def start(self) -> None:
+        if self._output is None and not self.console.quiet:
+            from IPython.display import display
+
+            self._output = display(self._content(), raw=True, display_id=True)
+
+    def stop(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        if self._output is not None:
+            self._updated = time.monotonic()
+            self._output.update(self._content(), raw=True)
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        super().update(task_id, **changes)
+        self._refresh_if_due()
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._refresh_if_due()
+
+    def _refresh_if_due(self) -> None:
+        if time.monotonic() - self._updated >= _SECONDS_BETWEEN_UPDATES:
+            self.refresh()
+
+    def _content(self) -> dict[str, str]:
+        """The bars in the formats that a notebook shows."""
+        page = Console(file=io.StringIO(), width=_WIDTH, force_jupyter=False, force_terminal=False, color_system=None)
+        with page.capture() as captured:
+            page.print(self.get_renderable())
+        text = captured.get().rstrip()
+        return {"text/plain": text, "text/html": f'<pre style="margin: 0">{html.escape(text)}</pre>'}

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from promptcal.config import Config, Section
+from promptcal.config.schema import LARGEST_WEIGHT, MOST_EPOCHS
 from promptcal.methods.parametric import ParametricSettings
 
 TokenChoice = Literal["both", "cls", "prompt", "none"]
@@ -19,7 +20,7 @@ def applies_to(token: str, choice: TokenChoice) -> bool:
 class WarmupSettings(Section):
     """Stage 1."""
 
-    epochs: int = Field(200, ge=0)
+    epochs: int = Field(200, ge=0, le=MOST_EPOCHS)
     semicl: Literal["both", "cls"] = Field("both", description="tokens with the semi-supervised loss")
     generic_images: str | None = Field(
         None,
@@ -31,25 +32,26 @@ class WarmupSettings(Section):
 class AffinitySettings(Section):
     """Stage 2: its terms, affinity graph, memory and teacher."""
 
-    epochs: int = Field(70, ge=0)
+    epochs: int = Field(70, ge=0, le=MOST_EPOCHS)
     semicl: TokenChoice = Field("both", description="tokens with the semi-supervised loss")
     cal: TokenChoice = Field("both", description="tokens with the contrastive affinity loss")
     mining: Literal["graph", "knn", "ranking"] = Field(
         "graph",
         description="pseudo positives: by the affinity graph, the k nearest, or those with the same largest features",
     )
-    ranking_top: int = Field(5, ge=1, description="how many largest features must agree, for mining=ranking")
+    ranking_top: int = Field(5, ge=1, le=100_000, description="how many largest features agree, for mining=ranking")
     consensus: bool = Field(True, description="consensus graph; no: the plain graph of the k nearest")
     label_prior: bool = Field(True, description="SemiPriori: labels correct the mined pairs")
-    k: int | None = Field(None, ge=1, description="neighbours; none: memory / (4 * classes)")
+    k: int | None = Field(None, ge=1, le=1_000_000, description="neighbours; none: memory / (4 * classes)")
     quantile: float = Field(0.5, ge=0, le=1, description="0.5 for generic, 0.8 for fine-grained images")
-    memory: int = Field(4096, ge=1)
-    negatives: int = Field(1024, ge=0)
-    diffusion_steps: int = Field(1, ge=0, description="affinity propagation; 0: none")
+    memory: int = Field(4096, ge=1, le=1_000_000)
+    negatives: int = Field(1024, ge=0, le=1_000_000)
+    diffusion_steps: int = Field(1, ge=0, le=1000, description="affinity propagation; 0: none")
     teacher_momentum: float = Field(0.999, ge=0, le=1)
     classifier: float = Field(
         0.0,
         ge=0,
+        le=LARGEST_WEIGHT,
         description="weight of a classifier beside the graph, as SimGCD's (settings: simgcd), which starts at the "
         "clusters of stage 1; 0: none",
     )

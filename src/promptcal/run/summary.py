@@ -1,0 +1,60 @@
+"""What a notebook shows of results: short HTML without scripts, links or other files; all text is escaped."""
+
+import base64
+import html
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from promptcal.data.decoding import open_image
+
+if TYPE_CHECKING:
+    from promptcal.run.assignments import Assignments
+
+_MAX_ROWS = 30
+_MAX_PIXELS = 16_000_000  # a larger picture takes seconds to decode
+_MAX_PICTURE = (620, 1200)  # pixels; a row of the overview is 90 pixels high
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[Any]], caption: str) -> str:
+    """A table, cut after 30 rows."""
+    rows = list(rows)
+    cells = [("th", header), *(("td", row) for row in rows[:_MAX_ROWS])]
+    lines = "".join(
+        "<tr>" + "".join(f"<{tag}>{html.escape(str(value))}</{tag}>" for value in row) + "</tr>" for tag, row in cells
+    )
+    more = f"<p>... and {len(rows) - _MAX_ROWS} more</p>" if len(rows) > _MAX_ROWS else ""
+    return f"<p>{html.escape(caption)}</p><table>{lines}</table>{more}"
+
+
+def categories_table(assignments: "Assignments") -> str:
+    """Each category with its number of images and their mean confidence."""
+    accepted = np.ones(len(assignments), dtype=bool) if assignments.accepted is None else assignments.accepted
+    rows: list[tuple[Any, ...]] = []
+    for cluster, name in enumerate(assignments.names):
+        members = (assignments.clusters == cluster) & accepted
+        confidence = f"{assignments.confidence[members].mean():.2f}" if members.any() else ""
+        rows.append((name, assignments.kind(cluster), int(members.sum()), confidence))
+    if not accepted.all():
+        rows.append(("(none of these)", "", int((~accepted).sum()), ""))
+    return html_table(("category", "kind", "images", "mean confidence"), rows, assignments.description)
+
+
+def picture(file: Path) -> str:
+    """The upper part of a picture, reduced in size; nothing if there is no such picture or it is too large."""
+    try:
+        with open_image(file) as image:
+            if image.width * image.height > _MAX_PIXELS:
+                return ""
+            shown = image.convert("RGB").crop((0, 0, image.width, min(image.height, 2 * image.width)))
+    except Exception:  # the picture is an extra; PIL raises any exception on damaged files
+        return ""
+    shown.thumbnail(_MAX_PICTURE, Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    shown.save(buffer, format="JPEG", quality=75)
+    encoded = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img alt="examples of each category" src="data:image/jpeg;base64,{encoded}">'

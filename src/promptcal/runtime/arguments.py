@@ -1,0 +1,121 @@
+"""Checks of the arguments of Python functions by their annotations, so that a wrong type is one clear sentence."""
+
+import errno
+import functools
+import inspect
+import numbers
+import os
+import reprlib
+import types
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from promptcal.errors import ArgumentError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_KINDS = {  # what an annotation accepts, and its name in a message
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    str: (str, "a text"),
+    os.PathLike: (os.PathLike, "a path"),
+    Mapping: (Mapping, "a mapping"),
+    types.NoneType: (types.NoneType, "None"),
+}
+
+
+def checked(function: _Function) -> _Function:
+    """A function with keyword-only parameters that raises an `ArgumentError` for arguments of other types."""
+    parameters = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(**given: Any) -> Any:
+        for name, value in given.items():
+            if name in parameters:
+                check_argument(name, value, parameters[name].annotation)
+        return function(**given)
+
+    return call  # type: ignore[return-value]
+
+
+def check_argument(name: str, value: Any, annotation: Any) -> None:
+    """Reject a value that the annotation does not allow, and a path that no system can open."""
+    if not _fits(value, annotation):
+        given = f"{reprlib.repr(value)} ({type(value).__name__})"
+        raise ArgumentError(f"{name} must be {_described(annotation)}, not {given}")
+    if isinstance(value, str | os.PathLike) and os.PathLike in _origins(annotation):
+        check_path(name, value)
+
+
+def check_path(name: str, path: Any) -> Path:
+    """The path, if the system could open it; whether it exists is not checked."""
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise ArgumentError(f"{name} must be a path of text, not of {type(text).__name__}")
+    if "\0" in text:
+        raise ArgumentError(f"{name} must be a path without NUL characters, not {reprlib.repr(text)}")
+    try:
+        os.lstat(text)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise ArgumentError(f"{name} is too long for a path ({len(text)} characters): {text[:60]} ...") from error
+    except ValueError as error:  # a surrogate that the file system cannot encode
+        raise ArgumentError(f"{name} is no valid path: {text[:60]!a}") from error
+    return Path(text)
+
+
+def check_output_file(path: Any) -> Path:
+    """The path of a file that is to be written: its folder must exist, and it must not be a folder itself."""
+    file = check_path("output", path)
+    if file.is_dir():
+        raise ArgumentError(f"the output {file} is a folder; give a file")
+    if not file.absolute().parent.is_dir():
+        raise ArgumentError(f"the folder of the output {file} does not exist; create it first")
+    return file
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    origin, inner = get_origin(annotation) or annotation, get_args(annotation)
+    if annotation is Any:
+        return True
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, choice) for choice in inner)
+    if origin is Literal:
+        return isinstance(value, str)  # which one is checked where the choices are explained
+    if origin in _KINDS:
+        is_number = origin in (int, float)
+        return isinstance(value, _KINDS[origin][0]) and not (is_number and isinstance(value, bool))
+    if origin is None:
+        return value is None
+    if _is_list(origin):
+        is_list = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+        return is_list and all(_fits(element, inner[0]) for element in value)
+    if isinstance(origin, type):
+        return isinstance(value, origin)
+    return True  # an annotation that is only a text
+
+
+def _is_list(origin: Any) -> bool:
+    return isinstance(origin, type) and issubclass(origin, Collection) and not issubclass(origin, str | bytes | Mapping)
+
+
+def _origins(annotation: Any) -> list[Any]:
+    choices = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return [get_origin(choice) or choice for choice in choices]
+
+
+def _described(annotation: Any) -> str:
+    origin, inner = get_origin(annotation) or annotation, get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_described(choice) for choice in inner)
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if origin is bool:
+        return "True or False"
+    if origin in _KINDS:
+        return _KINDS[origin][1]
+    if origin is None:
+        return "None"
+    if _is_list(origin):
+        return f"a list, each element {_described(inner[0])}"
+    return f"a {getattr(origin, '__name__', origin)}"
