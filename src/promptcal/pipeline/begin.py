@@ -45,6 +45,7 @@ def run_info(inputs: FitInputs, problem: Problem, config: Config, resize: int, f
         status="running",
         root=None if root is None else str(root.absolute()),
         folder=problem.images.folder(),
+        command=inputs.command,
         n_images=len(problem.images),
         n_labelled=int((problem.labels >= 0).sum()),
         known_classes=problem.classes,

@@ -14,6 +14,7 @@ from promptcal.methods import METHODS
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Problem, TestSet
 from promptcal.pipeline.published import unmet_conditions
+from promptcal.pipeline.repeated_options import repeated_words
 from promptcal.pipeline.request import FitRequest
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.directory import RunDirectory
@@ -47,6 +48,7 @@ class FitInputs:
     """All inputs of a fit. ``resume``: there is a run to resume.
 
     ``unmet_conditions``: what the published protocol has and this run does not; None for the default protocol.
+    ``command``: the words of a command line that name the same images again; empty if there are none.
     """
 
     problem: Problem
@@ -56,6 +58,7 @@ class FitInputs:
     resume: bool
     skip_unreadable: bool
     unmet_conditions: list[str] | None
+    command: list[str]
 
     def resumed_n_classes(self, directory: RunDirectory) -> int | None:
         """A resumed run keeps the number of classes that it has estimated."""
@@ -88,7 +91,8 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         problem = replace(problem, oracle=_test_set(request))
     shared = group.on_first(lambda: _shared_stage(request, draft, directory))
     unmet = unmet_conditions(draft, request.preset) if draft.protocol == "published" else None
-    return FitInputs(problem, settings, previous, shared, resume, request.skip_unreadable, unmet)
+    command = repeated_words(request, draft)
+    return FitInputs(problem, settings, previous, shared, resume, request.skip_unreadable, unmet, command)
 
 
 def _test_set(request: FitRequest) -> TestSet:

@@ -129,6 +129,9 @@ class FitRequest(ImagesRequest, RunRequest):
         default=None, metadata={"help": "Reads the test images, which selection.by=oracle needs.", "cli": False}
     )
     protocol: Protocol | None = field(default=None, metadata={"help": "default or published.", "cli": False})
+    command: tuple[str, ...] = field(
+        default=(), metadata={"help": "Command and arguments that name the images, if it is not fit.", "cli": False}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,7 +89,7 @@ def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
     ]
 
 
-def image_columns(analysis: ClusterAnalysis) -> dict[str, Any]:
+def image_columns(analysis: ClusterAnalysis, thumbnail_sizes: np.ndarray) -> dict[str, Any]:
     a = analysis.assignments
     second, margins = analysis.second_best
     return {
@@ -103,10 +103,18 @@ def image_columns(analysis: ClusterAnalysis) -> dict[str, Any]:
         "margin": pack(margins.astype("<f4")),
         "truth": pack(analysis.true_class_numbers.astype("<i4")),
         "order": pack(measures.typical_order(a.clusters, a.confidence, analysis.own_cosine).astype("<u4")),
+        "tileSize": pack(thumbnail_sizes.astype("<u2")),
         "shown": pack(analysis.shown.astype("<u4")),
         "neighbours": pack(analysis.shown[analysis.neighbours].astype("<u4")),
         "neighboursPerImage": int(analysis.neighbours.shape[1]),
     }
+
+
+def mislabelled_record(analysis: ClusterAnalysis) -> dict[str, Any]:
+    """The labelled images that look like another cluster, most striking first."""
+    labelled, others, margins = analysis.mislabelled
+    columns = {"image": labelled.astype("<u4"), "other": others.astype("<u2"), "margin": margins.astype("<f4")}
+    return {name: pack(column) for name, column in columns.items()}
 
 
 def pack(column: np.ndarray) -> dict[str, str]:

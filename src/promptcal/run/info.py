@@ -20,8 +20,9 @@ class RunInfo(JSONModel):
     """State of a run, its images and its categories.
 
     ``root`` is the image folder that was given, ``folder`` the folder that image names are relative to (None for
-    images that are not files). ``categories`` and ``sha256`` are known once the run is finished. ``launch`` names the
-    torchrun launch that started the run. A ``discarded`` run is being removed.
+    images that are not files). ``command`` are the words of a command line that name the images again, with absolute
+    paths; empty if the images were given in Python. ``categories`` and ``sha256`` are known once the run is finished.
+    ``launch`` names the torchrun launch that started the run. A ``discarded`` run is being removed.
     """
 
     format: int = FORMAT
@@ -29,6 +30,7 @@ class RunInfo(JSONModel):
     status: Status
     root: str | None = None
     folder: str | None = None
+    command: list[str] = Field(default_factory=list)
     n_images: int = 0
     n_labelled: int = 0
     known_classes: list[str] = Field(default_factory=list)
