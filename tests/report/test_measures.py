@@ -11,7 +11,7 @@ from promptcal.models import PromptedViT
 from promptcal.report import measures
 from promptcal.report.cluster_analysis import ClusterAnalysis
 from promptcal.run import Assignments
-from promptcal.run.inference import embed_images
+from promptcal.training.embedding import embed_images
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_most_planted_wrong_labels_are_found_among_the_first():
     chosen = np.concatenate([np.flatnonzero(data.classes == c)[:40] for c in range(10)])
     truth = data.classes[chosen]
     vit = PromptedViT("vit_tiny_patch4_32.promptcal", prompts=0, train_blocks=0)
-    _, features = embed_images(vit, data.train.subset(chosen), 36, console=Console(quiet=True))
+    _, features = embed_images(vit, data.train.subset(chosen), 36, skip_unreadable=False, console=Console(quiet=True))
     labelled = np.flatnonzero((truth < 5) & (random.random(len(truth)) < 0.5))
     planted = random.choice(labelled, len(labelled) // 20, replace=False)
     clusters = truth.copy()  # as if the others were assigned well
