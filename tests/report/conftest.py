@@ -46,6 +46,25 @@ def continued_run(hostile_run):
     )  # fmt: skip
 
 
+@pytest.fixture(scope="session")
+def many_report(tmp_path_factory, small_set, common_settings):
+    """Two known and twelve discovered clusters of wide photographs."""
+    root = tmp_path_factory.mktemp("many")
+    pixels, _, labels = small_set
+    for i, image in enumerate(pixels):
+        Image.fromarray(image).resize((200, 120), Image.Resampling.BICUBIC).save(root / f"{i:02d}.png")
+    run = fit(
+        images=root,
+        labels={f"{i:02d}.png": f"Class {y}" for i, y in enumerate(labels) if y >= 0},
+        n_classes=14,
+        method="kmeans",
+        output=tmp_path_factory.mktemp("many run") / "run 1",
+        overrides=common_settings,
+        progress=False,
+    )
+    return make_report(run=run, progress=False)
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     """One headless browser for a module; its downloads go to `browser.downloads`."""

@@ -3,22 +3,32 @@
 import csv
 import itertools
 import json
+import re
 import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pytest
 from hostile import CLASSES, HOSTILE_FILES, LONG, NAMED, page_data
 
 from promptcal import make_report
+from promptcal.data import ImageSet, read_labels
+from promptcal.report import measures
 
 By = pytest.importorskip("selenium.webdriver.common.by").By
 ActionChains = pytest.importorskip("selenium.webdriver").ActionChains
+Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
 
 
 @pytest.fixture
 def page(browser, hostile_report):
     yield from opened(browser, hostile_report)
+
+
+@pytest.fixture
+def many_page(browser, many_report):
+    yield from opened(browser, many_report)
 
 
 @pytest.fixture
@@ -77,13 +87,30 @@ def shown_clusters(page):
     return [int(card.get_attribute("data-cluster")) for card in all_of(page, ".card")]
 
 
-def downloaded(page):
-    file = page.downloads / "labels.csv"
-    file.unlink(missing_ok=True)
+def download(page):
+    """The downloaded file; its name has the run and the time, so no older file has it."""
+    for old in page.downloads.iterdir():
+        old.unlink()
     one(page, "#download").click()
-    until(file.exists)
-    with file.open(newline="", encoding="utf-8") as stream:
+    return until(lambda: list(page.downloads.glob("*.csv")))[0]
+
+
+def downloaded(page):
+    with download(page).open(newline="", encoding="utf-8") as stream:
         return list(csv.reader(stream))
+
+
+def name_cluster(page, name):
+    one(page, ".cluster-page .name").send_keys(name)
+    one(page, ".cluster-page .save-name").click()
+
+
+def keys(page, *pressed):
+    ActionChains(page, duration=20).send_keys(*pressed).perform()
+
+
+def titles(page, selector):
+    return [thumb.get_attribute("title") for thumb in all_of(page, selector)]
 
 
 def given_labels(data):
@@ -132,9 +159,9 @@ def test_every_tab_opens_at_its_top_and_fits_a_phone(page, hostile_report, tab, 
 
 def test_thumbnails_are_decoded_when_they_are_near_the_screen(page):
     go(page, "clusters")
-    until(lambda: "blob:" in (one(page, ".card .picture").value_of_css_property("background-image")))
+    until(lambda: "blob:" in (one(page, ".card .pixels").value_of_css_property("background-image")))
     drawn = page.execute_async_script(
-        """const done = arguments[0]; const url = getComputedStyle(document.querySelector(".card .picture"))
+        """const done = arguments[0]; const url = getComputedStyle(document.querySelector(".card .pixels"))
            .backgroundImage.slice(5, -2); const image = new Image();
            image.onload = () => done(image.naturalWidth); image.onerror = () => done(0); image.src = url;"""
     )
@@ -206,8 +233,7 @@ def test_the_viewer_links_to_the_image_file(page, data, hostile_run):
 def test_a_name_labels_all_images_of_the_cluster(page, data):
     go(page, "cluster-2")
     name = 'Émeu, "grand" <b>'
-    one(page, "#name").send_keys(name)
-    one(page, "#save-name").click()
+    name_cluster(page, name)
     until(lambda: one(page, ".cluster-head h2").text == name)
     rows = downloaded(page)
     assert rows[0] == ["path", "label"]
@@ -250,15 +276,15 @@ def test_images_marked_wrong_have_no_label(page, data):
     clusters, paths = data["images"]["cluster"], data["images"]["paths"]
     given = given_labels(data)
     go(page, "cluster-2")
-    one(page, "#name").send_keys("emu")
-    one(page, "#save-name").click()
+    name_cluster(page, "emu")
     until(lambda: one(page, ".cluster-head h2").text == "emu")
-    one(page, "#marking").click()
-    wrong = [thumb.get_attribute("title") for thumb in all_of(page, "#gallery .thumb")[:2]]
+    one(page, "#select-mode").click()
+    wrong = titles(page, "#gallery .thumb")[:2]
     for thumb in all_of(page, "#gallery .thumb")[:2]:
         thumb.click()
+    assert one(page, "#selected-count").text == "2 images selected"
+    one(page, "#selection-wrong").click()
     until(lambda: len(all_of(page, "#gallery .thumb.is-wrong")) == 2)
-    one(page, "#marking").click()
     go(page, "cluster-0")  # a given label can be wrong, too
     labelled = until(lambda: all_of(page, "#gallery .thumb.labelled"))[0]
     wrong.append(labelled.get_attribute("title"))
@@ -268,10 +294,14 @@ def test_images_marked_wrong_have_no_label(page, data):
     one(page, "#close-viewer").click()
     named = {path: "emu" for i, path in enumerate(paths) if clusters[i] == 2}
     expected = {path: "" if path in wrong else label for path, label in (given | named).items()}
-    assert dict(downloaded(page)[1:]) == expected
+    file = download(page)
+    with file.open(newline="", encoding="utf-8") as stream:
+        assert dict(list(csv.reader(stream))[1:]) == expected
+    assert re.fullmatch(r"run-labels-\d{4}-\d\d-\d\d-\d{6}\.csv", file.name)
     *shown, command = one(page, "#decisions").text.split("\n")
-    assert shown == ["1 cluster named · 3 images marked as wrong", "Undo", "Discard all", "Download labels.csv"]
-    assert command.removeprefix("Next: ") == data["nextCommand"]  # shown after the download
+    assert shown == ["1 cluster named · 3 images marked as wrong", "Undo", "Discard all", "Download labels"]
+    parts = data["nextCommand"]
+    assert command == f"In the folder with {file.name}, run: {parts['before']}{file.name}{parts['after']}"
 
     page.refresh()  # the browser has stored the decisions
     until(lambda: "3 images marked as wrong" in one(page, "#decisions").text)
@@ -280,6 +310,190 @@ def test_images_marked_wrong_have_no_label(page, data):
     assert dict(downloaded(page)[1:]) == given
     one(page, "#undo").click()
     assert dict(downloaded(page)[1:]) == expected
+
+
+def test_twelve_clusters_are_named_with_few_clicks(many_page, many_report):
+    """A click on the first field, then only typing; the names are read as labels."""
+    page, data = many_page, page_data(many_report.path)
+    page.execute_script(
+        """window.clicks = 0;
+           addEventListener("click", (e) => { if (e.isTrusted && e.detail > 0) window.clicks += 1; }, true);"""
+    )
+    one(page, '[data-tab="clusters"]').click()
+    new = [c for c, record in enumerate(data["clusters"]) if not record["known"]]
+    assert len(new) == 12
+    one(page, f'[data-cluster="{new[0]}"] .name').click()
+    for i in range(12):
+        keys(page, f"name {i}", Keys.ENTER)
+    until(lambda: "12 clusters named" in one(page, "#decisions").text)
+    file = download(page)
+    assert page.execute_script("return window.clicks") <= 15
+    images = ImageSet.of(data["root"])
+    labels = read_labels(file, images)
+    clusters = dict(zip(data["images"]["paths"], data["images"]["cluster"], strict=True))
+    given = given_labels(data)
+    expected = [f"name {new.index(clusters[p])}" if clusters[p] in new else given.get(p) for p in images.names]
+    assert labels == expected
+    assert file.name.startswith("run_1-labels-")  # no word that a shell would split
+
+
+def test_a_name_that_exists_in_other_letter_case_is_an_offer_to_merge(many_page, many_report):
+    page, data = many_page, page_data(many_report.path)
+    go(page, "clusters")
+    options = page.execute_script(
+        "return Array.from(document.querySelectorAll('#category-names option')).map((o) => o.value)"
+    )
+    assert options == [record["name"] for record in data["clusters"]]
+    first, second, third, fourth = [c for c, record in enumerate(data["clusters"]) if not record["known"]][:4]
+    one(page, f'[data-cluster="{first}"] .name').send_keys(" class  0", Keys.ENTER)  # "Class 0" is known
+    offer = one(page, f'[data-cluster="{first}"] .offer')
+    assert "The category Class 0 exists" in offer.text
+    keys(page, Keys.ENTER)  # merges
+    until(lambda: first not in shown_clusters(page))
+    assert page.switch_to.active_element.find_element(By.XPATH, "ancestor::article").get_attribute(
+        "data-cluster"
+    ) == str(second)
+    keys(page, "Emu", Keys.ENTER)
+    keys(page, "emu", Keys.ENTER)
+    one(page, f'[data-cluster="{third}"] .keep-name').click()  # two categories that differ in letter case
+    keys(page, "Emu", Keys.ENTER)
+    offer = one(page, f'[data-cluster="{fourth}"] .offer')
+    assert offer.find_elements(By.CSS_SELECTOR, ".keep-name") == []  # the same name is the same category
+    offer.find_element(By.CSS_SELECTOR, ".merge-offer").click()
+    until(lambda: "2 clusters named · 2 merges" in one(page, "#decisions").text)
+    of_cluster = dict(zip(data["images"]["paths"], data["images"]["cluster"], strict=True))
+    names = {first: "Class 0", second: "Emu", third: "emu", fourth: "Emu"}
+    expected = given_labels(data) | {path: names[c] for path, c in of_cluster.items() if c in names}
+    assert dict(downloaded(page)[1:]) == expected
+
+
+def test_selected_images_are_labelled(page, data):
+    go(page, "cluster-2")
+    name_cluster(page, "emu")
+    until(lambda: one(page, ".cluster-head h2").text == "emu")
+    go(page, "cluster-0")
+    until(lambda: one(page, ".cluster-head h2").text == CLASSES[0])
+    thumbs = all_of(page, "#gallery .thumb")
+    listed = titles(page, "#gallery .thumb")
+    corner = thumbs[0].find_element(By.CSS_SELECTOR, ".corner")
+    ActionChains(page, duration=20).move_to_element(corner).click().perform()  # selects without a mode
+    ActionChains(page, duration=20).key_down(Keys.SHIFT).click(thumbs[2]).key_up(Keys.SHIFT).perform()
+    assert one(page, "#selected-count").text == "3 images selected"
+    ActionChains(page, duration=20).key_down(Keys.CONTROL).click(thumbs[1]).key_up(Keys.CONTROL).perform()
+    assert titles(page, ".is-selected") == [listed[0], listed[2]]
+    keys(page, "l")
+    keys(page, "EMU", Keys.ENTER)  # the category that exists, whatever the letter case
+    until(lambda: titles(page, ".has-label") == [listed[0], listed[2]])
+    assert [tag.text for tag in all_of(page, ".has-label .tag")] == ["emu", "emu"]
+    thumbs[1].click()
+    one(page, "#label-image").send_keys("<i>owl</i>", Keys.ENTER)
+    until(lambda: one(page, "#your-label").text == "<i>owl</i>")
+    one(page, "#close-viewer").click()
+    of_cluster = dict(zip(data["images"]["paths"], data["images"]["cluster"], strict=True))
+    named = {path: "emu" for path, c in of_cluster.items() if c == 2}
+    own = {listed[0]: "emu", listed[1]: "<i>owl</i>", listed[2]: "emu"}
+    assert dict(downloaded(page)[1:]) == given_labels(data) | named | own
+    go(page, "cluster-2")  # a label that refers to a cluster follows its name
+    field = one(page, ".cluster-page .name")
+    field.clear()
+    field.send_keys("ostrich", Keys.ENTER)
+    until(lambda: one(page, ".cluster-head h2").text == "ostrich")
+    renamed = {path: "ostrich" if label == "emu" else label for path, label in (named | own).items()}
+    assert dict(downloaded(page)[1:]) == given_labels(data) | renamed
+    keys(page, "u")
+    until(lambda: one(page, ".cluster-head h2").text == "emu")
+
+
+def test_labels_that_look_wrong_are_listed_and_corrected(browser, hostile_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(measures, "doubtful_margin", lambda temperature: -2.0)  # then every label looks wrong
+    report = make_report(run=hostile_run, output=tmp_path / "page.html", progress=False)
+    (page,), data = itertools.islice(opened(browser, report), 1), page_data(report.path)
+    mislabelled, paths = data["mislabelled"], data["images"]["paths"]
+    assert len(mislabelled["image"]) == 12
+    assert (np.diff(mislabelled["margin"]) <= 0).all()
+    go(page, "labels")
+    one(page, "#main p")
+    assert titles(page, "#mislabelled .thumb") == [paths[i] for i in mislabelled["image"]]
+    captions = [
+        page.execute_script("return arguments[0].textContent", c) for c in all_of(page, "#mislabelled .caption")
+    ]
+    clusters = data["clusters"]
+    pairs = list(zip(mislabelled["image"], mislabelled["other"], strict=True))
+    assert captions == [f"{clusters[data['images']['cluster'][i]]['label']} → {clusters[c]['name']}" for i, c in pairs]
+    keys(page, "a")
+    one(page, "#accept-suggestions").click()
+    assert dict(downloaded(page)[1:]) == given_labels(data) | {paths[i]: clusters[c]["label"] for i, c in pairs}
+
+
+def test_going_back_keeps_the_position_and_clusters_are_stepped_through(many_page, many_report):
+    page, data = many_page, page_data(many_report.path)
+    size(page, 700, 500)
+    go(page, "clusters")
+    order = shown_clusters(page)
+    page.execute_script("window.scrollTo(0, 1500)")
+    until(lambda: page.execute_script("return window.scrollY") == 1500)
+    time.sleep(0.1)
+    page.execute_script("location.hash = arguments[0]", f"#cluster-{order[7]}")
+    until(lambda: one(page, ".cluster-head h2").text == data["clusters"][order[7]]["name"])
+    assert page.execute_script("return window.scrollY") == 0
+    keys(page, "n")
+    until(lambda: one(page, ".cluster-head h2").text == data["clusters"][order[8]]["name"])
+    one(page, "#previous-cluster").click()
+    until(lambda: one(page, ".cluster-head h2").text == data["clusters"][order[7]]["name"])
+    page.back()
+    until(lambda: all_of(page, ".card"))
+    assert page.execute_script("return window.scrollY") == 1500
+    go(page, f"cluster-{order[0]}")
+    keys(page, "b")
+    until(lambda: all_of(page, ".card"))
+    assert page.execute_script("return window.scrollY") == 1500
+    keys(page, "?")
+    assert "Keyboard shortcuts" in one(page, "#help").text
+    keys(page, Keys.ESCAPE)
+    assert not one(page, "#help").is_displayed()
+    keys(page, "/")
+    until(lambda: page.switch_to.active_element.get_attribute("id") == "search")
+    keys(page, "n", Keys.ESCAPE)  # typing is no shortcut
+    assert page.execute_script("return location.hash") == "#clusters"
+    keys(page, "1")
+    until(lambda: all_of(page, ".figure"))
+
+
+def test_thumbnails_show_whole_photographs(many_page):
+    page = many_page
+    go(page, "clusters")
+    pixels = one(page, ".card .pixels")
+    until(lambda: "blob:" in pixels.value_of_css_property("background-image"))
+    box = pixels.find_element(By.XPATH, "..").size
+    assert box["width"] == pytest.approx(box["height"], abs=1)
+    assert pixels.size["width"] == box["width"]
+    assert pixels.size["width"] / pixels.size["height"] == pytest.approx(200 / 120, rel=0.03)
+    left, right = page.execute_async_script(  # the part of the sheet that is painted
+        """const [element, done] = arguments, style = getComputedStyle(element), image = new Image();
+           image.onload = () => { const [across] = style.backgroundSize.split(" ").map(parseFloat);
+             const [at] = style.backgroundPosition.split(" ").map(parseFloat);
+             const width = image.naturalWidth / (across / 100), start = (at / 100) * (image.naturalWidth - width);
+             done([start, start + width]); };
+           image.src = style.backgroundImage.slice(5, -2);""",
+        pixels,
+    )
+    assert (left % 208, right - left) == pytest.approx((2, 200), abs=0.01)  # all its 200 pixels
+
+
+def test_categories_are_named_on_the_map(page, data):
+    def drawn():
+        return json.loads(page.execute_script("return document.getElementById('map-canvas').dataset.names || '[]'"))
+
+    short = [name if len(name) <= 26 else f"{name[:25]}…" for name in (c["name"] for c in data["clusters"])]
+    go(page, "map")
+    until(drawn)
+    assert set(drawn()) <= set(short)
+    assert len(drawn()) >= 3
+    go(page, "cluster-3")
+    name_cluster(page, "emu")
+    until(lambda: one(page, ".cluster-head h2").text == "emu")
+    go(page, "map")
+    until(lambda: "emu" in one(page, "#legend").text)
 
 
 def test_the_lasso_lists_the_points_inside(page, data):
@@ -294,11 +508,15 @@ def test_the_lasso_lists_the_points_inside(page, data):
     drag.release().perform()
     places = data["map"].reshape(-1, 2)
     inside = [int(i) for i, (x, _) in zip(data["images"]["shown"], places, strict=True) if x > 0]
-    assert one(page, "#selection-count").text == f"{len(inside)} images in the lasso"
-    listed = {t.get_attribute("title") for t in all_of(page, "#selection .gallery .thumb")}
-    assert listed == {data["images"]["paths"][i] for i in inside}
-    one(page, "#mark-selected").click()
-    until(lambda: f"{len(inside)} images marked as wrong" in one(page, "#decisions").text)
+    assert one(page, "#lasso-count").text == f"{len(inside)} images in the lasso"
+    assert set(titles(page, "#lassoed .gallery .thumb")) == {data["images"]["paths"][i] for i in inside}
+    assert one(page, "#selected-count").text == f"{len(inside)} images selected"
+    one(page, "#label-selected").send_keys("heron", Keys.ENTER)
+    until(lambda: f"{len(inside)} images labelled" in one(page, "#decisions").text)
+    assert not one(page, "#selection-bar").is_displayed()
+    given = given_labels(data)
+    assert dict(downloaded(page)[1:]) == given | {data["images"]["paths"][i]: "heron" for i in inside}
+    assert one(page, "#next-command").text.endswith(" --n-classes 5")  # no cluster is called heron
 
 
 def test_the_map_zooms_into_pictures_and_shows_what_is_under_the_pointer(page, data):

@@ -4,8 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from promptcal.data.benchmarks import load_benchmark
+from promptcal.models import PromptedViT
 from promptcal.report import measures
+from promptcal.report.cluster_analysis import ClusterAnalysis
+from promptcal.run import Assignments
+from promptcal.training.embedding import embed_images
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +108,51 @@ def test_confusion_counts_unlabelled_images_and_puts_matches_on_the_diagonal():
     fewer = measures.confusion(truth, np.minimum(clusters, 2), labelled, ["cat", "dog"], 3, [0, 1])
     assert fewer.matched_rows == [0, 1, 2]  # no cluster matches yak, the less frequent class
     assert measures.confusion([None], np.array([0]), np.array([False]), ["cat"], 2, [0]) is None
+
+
+def test_other_categories_are_compared_without_the_image_itself(clustered):
+    points, clusters, _ = clustered
+    clusters = clusters.copy()
+    clusters[7] = 4  # alone in its cluster: nothing to compare it with
+    images = np.array([7, 0, 3, 12, 40, 59])
+    others, margins = measures.other_category_margins(points, clusters, 6, images)  # cluster 5 is empty
+    for image, other, margin in zip(images, others, margins, strict=True):
+        own = clusters[image]
+        rest = [points[i] for i in range(60) if clusters[i] == own and i != image]
+        if not rest:
+            assert (other, margin) == (own, -np.inf)
+            continue
+        cosines = {c: cosine(points[image], centroid(points, clusters, c)) for c in range(5) if c != own}
+        best = max(cosines, key=cosines.get)
+        assert other == best
+        assert margin == pytest.approx(cosines[best] - cosine(points[image], np.mean(rest, axis=0)), abs=1e-6)
+    assert np.isneginf(measures.other_category_margins(points, np.zeros(60, dtype=int), 1, images)[1]).all()
+
+
+def test_most_planted_wrong_labels_are_found_among_the_first():
+    """Real images of the demo in the embeddings of its backbone; 5 % of the labels are wrong."""
+    data, random = load_benchmark("mini"), np.random.default_rng(0)
+    chosen = np.concatenate([np.flatnonzero(data.classes == c)[:40] for c in range(10)])
+    truth = data.classes[chosen]
+    vit = PromptedViT("vit_tiny_patch4_32.promptcal", prompts=0, train_blocks=0)
+    _, features = embed_images(vit, data.train.subset(chosen), 36, skip_unreadable=False, console=Console(quiet=True))
+    labelled = np.flatnonzero((truth < 5) & (random.random(len(truth)) < 0.5))
+    planted = random.choice(labelled, len(labelled) // 20, replace=False)
+    clusters = truth.copy()  # as if the others were assigned well
+    clusters[planted] = (truth[planted] + random.integers(1, 5, len(planted))) % 5
+    mask = np.isin(np.arange(len(truth)), labelled)
+    assignments = Assignments(
+        [str(i) for i in chosen], clusters, np.ones(len(truth)), [str(c) for c in range(10)], [True] * 5 + [False] * 5,
+        mask, np.full(len(truth), -1), np.zeros(len(truth)),
+    )  # fmt: skip
+    names = [str(c) for c in range(5)]
+    analysis = ClusterAnalysis(assignments, features.numpy(), names, 0.1, None, np.arange(0))
+    found, others, margins = analysis.mislabelled
+    assert len(planted) >= 4
+    assert len(set(planted) & set(found)) >= 0.75 * len(planted)
+    assert len(found) < 0.25 * len(labelled)
+    assert (np.diff(margins) <= 0).all()
+    first = found[: 2 * len(planted)]
+    assert len(set(planted) & set(first)) >= 0.75 * len(planted)
+    hits = np.isin(found, planted)
+    assert (others[hits] == truth[found[hits]]).mean() > 0.5  # the true class is suggested

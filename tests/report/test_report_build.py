@@ -3,8 +3,10 @@
 import csv
 import hashlib
 import re
+import shlex
 import shutil
 from base64 import b64encode
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +16,16 @@ from PIL import Image
 
 from promptcal import make_report
 from promptcal.errors import RunError, WeightsError
+from promptcal.methods import load_config
 from promptcal.models.attention import class_attention
+from promptcal.pipeline.repeated_options import repeated_words
+from promptcal.pipeline.request import FitRequest
 from promptcal.report.attention_panels import Examples, attention_maps, overlays
+from promptcal.report.next_command import next_command, next_output
 from promptcal.report.page_data import chart_records
 from promptcal.report.selection import N_EXAMPLES, choose_examples
 from promptcal.report.thumbnails import Thumbnails
-from promptcal.run import Run, RunResults
+from promptcal.run import Run, RunInfo, RunResults
 
 
 @pytest.fixture
@@ -59,8 +65,8 @@ def test_the_data_is_that_of_the_run(hostile_run, hostile_report):
     assert np.array(data["confusion"]["counts"]).sum() == 48 - 12
     assert data["accuracy"][-1]["all"] == hostile_run.directory.results().selected.all
     root, path = hostile_run.info.root, hostile_run.path
-    command = f"promptcal fit {root} --labels labels.csv --from {path} --output {path}-2"
-    assert data["nextCommand"] == command
+    parts = {"before": f"promptcal fit {root} --labels ", "after": f" --from {path} --output {path}-2"}
+    assert data["nextCommand"] == {**parts, "nClasses": " --n-classes ", "end": ""}
     matrix = data["confusion"]  # a cluster has the colour of the class it matches
     assert [data["clusters"][c]["colour"] for c in matrix["clusters"]] == list(range(4))
     assert matrix["classes"] == data["classes"]
@@ -93,7 +99,7 @@ def test_each_tile_shows_its_image(hostile_run):
     kept, paths = Thumbnails.read(hostile_run.directory.thumbnails_folder, 48), hostile_run.assignments().paths
     for place in (0, 17, 47):
         with Image.open(f"{hostile_run.info.root}/{paths[kept.images[place]]}") as image:
-            original = np.asarray(image.resize((kept.side, kept.side), Image.Resampling.BICUBIC), dtype=float)
+            original = np.asarray(image, dtype=float)  # of 32 pixels: neither cropped nor enlarged
         assert np.abs(np.asarray(kept.tile(place), dtype=float) - original).mean() < 12
 
 
@@ -209,6 +215,69 @@ def test_report_command_says_where_and_how_large(promptcal, copy, tmp_path):
         assert code == 2
         assert message in err
         assert len(err.strip().splitlines()) == 1
+
+
+def test_the_suggested_command_runs_anywhere_with_the_same_images(
+    promptcal, tmp_path, small_set, common_settings, monkeypatch
+):
+    """A pattern, spaces, an unreadable file, relative paths: the command names all that the run needed."""
+    folder = tmp_path / "my photos; touch x"
+    folder.mkdir()
+    pixels, truth, labels = small_set
+    for i, image in enumerate(pixels):
+        Image.fromarray(image).save(folder / f"{i:02d}.png")
+    Image.fromarray(pixels[0]).save(folder / "other.bmp")
+    (folder / "broken.png").write_bytes(b"no image")
+    lines = [f"{i:02d}.png,class {y}" for i, y in enumerate(labels) if y >= 0]
+    (tmp_path / "labels.csv").write_text("\n".join(["path,label", *lines]))
+    (tmp_path / "truth.csv").write_text(
+        "\n".join(["path,label", *(f"{i:02d}.png,class {y}" for i, y in enumerate(truth))])
+    )
+    monkeypatch.chdir(tmp_path)
+    settings = [part for setting in common_settings for part in ("--set", setting)]
+    given = ["--labels", "labels.csv", "--truth", "truth.csv", "--n-classes", 4, "--output", "run", "--skip-unreadable"]
+    code, _, err = promptcal("fit", "my photos; touch x/*.png", *given, "--method", "kmeans", *settings, "--quiet")
+    assert code == 0, err
+    parts = page_data(tmp_path / "run" / "report.html")["nextCommand"]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "new-labels.csv").write_text("path,label\n47.png,emu\n")
+    program, *words = shlex.split(f"{parts['before']}new-labels.csv{parts['after']}{parts['nClasses']}5{parts['end']}")
+    assert program == "promptcal"
+    code, _, err = promptcal(*words, "--quiet", "--no-report")
+    assert code == 0, err
+    again = Run(tmp_path / "run-2", "cpu")
+    assert again.assignments().paths == [f"{i:02d}.png" for i in range(48)]
+    assert {"class 0", "class 1", "emu"} <= set(again.names)
+    assert again.config.n_classes == 5
+    assert again.truth() == [f"class {y}" for y in truth]
+    assert next_output(tmp_path / "run") == tmp_path / "run-3"  # run-2 exists
+    assert next_output(tmp_path / "run-7") == tmp_path / "run-8"
+
+
+def test_commands_of_other_images(hostile_run, copy):
+    """Runs of arrays are continued in Python, benchmarks by name; older runs recorded only the folder."""
+    info = RunInfo.read(copy / "run.json")
+
+    def command(**changes):
+        info.model_copy(update=changes).write(copy / "run.json")
+        return next_command(Run(copy, "cpu"))
+
+    assert command(command=[])["before"] == f"promptcal fit {info.root} --labels "
+    (copy / "skipped.csv").write_text("path,reason,position\n")
+    assert command(command=[])["before"] == f"promptcal fit {info.root} --skip-unreadable --labels "
+    assert command(command=["benchmark", "mini"])["before"] == "promptcal benchmark mini --labels "
+    python = command(command=[], root=None)
+    assert python["before"] == 'promptcal.fit(images=..., labels="'
+    assert python["after"].endswith(", skip_unreadable=True")
+    request = FitRequest(images="photos", output="run", weights="w.pt")
+    trained, frozen = (
+        load_config(values={"method": method, "n_classes": 4, "model": {"weights": "w.pt"}})
+        for method in ("promptcal", "kmeans")
+    )
+    assert repeated_words(request, trained) == ["fit", str(Path("photos").absolute())]
+    assert repeated_words(request, frozen)[2:] == ["--weights", str(Path("w.pt").absolute())]
+    assert repeated_words(FitRequest(images=np.zeros(1), output="run"), trained) == []
 
 
 def test_a_fit_ends_with_its_report(promptcal, hostile_run, common_settings, tmp_path):

@@ -7,6 +7,8 @@ import pytest
 from PIL import Image, ImageFilter
 
 from promptcal import make_report
+from promptcal.data import ImageSet
+from promptcal.data.sources import ImageSource
 from promptcal.discovery.calibration import Calibration
 from promptcal.methods import load_config
 from promptcal.report.selection import select_images
@@ -18,16 +20,16 @@ from promptcal.runtime.files import write_csv
 N, CLASSES, KNOWN, DIM = 10_000, 100, 60, 384
 
 
-class Scenes:
+class Scenes(ImageSource):
     """Pictures with as much detail as photographs: random shapes, edges and grain, each different."""
 
-    def image(self, index):
+    def open(self, index):
         random = np.random.default_rng(index)
         coarse = Image.fromarray(random.integers(0, 255, (12, 12, 3), dtype=np.uint8)).resize((256, 256), Image.BICUBIC)
         shapes = Image.fromarray(random.integers(0, 255, (32, 32, 3), dtype=np.uint8)).resize((256, 256), Image.NEAREST)
         mixed = Image.blend(coarse, shapes.filter(ImageFilter.GaussianBlur(1.5)), 0.35)
         grain = random.normal(0, 12, (256, 256, 3))
-        return (np.asarray(mixed) + grain).clip(0, 255).astype(np.uint8)
+        return Image.fromarray((np.asarray(mixed) + grain).clip(0, 255).astype(np.uint8))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def large_run(tmp_path_factory):
     RunResults(method="promptcal", seconds=5000.0).write(directory.results_file)
     Calibration(temperature=0.1).write(directory.calibration_file)
     write_csv(directory.truth_file, ["path", "label"], [(p, f"true {t}") for p, t in zip(paths, truth, strict=True)])
-    make_thumbnails(Scenes(), select_images(assignments)).write(directory.thumbnails_folder)
+    make_thumbnails(ImageSet(paths, Scenes()), select_images(assignments)).write(directory.thumbnails_folder)
     RunInfo(status="finished", known_classes=classes, categories=names, resize=256).write(directory.info_file)
     return directory
 

@@ -101,7 +101,7 @@ def benchmark(options: dict[str, Any]) -> None:
 def demo(options: dict[str, Any]) -> None:
     """The benchmark mini: included images and backbone, minutes on a CPU, no network.
 
-    Then name a new category in its report, download labels.csv, and continue with it:
+    Then name a new category in its report, download the labels, and continue with the command that the page shows:
 
     Example: promptcal demo --labels labels.csv --from promptcal-demo --output promptcal-demo-2
     """
@@ -224,7 +224,7 @@ def report(
 ) -> None:
     """Write a run's report: clusters, map, confusion, curves, neighbours and attention in one HTML file.
 
-    It opens from disk, loads nothing from the network, and lets you name clusters and download labels.csv.
+    It opens from disk, loads nothing from the network, and lets you name clusters and download labels.
 
     Example: promptcal report run
     """

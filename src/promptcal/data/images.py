@@ -97,8 +97,20 @@ class ImageSet:
 
     def image(self, index: int) -> Image.Image:
         """The image in RGB, rotated upright."""
+        return self._decoded(index)
+
+    def thumbnail(self, index: int, side: int) -> Image.Image:
+        """The whole image, reduced to at most ``side`` pixels on its longer side, never enlarged."""
+        image = self._decoded(index, 2 * side)
+        image.thumbnail((side, side), Image.Resampling.BICUBIC)
+        return image
+
+    def _decoded(self, index: int, least_side: int | None = None) -> Image.Image:
+        """A JPEG may be decoded at a fraction of its size, as long as its sides have at least ``least_side`` pixels."""
         try:
             with self.source.open(index) as image, large_image_lock(image):
+                if least_side is not None:
+                    image.draft(None, (least_side, least_side))
                 return to_rgb(image)
         except UnreadableImage:
             raise

@@ -1,6 +1,7 @@
 """Fit a benchmark with its preset, and score it by its protocol."""
 
 from dataclasses import fields
+from pathlib import Path
 
 from promptcal.data import benchmarks
 from promptcal.data.benchmarks.benchmark_data import load_test_images
@@ -42,5 +43,11 @@ def run_benchmark(request: BenchmarkRequest) -> Run:
             read_test=lambda: TestSet(*load_test_images(request.name, request.root)),
             benchmark=request.name,
             protocol=request.protocol,
+            command=_command(request),
         )
     )
+
+
+def _command(request: BenchmarkRequest) -> tuple[str, ...]:
+    root = benchmarks.default_root() if request.root is None else Path(request.root)
+    return ("benchmark", request.name, *(("--root", str(root.absolute())) if root.is_dir() else ()))

@@ -167,17 +167,17 @@ def _write(prepared: Prepared, outcome: Outcome, session: Session) -> None:
 
 def _write_report_inputs(prepared: Prepared, assignments: Assignments, session: Session) -> None:
     """Thumbnails, a few examples as the network sees them, and the truth: a report needs no image folder."""
-    directory, shown = session.directory, select_images(assignments)
+    directory, problem, shown = session.directory, prepared.problem, select_images(assignments)
     with progress_bar(session.console) as bar:
         task = bar.add_task("thumbnails", total=len(shown), note="")
-        thumbnails = make_thumbnails(prepared.store, shown, on_progress=lambda done: bar.update(task, completed=done))
+        thumbnails = make_thumbnails(problem.images, shown, lambda done: bar.update(task, completed=done))
     thumbnails.write(directory.thumbnails_folder)
     chosen = choose_examples(assignments)
     if len(chosen):
         views = next(iter(prepared.view.centres(torch.from_numpy(chosen), len(chosen))))
         Examples.from_views(views, chosen, prepared.view.normalise).write(directory.examples_file)
-    if prepared.problem.truth is not None:
-        directory.write_truth(prepared.problem.images.names, prepared.problem.truth)
+    if problem.truth is not None:
+        directory.write_truth(problem.images.names, problem.truth)
 
 
 def _save_array(path: Path, array: np.ndarray) -> None:

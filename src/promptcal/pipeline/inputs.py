@@ -15,6 +15,7 @@ from promptcal.methods import METHODS
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Problem, TestSet
 from promptcal.pipeline.published import unmet_conditions
+from promptcal.pipeline.repeated_options import repeated_words
 from promptcal.pipeline.request import FitRequest, PathOrText
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.directory import RunDirectory
@@ -49,6 +50,7 @@ class FitInputs:
     """All inputs of a fit. ``resume``: there is a run to resume.
 
     ``unmet_conditions``: what the published protocol has and this run does not; None for the default protocol.
+    ``command``: the words of a command line that name the same images again; empty if there are none.
     """
 
     problem: Problem
@@ -59,6 +61,7 @@ class FitInputs:
     skip_unreadable: bool
     benchmark: str | None
     unmet_conditions: list[str] | None
+    command: list[str]
 
     def resumed_n_classes(self, directory: RunDirectory) -> int | None:
         """A resumed run keeps the number of classes that it has estimated."""
@@ -91,7 +94,10 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         problem = replace(problem, oracle=_test_set(request))
     shared = group.on_first(lambda: _shared_stage(request, draft, directory))
     unmet = unmet_conditions(draft, request.preset) if draft.protocol == "published" else None
-    return FitInputs(problem, settings, previous, shared, resume, request.skip_unreadable, request.benchmark, unmet)
+    command = repeated_words(request, draft)
+    return FitInputs(
+        problem, settings, previous, shared, resume, request.skip_unreadable, request.benchmark, unmet, command
+    )
 
 
 def _test_set(request: FitRequest) -> TestSet:

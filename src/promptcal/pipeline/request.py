@@ -134,6 +134,9 @@ class FitRequest(ImagesRequest, RunRequest):
         default=None, metadata={"help": "Name of the benchmark that the images are of.", "cli": False}
     )
     protocol: Protocol | None = field(default=None, metadata={"help": "default or published.", "cli": False})
+    command: tuple[str, ...] = field(
+        default=(), metadata={"help": "Command and arguments that name the images, if it is not fit.", "cli": False}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,16 @@ from promptcal._version import __version__
 from promptcal.errors import RunError
 from promptcal.report import page_data
 from promptcal.report.attention_panels import overlay_sheet
+from promptcal.report.next_command import next_command
 from promptcal.report.page_data import read_asset
 from promptcal.report.report_inputs import ReportInputs
 from promptcal.run import Run
 from promptcal.runtime import files
 
-_SCRIPTS = ("core.js", "decisions.js", "viewer.js", "clusters.js", "map.js", "changes.js", "charts.js", "app.js")
+_SCRIPTS = (
+    *("core.js", "decisions.js", "selection.js", "viewer.js", "naming.js", "clusters.js", "map.js", "labels.js"),
+    *("changes.js", "charts.js", "shortcuts.js", "app.js"),
+)
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,14 @@ def write_report(run: Run, output: Path | None, console: Console) -> Report:
         "fingerprint": hashlib.sha256(run.directory.assignments_file.read_bytes()).hexdigest(),
         "root": run.info.root,
         "folder": run.info.folder,
-        "nextCommand": _next_command(run),
+        "nextCommand": next_command(run),
         "version": __version__,
         "summary": page_data.summary_record(analysis, run, inputs.results),
         "settings": page_data.settings_table(run.config),
-        "accuracy": page_data.accuracy_rows(analysis, run.method, inputs.results),
+        "accuracy": page_data.accuracy_table(analysis, type(run.method), inputs.results),
         "clusters": page_data.cluster_records(analysis),
-        "images": page_data.image_columns(analysis),
+        "images": page_data.image_columns(analysis, inputs.thumbnails.sizes),
+        "mislabelled": page_data.mislabelled_record(analysis),
         "classes": analysis.classes,
         "tiles": inputs.thumbnails.layout(),
         "map": page_data.pack(inputs.coordinates().astype("<f4")),
@@ -66,16 +70,6 @@ def write_report(run: Run, output: Path | None, console: Console) -> Report:
     }
     files.write_text(path, _render(files.finite(data), inputs.thumbnails.sheets, overlay_sheet(maps)))
     return Report(path, path.stat().st_size, len(analysis.assignments), len(analysis.shown))
-
-
-def _next_command(run: Run) -> str:
-    """How to continue from this run with the labels that its page writes."""
-    this_run, root = run.path.absolute(), run.info.root
-    next_run = this_run.with_name(f"{this_run.name}-2")
-    if root is None:  # the images are an array or a dataset
-        return f'promptcal.fit(images=..., labels="labels.csv", start_from={str(this_run)!r}, output={str(next_run)!r})'
-    words = ["promptcal", "fit", root, "--labels", "labels.csv", "--from", str(this_run), "--output", str(next_run)]
-    return shlex.join(words)
 
 
 def _render(data: dict[str, Any], sheets: Sequence[bytes], attention_sheet: bytes | None) -> str:

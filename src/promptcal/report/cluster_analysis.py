@@ -49,6 +49,18 @@ class ClusterAnalysis:
         return (margins < measures.doubtful_margin(self.temperature)) & ~self.assignments.labelled
 
     @cached_property
+    def mislabelled(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Labelled images that look like another cluster, that cluster, and the margin; the largest margin first.
+
+        Without the image itself, the other cluster has more than twice the softmax probability of the labelled one.
+        """
+        labelled, a = np.flatnonzero(self.assignments.labelled), self.assignments
+        others, margins = measures.other_category_margins(self.embeddings, a.clusters, self.n_clusters, labelled)
+        order = np.argsort(-margins, kind="stable")
+        order = order[margins[order] > measures.doubtful_margin(self.temperature)]
+        return labelled[order], others[order], margins[order]
+
+    @cached_property
     def neighbours(self) -> np.ndarray:
         """The nearest shown images of each shown image, as positions in ``shown``."""
         return measures.nearest_neighbours(self.embeddings[self.shown])

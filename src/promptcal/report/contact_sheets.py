@@ -8,7 +8,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from promptcal.data import ImageStore, StreamedImages
 from promptcal.report.selection import members_by_confidence, sample_evenly
-from promptcal.report.thumbnails import centre_square
 from promptcal.run import Assignments
 from promptcal.runtime.files import write_with
 
@@ -48,6 +47,15 @@ def _sheet(store: ImageStore | StreamedImages, groups: list[tuple[str, bool, np.
             canvas.paste(tile, (_GAP + column * pitch, top + _TITLE + row * pitch))
         top += height
     return canvas
+
+
+def centre_square(image: np.ndarray, side: int) -> np.ndarray:
+    """The centre square of an image, resized to ``side`` pixels."""
+    height, width = image.shape[:2]
+    shorter = min(height, width)
+    top, left = (height - shorter) // 2, (width - shorter) // 2
+    square = Image.fromarray(np.ascontiguousarray(image[top : top + shorter, left : left + shorter]))
+    return np.asarray(square.resize((side, side), Image.Resampling.BICUBIC))
 
 
 def _drawable(title: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:

@@ -50,6 +50,30 @@ def doubtful_margin(temperature: float) -> float:
     return temperature * math.log(2)
 
 
+def other_category_margins(
+    embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int, images: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each of ``images`` the nearest other cluster, and by how much it is nearer than the image's own cluster.
+
+    margin = max over c of z . m_c - z . m_own, with the unit embedding z, the unit centroids m_c of the other clusters,
+    and the unit centroid m_own of the own cluster without the image itself. If the image is the only one of its
+    cluster, or there is no other cluster, nothing can be compared: the result is the own cluster and -infinity.
+    """
+    sums = np.zeros((n_clusters, embeddings.shape[1]), dtype=np.float64)
+    np.add.at(sums, clusters, embeddings)
+    z, own, rows = embeddings[images].astype(np.float64), clusters[images], np.arange(len(images))
+    lengths = np.linalg.norm(sums, axis=1)
+    cosines = np.where(lengths > 0, z @ sums.T / np.maximum(lengths, 1e-12), -np.inf)
+    cosines[rows, own] = -np.inf
+    best = cosines.argmax(axis=1)
+    without = sums[own] - z
+    own_lengths = np.linalg.norm(without, axis=1)
+    own_cosines = (z * without).sum(axis=1) / np.maximum(own_lengths, 1e-12)
+    alone = np.bincount(clusters, minlength=n_clusters)[own] == 1
+    has_none = alone | np.isneginf(cosines[rows, best])
+    return np.where(has_none, own, best), np.where(has_none, -np.inf, cosines[rows, best] - own_cosines)
+
+
 def nearest_known(centroids: np.ndarray, known: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """For each cluster the nearest other one among ``known``, and the cosine of the centroids; -1 and NaN if none."""
     numbers = np.array(known, dtype=np.int64)

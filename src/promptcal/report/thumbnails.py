@@ -5,7 +5,7 @@ Tiles are sorted by category, then from typical to doubtful, so a gallery needs 
 
 import io
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,58 +15,66 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
-from promptcal.data import ImageStore, StreamedImages
+from promptcal.data import ImageSet
 from promptcal.data.decoding import UnreadableImage, open_image
 from promptcal.errors import RunError
-from promptcal.runtime import files
+from promptcal.runtime import distributed, files
 from promptcal.runtime.json_model import JSONModel, damaged
 
 MAX_BYTES = 27_000_000  # all sheets: 36 MB in base64, which leaves 4 MB for the rest of a report of 40 MB
+_LARGEST_SIDES = {500: 252, 2500: 188, None: 140}  # pixels of the longer side, by the largest number of images
 _TILES_ACROSS = 10
 _PER_SHEET = _TILES_ACROSS**2
 _BLOCK = 16  # pixels that WebP encodes together: tiles begin on a block, so no tile bleeds into the next
-_QUALITIES = (80, 65, 50, 35, 20, 5)
+_MARGIN = 2
+_QUALITIES = (85, 75, 65, 50, 35, 20, 5)
 _GREY = (128, 128, 128)
 _INDEX = "index.json"
 
 
 class ThumbnailIndex(JSONModel):
-    """`index.json`: the size of the tiles and their distance in pixels, and the image in each tile."""
+    """`index.json`: the distance of the tiles in pixels, the image in each tile, and its width and height there.
 
-    side: Annotated[int, Field(ge=1)]
-    pitch: Annotated[int, Field(le=512)]
+    Versions before 0.3 wrote squares of one ``side`` in the middle of their tiles.
+    """
+
+    pitch: Annotated[int, Field(ge=1, le=512)]
     images: list[Annotated[int, Field(ge=0, lt=2**62)]]
+    sizes: list[Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2, max_length=2)]] = Field(
+        default_factory=list
+    )
+    side: Annotated[int, Field(ge=1)] | None = None
 
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Square tiles of ``side`` pixels, ``pitch`` apart, in WebP sheets; tile i shows image ``images[i]`` of the run."""
+    """Whole images in tiles that are ``pitch`` pixels apart, in WebP sheets.
+
+    Tile i shows image ``images[i]`` of the run; ``sizes[i]`` are its width and height in the tile. ``margin`` are the
+    pixels around each image that repeat its border.
+    """
 
     images: np.ndarray
-    side: int
+    sizes: np.ndarray
     pitch: int
     sheets: list[bytes]
-
-    @property
-    def margin(self) -> int:
-        """Pixels around each tile that repeat its border."""
-        return (self.pitch - self.side) // 2
+    margin: int = _MARGIN
 
     def layout(self) -> dict[str, int]:
-        sizes = {"side": self.side, "pitch": self.pitch, "margin": self.margin}
-        return sizes | {"across": _TILES_ACROSS, "perSheet": _PER_SHEET}
+        return {"pitch": self.pitch, "margin": self.margin, "across": _TILES_ACROSS, "perSheet": _PER_SHEET}
 
     def tile(self, position: int) -> Image.Image:
         sheet, within = divmod(position, _PER_SHEET)
         row, column = divmod(within, _TILES_ACROSS)
         left, top = self.margin + column * self.pitch, self.margin + row * self.pitch
-        return _open_sheet(self.sheets[sheet]).crop((left, top, left + self.side, top + self.side))
+        width, height = map(int, self.sizes[position])
+        return _open_sheet(self.sheets[sheet]).crop((left, top, left + width, top + height))
 
     def write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for number, sheet in enumerate(self.sheets):
             files.write_bytes(folder / f"{number:04d}.webp", sheet)
-        index = ThumbnailIndex(side=self.side, pitch=self.pitch, images=self.images.tolist())
+        index = ThumbnailIndex(pitch=self.pitch, images=self.images.tolist(), sizes=self.sizes.tolist())
         index.write(folder / _INDEX)  # last: then all sheets exist
 
     @classmethod
@@ -75,11 +83,14 @@ class Thumbnails:
         index = ThumbnailIndex.read(folder / _INDEX)
         images = np.array(index.images, dtype=np.int64)
         check_positions(images, n_images, folder / _INDEX)
-        if index.side > index.pitch:
-            raise damaged(folder / _INDEX, "its tiles overlap")
+        sizes, margin = np.array(index.sizes, dtype=np.int64).reshape(-1, 2), _MARGIN
+        if index.side is not None:
+            sizes, margin = np.full((len(images), 2), index.side), (index.pitch - index.side) // 2
+        if len(sizes) != len(images) or margin < 0 or (sizes > index.pitch - 2 * margin).any():
+            raise damaged(folder / _INDEX, "its tiles overlap or have no size")
         sheets = [folder / f"{number:04d}.webp" for number in range(-(-len(images) // _PER_SHEET))]
         try:
-            return cls(images, index.side, index.pitch, [sheet.read_bytes() for sheet in sheets])
+            return cls(images, sizes, index.pitch, [sheet.read_bytes() for sheet in sheets], margin)
         except OSError as error:
             raise damaged(folder, error) from error
 
@@ -99,55 +110,56 @@ def _open_sheet(sheet: bytes) -> Image.Image:
 
 
 def make_thumbnails(
-    source: ImageStore | StreamedImages, images: np.ndarray, on_progress: Callable[[int], None] = lambda done: None
+    source: ImageSet, images: np.ndarray, on_progress: Callable[[int], None] = lambda done: None
 ) -> Thumbnails:
-    """Tiles of these images in this order; an image that cannot be read is grey."""
+    """Tiles of these images in this order, from the original files; an image that cannot be read is grey."""
     side = _side(source, images)
-    pitch = -(-(side + 2) // _BLOCK) * _BLOCK
-    margin = (pitch - side) // 2
-    padding = ((margin, pitch - side - margin), (margin, pitch - side - margin), (0, 0))
-    sheets = []
-    for first in range(0, len(images), _PER_SHEET):
-        part = images[first : first + _PER_SHEET]
-        rows = -(-len(part) // _TILES_ACROSS)
-        canvas = np.zeros((rows * pitch, _TILES_ACROSS * pitch, 3), dtype=np.uint8)
-        for position, image in enumerate(part):
-            try:
-                square = centre_square(source.image(int(image)), side)
-            except (UnreadableImage, OSError):
-                square = np.full((side, side, 3), _GREY, dtype=np.uint8)
-            row, column = divmod(position, _TILES_ACROSS)
-            cell = canvas[row * pitch : (row + 1) * pitch, column * pitch : (column + 1) * pitch]
-            cell[:] = np.pad(square, padding, mode="edge")
-            on_progress(first + position + 1)
-        sheets.append(_encode(canvas, MAX_BYTES * len(part) // len(images)))
-    return Thumbnails(np.asarray(images, dtype=np.int64), side, pitch, sheets)
+    pitch = -(-(side + 2 * _MARGIN) // _BLOCK) * _BLOCK
+    sheets: list[bytes] = []
+    sizes: list[tuple[int, int]] = []
+    quality = 0
+    with ThreadPoolExecutor(distributed.cores()) as threads:
+        for first in range(0, len(images), _PER_SHEET):
+            part = images[first : first + _PER_SHEET]
+            rows = -(-len(part) // _TILES_ACROSS)
+            canvas = np.zeros((rows * pitch, _TILES_ACROSS * pitch, 3), dtype=np.uint8)
+            for position, pixels in enumerate(threads.map(lambda i: _thumbnail(source, int(i), side), part)):
+                height, width = pixels.shape[:2]
+                row, column = divmod(position, _TILES_ACROSS)
+                cell = canvas[row * pitch : (row + 1) * pitch, column * pitch : (column + 1) * pitch]
+                rest = [(_MARGIN, pitch - _MARGIN - height), (_MARGIN, pitch - _MARGIN - width), (0, 0)]
+                cell[:] = np.pad(pixels, rest, mode="edge")
+                sizes.append((width, height))
+                on_progress(first + position + 1)
+            sheet, quality = _encode(canvas, MAX_BYTES * len(part) // len(images), max(0, quality - 1))
+            sheets.append(sheet)
+    return Thumbnails(np.asarray(images, dtype=np.int64), np.array(sizes, dtype=np.int64).reshape(-1, 2), pitch, sheets)
 
 
-def _side(source: ImageStore | StreamedImages, images: np.ndarray) -> int:
-    """The fewer images, the larger the tiles, but never larger than the images."""
-    largest = 222 if len(images) <= 500 else 126 if len(images) <= 2500 else 94
+def _side(source: ImageSet, images: np.ndarray) -> int:
+    """The longer side of the tiles: the fewer images, the larger, but never larger than the largest image."""
+    limit = next(side for most, side in _LARGEST_SIDES.items() if most is None or len(images) <= most)
+    longest = 0
     for image in images:
-        with suppress(UnreadableImage, OSError):
-            return max(8, min(largest, *source.image(int(image)).shape[:2]))
-    return 8
+        longest = max(longest, *(source.size(int(image)) or (0, 0)))
+        if longest >= limit:
+            return limit
+    return max(8, longest)
 
 
-def centre_square(image: np.ndarray, side: int) -> np.ndarray:
-    """The centre square of an image, resized to ``side`` pixels."""
-    height, width = image.shape[:2]
-    shorter = min(height, width)
-    top, left = (height - shorter) // 2, (width - shorter) // 2
-    square = Image.fromarray(np.ascontiguousarray(image[top : top + shorter, left : left + shorter]))
-    return np.asarray(square.resize((side, side), Image.Resampling.BICUBIC))
+def _thumbnail(source: ImageSet, index: int, side: int) -> np.ndarray:
+    try:
+        return np.asarray(source.thumbnail(index, side))
+    except (UnreadableImage, OSError):
+        return np.full((side, side, 3), _GREY, dtype=np.uint8)
 
 
-def _encode(canvas: np.ndarray, max_bytes: int) -> bytes:
-    """WebP in the best quality that is small enough."""
+def _encode(canvas: np.ndarray, max_bytes: int, first: int) -> tuple[bytes, int]:
+    """WebP in the best quality that is small enough, from the ``first`` one on, and the number of that quality."""
     image = Image.fromarray(canvas)
-    for quality in _QUALITIES:
+    for number in range(first, len(_QUALITIES)):
         buffer = io.BytesIO()
-        image.save(buffer, format="WEBP", quality=quality, method=2)
+        image.save(buffer, format="WEBP", quality=_QUALITIES[number], method=2)
         if buffer.tell() <= max_bytes:
             break
-    return buffer.getvalue()
+    return buffer.getvalue(), number

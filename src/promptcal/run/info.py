@@ -20,9 +20,10 @@ class RunInfo(JSONModel):
     """State of a run, its images and its categories.
 
     ``root`` is the image folder that was given, ``folder`` the folder that image names are relative to (None for
-    images that are not files), ``benchmark`` the benchmark that the images are of. ``categories`` and ``sha256`` are
-    known once the run is finished. ``launch`` names the torchrun launch that started the run. A ``discarded`` run is
-    being removed.
+    images that are not files), ``benchmark`` the benchmark that the images are of. ``command`` are the words of a command
+    line that name the images again, with absolute paths; empty if the images were given in Python. ``categories`` and
+    ``sha256`` are known once the run is finished. ``launch`` names the torchrun launch that started the run. A
+    ``discarded`` run is being removed.
     """
 
     format: int = FORMAT
@@ -31,6 +32,7 @@ class RunInfo(JSONModel):
     root: str | None = None
     folder: str | None = None
     benchmark: str | None = None
+    command: list[str] = Field(default_factory=list)
     n_images: int = 0
     n_labelled: int = 0
     known_classes: list[str] = Field(default_factory=list)

@@ -68,5 +68,5 @@ function changesView() {
       h("label", { class: "check" }, h("input", { type: "checkbox", id: "moved-unlabelled", onchange: (event) => { shown.onlyUnlabelled = event.target.checked; update(); } }), "Only images without a label")) : null,
     moves.length ? message : null, gallery);
   if (moves.length) update();
-  return { view, refresh: (categoriesChanged) => { if (categoriesChanged) showTab(); } };
+  return { view, refresh: (categoriesChanged) => { if (categoriesChanged) showPage(); } };
 }

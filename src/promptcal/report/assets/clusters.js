@@ -72,7 +72,7 @@ function card({ cluster, members, doubtful, matches }) {
   const record = clusters[cluster];
   const strip = sampleEvenly(withThumbnail(matches), 12);
   const labelled = members.reduce((sum, image) => sum + images.labelled[image], 0);
-  return h("article", { class: "card", dataset: { cluster } },
+  return h("article", { class: "card", dataset: { cluster, state: cardState(cluster) } },
     h("header", {}, swatch(cluster), h("h3", {}, h("a", { href: `#cluster-${cluster}` }, decisions.nameOf(cluster))), badge(cluster)),
     h("p", { class: "numbers" },
       h("strong", {}, plural(members.length, "image")), labelled ? h("span", {}, `${count(labelled)} labelled`) : null,
@@ -80,16 +80,48 @@ function card({ cluster, members, doubtful, matches }) {
     h("p", { class: "numbers muted" },
       h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), nearestKnown(record),
       decisions.mergedInto(cluster).length ? h("span", {}, `with ${decisions.mergedInto(cluster).map((c) => clusters[c].name).join(", ")}`) : null),
-    h("div", { class: "strip" }, strip.map((image) => thumb(image, matches))));
+    h("div", { class: "strip" }, strip.map((image) => thumb(image, matches))),
+    record.known ? null : nameField(cluster, nextName));
+}
+
+// what a card shows of the user's decisions
+const cardState = (cluster) => JSON.stringify([decisions.nameOf(cluster), decisions.mergedInto(cluster)]);
+
+// goes to the name field of the next cluster without a name, once this one is named or merged
+function nextName(cluster, target) {
+  const cards = document.querySelector("#main .cards");
+  const own = cards.querySelector(`.card[data-cluster="${cluster}"]`);
+  const numberOf = (element) => Number(element.closest(".card").dataset.cluster);
+  const find = () => [...cards.querySelectorAll(".name")].find((field) =>
+    !field.value && numberOf(field) !== target && own.compareDocumentPosition(field) === Node.DOCUMENT_POSITION_FOLLOWING);
+  let next = find();
+  while (!next && cards.addMore()) next = find();
+  return () => {
+    const field = next && cards.querySelector(`.card[data-cluster="${numberOf(next)}"] .name`);
+    if (!field) { document.activeElement.blur(); return; }
+    field.scrollIntoView({ block: "center" });
+    field.focus({ preventScroll: true });
+  };
 }
 
 function clustersView() {
   const cards = h("div", { class: "cards" });
   const message = h("p", { class: "muted", id: "cluster-count", "aria-live": "polite" });
+  let rows = [];
   const update = () => {
-    const rows = matchingClusters();
+    rows = matchingClusters();
     message.textContent = `${plural(rows.length, "cluster")}. Images are sorted from the most typical to the most doubtful${data.summary.labelled ? "; a dot marks a labelled image" : ""}.`;
     fillLazily(cards, rows, card, 30);
+  };
+  // cards stay in their places while the user names clusters; only what changed is drawn again
+  const refresh = () => {
+    const now = new Map(matchingClusters().map((row) => [row.cluster, row]));
+    if ([...now.keys()].some((cluster) => !rows.some((row) => row.cluster === cluster))) { update(); return; }
+    for (const element of [...cards.querySelectorAll(".card")]) {
+      const row = now.get(Number(element.dataset.cluster));
+      if (!row && decisions.rootOf(Number(element.dataset.cluster)) !== Number(element.dataset.cluster)) element.remove();
+      else if (row && element.dataset.state !== cardState(row.cluster)) element.replaceWith(card(row));
+    }
   };
   const filters = h("div", { class: "segments", role: "group", "aria-label": "Filter" },
     Object.entries(FILTERS).map(([key, label]) =>
@@ -104,16 +136,11 @@ function clustersView() {
         oninput: (event) => { clusterList.search = event.target.value; update(); } }),
       filters,
       h("select", { id: "sort", "aria-label": "Sort", onchange: (event) => { clusterList.sort = event.target.value; update(); } },
-        Object.entries(SORTS).map(([key, [label]]) => h("option", { value: key, selected: key === clusterList.sort }, label)))),
+        Object.entries(SORTS).map(([key, [label]]) => h("option", { value: key, selected: key === clusterList.sort }, label))),
+      selectButton()),
     message, cards);
   update();
-  return { view, refresh: (categoriesChanged) => { if (categoriesChanged) update(); } };
-}
-
-function nameForm(cluster) {
-  const input = h("input", { id: "name", type: "text", placeholder: "Name of this category", value: decisions.givenName(cluster), maxLength: 200, "aria-label": "Name" });
-  return h("form", { class: "inline", onsubmit: (event) => { event.preventDefault(); decisions.name(cluster, input.value); } },
-    input, h("button", { type: "submit", id: "save-name", class: "primary" }, decisions.givenName(cluster) ? "Rename" : "Save name"));
+  return { view, keepsState: true, refresh: (categoriesChanged) => { if (categoriesChanged) refresh(); } };
 }
 
 function mergeForm(cluster) {
@@ -130,6 +157,20 @@ function mergeForm(cluster) {
   } }, select, h("button", { type: "submit", id: "merge" }, "Merge"));
 }
 
+// the clusters before and after one, in the order of the list
+function stepLinks(root) {
+  const listed = matchingClusters().map((row) => row.cluster);
+  const order = listed.includes(root) ? listed : decisions.roots().sort(knownFirst);
+  const at = order.indexOf(root);
+  const link = (id, text, cluster) => h("a", { id, href: `#cluster-${cluster}`, title: `${decisions.nameOf(cluster)} (key ${id[0]})`,
+    onclick: (event) => { event.preventDefault(); location.replace(`#cluster-${cluster}`); } }, text);
+  return [
+    at > 0 ? link("previous-cluster", "‹ Previous", order[at - 1]) : null,
+    h("span", { class: "muted" }, `${count(at + 1)} of ${count(order.length)}`),
+    at + 1 < order.length ? link("next-cluster", "Next ›", order[at + 1]) : null,
+  ];
+}
+
 function clusterView(cluster) {
   const root = decisions.rootOf(cluster);
   const record = clusters[root];
@@ -139,19 +180,14 @@ function clusterView(cluster) {
   const merged = decisions.mergedInto(root);
   const doubtfulGallery = h("div", { class: "gallery captions", id: "doubtful" });
   const gallery = h("div", { class: "gallery", id: "gallery" });
-  const markButton = h("button", { type: "button", class: "mark", id: "marking", "aria-pressed": String(marking), onclick: () => {
-    marking = !marking;
-    markButton.setAttribute("aria-pressed", String(marking));
-    markButton.classList.toggle("on", marking);
-    markButton.textContent = marking ? "Click images that are wrong" : "Mark wrong images";
-  } }, marking ? "Click images that are wrong" : "Mark wrong images");
-  markButton.classList.toggle("on", marking);
+  const thenShow = (named, target) => () => { if (target >= 0) location.replace(`#cluster-${target}`); else document.activeElement.blur(); };
   const view = h("section", { class: "cluster-page" },
-    h("p", {}, h("a", { href: "#clusters" }, "‹ All clusters")),
+    h("p", { class: "steps" }, h("a", { href: "#clusters", id: "all-clusters", title: "Key b" }, "‹ All clusters"), h("span", { class: "space" }), stepLinks(root)),
     h("div", { class: "cluster-head" }, swatch(root), h("h2", {}, decisions.nameOf(root)), badge(root)),
     h("p", { class: "numbers" }, h("strong", {}, plural(members.length, "image")),
       h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), nearestKnown(record)),
-    h("div", { class: "toolbar" }, record.known ? null : nameForm(root), record.known ? null : mergeForm(root), markButton),
+    h("div", { class: "toolbar" }, record.known ? null : nameField(root, thenShow), record.known ? null : mergeForm(root), selectButton(),
+      h("button", { type: "button", id: "select-all", title: "Key a", onclick: () => selection.set(shown) }, "Select all")),
     merged.length ? h("p", { class: "merged" }, "Merged clusters: ", merged.filter((c) => decisions.isMerged(c)).map((c) =>
       h("button", { type: "button", class: "chip", title: "Undo this merge", dataset: { unmerge: c }, onclick: () => decisions.unmerge(c) }, swatch(c), clusters[c].name, " ✕"))) : null,
     doubtful.length ? h("h3", {}, `May belong to another cluster (${count(doubtful.length)})`) : null,
@@ -162,5 +198,5 @@ function clusterView(cluster) {
     gallery);
   fillLazily(doubtfulGallery, doubtful, (image) => thumb(image, doubtful, decisions.nameOf(images.second[image])), 24);
   fillLazily(gallery, shown, (image) => thumb(image, shown));
-  return { view, refresh: (categoriesChanged) => { if (categoriesChanged) showTab(); } };
+  return { view, gallery: () => shown, refresh: (categoriesChanged) => { if (categoriesChanged) showPage(); } };
 }

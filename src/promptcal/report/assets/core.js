@@ -85,16 +85,23 @@ function sheetUrl(sheet) {
   return sheetUrls.get(sheet);
 }
 
+// where an image is in its sheet: the corner, its size, and the size of the sheet
 function tileOf(image) {
   const index = tileIndex[image];
   if (index < 0) return null;
-  const { across, perSheet, pitch, margin, side } = data.tiles;
+  const { across, perSheet, pitch, margin } = data.tiles;
   const sheet = Math.floor(index / perSheet);
   const cell = index % perSheet;
   const rows = Math.ceil(Math.min(perSheet, images.shown.length - sheet * perSheet) / across);
-  const x = margin + (cell % across) * pitch;
-  const y = margin + Math.floor(cell / across) * pitch;
-  return { sheet, x, y, side, width: across * pitch, height: rows * pitch };
+  return {
+    sheet,
+    x: margin + (cell % across) * pitch,
+    y: margin + Math.floor(cell / across) * pitch,
+    width: images.tileSize[2 * index],
+    height: images.tileSize[2 * index + 1],
+    sheetWidth: across * pitch,
+    sheetHeight: rows * pitch,
+  };
 }
 
 // the sheet as an <img> for canvases; null until it is loaded, then onLoad is called
@@ -110,13 +117,16 @@ function sheetImage(sheet, onLoad) {
   return null;
 }
 
+// background position in percent: 0 and 100 align the borders of sheet and element
+const along = (start, length, total) => (total > length ? `${(100 * start) / (total - length)}%` : "0%");
+
 function paintTile(element) {
   const tile = tileOf(Number(element.dataset.image));
   if (!tile) return;
-  const { x, y, side, width, height } = tile;
+  const { x, y, width, height, sheetWidth, sheetHeight } = tile;
   element.style.backgroundImage = `url("${sheetUrl(tile.sheet)}")`;
-  element.style.backgroundSize = `${(100 * width) / side}% ${(100 * height) / side}%`;
-  element.style.backgroundPosition = `${(100 * x) / (width - side)}% ${height > side ? (100 * y) / (height - side) : 0}%`;
+  element.style.backgroundSize = `${(100 * sheetWidth) / width}% ${(100 * sheetHeight) / height}%`;
+  element.style.backgroundPosition = `${along(x, width, sheetWidth)} ${along(y, height, sheetHeight)}`;
 }
 
 const lazyTiles = new IntersectionObserver(
@@ -130,11 +140,15 @@ const lazyTiles = new IntersectionObserver(
   { rootMargin: "400px" },
 );
 
+// the whole image in the middle of a square
 function picture(image, extra = "") {
-  const element = h("span", { class: `picture ${extra}`, dataset: { image } });
-  if (tileOf(image)) lazyTiles.observe(element);
-  else element.classList.add("no-picture");
-  return element;
+  const tile = tileOf(image);
+  if (!tile) return h("span", { class: `picture no-picture ${extra}`, dataset: { image } });
+  const pixels = h("span", { class: Math.max(tile.width, tile.height) < 64 ? "pixels small" : "pixels", dataset: { image } });
+  pixels.style.aspectRatio = `${tile.width} / ${tile.height}`;
+  pixels.style[tile.width >= tile.height ? "width" : "height"] = "100%";
+  lazyTiles.observe(pixels);
+  return h("span", { class: `picture ${extra}`, dataset: { image } }, pixels);
 }
 
 // true classes, and whether two images have the same
@@ -158,16 +172,34 @@ if (data.changes) {
   unpack(data.changes.image).forEach((image, i) => previousCategory.set(image, data.changes.origins[origin[i]]));
 }
 
-// fills a container with items; more are added when its end is near the screen
+// adds items to the galleries of a page until it is so high
+function fillTo(height) {
+  for (const container of document.querySelectorAll("#main .lazy"))
+    while (document.documentElement.scrollHeight < height && container.addMore());
+}
+
+// labelled images that look like another category, most striking first
+const likelyClass = new Map();
+{
+  const [others, margins] = [unpack(data.mislabelled.other), unpack(data.mislabelled.margin)];
+  unpack(data.mislabelled.image).forEach((image, i) => likelyClass.set(image, { other: others[i], margin: margins[i] }));
+}
+
+// fills a container with items; more are added when its end is near the screen, or by its method addMore
 function fillLazily(container, items, render, step = 120) {
   let done = 0;
   const end = h("div", { class: "end" });
   const addMore = () => {
+    if (done >= items.length) return false;
     end.before(...items.slice(done, done + step).map(render));
     done += step;
     if (done >= items.length) { observer.disconnect(); end.remove(); }
+    return true;
   };
+  if (container.lazyObserver) container.lazyObserver.disconnect(); // of an earlier content
   const observer = new IntersectionObserver((entries) => { if (entries.some((e) => e.isIntersecting)) addMore(); }, { rootMargin: "600px" });
+  Object.assign(container, { addMore, lazyObserver: observer });
+  container.classList.add("lazy");
   container.replaceChildren(end);
   if (items.length) { addMore(); if (done < items.length) observer.observe(end); } else end.remove();
 }

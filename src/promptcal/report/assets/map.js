@@ -3,7 +3,7 @@ function mapView() {
   const canvas = h("canvas", { id: "map-canvas", tabIndex: 0, "aria-label": "Map of the images; drag to move, wheel to zoom" });
   const tip = h("div", { class: "tip", hidden: true });
   const legend = h("div", { class: "legend", id: "legend" });
-  const selection = h("div", { id: "selection" });
+  const lassoed = h("div", { id: "lassoed" });
   const lassoButton = h("button", { type: "button", id: "lasso", "aria-pressed": "false", title: "Or hold Shift and drag", onclick: () => setLasso(!lassoing) }, "Lasso");
   const shown = images.shown;
   const n = shown.length;
@@ -14,8 +14,10 @@ function mapView() {
   let onlyGroup = -1; // the only group that is not dimmed, or -1
   let lassoing = false;
   let polygon = null;
-  let selected = new Set();
+  let showsNames = true;
   let isRedrawPending = false;
+  let centres = []; // of the groups, for their names
+  let listed = []; // images in the lasso
 
   const group = (i) => (colouring === "cluster" ? decisions.rootOf(images.cluster[shown[i]]) : images.truth[shown[i]]);
   const colour = (number) => (number < 0 ? "#888888" : colouring === "cluster" ? clusterColour(number) : classColour(number));
@@ -43,6 +45,7 @@ function mapView() {
     canvas.dataset.thumbnails = String(asThumbnails);
     if (asThumbnails) drawThumbnails(context, visible);
     else drawPoints(context, visible);
+    if (showsNames) drawNames(context);
     if (polygon) drawPolygon(context);
   }
 
@@ -61,7 +64,7 @@ function mapView() {
       for (const i of members) {
         const x = points.x[i];
         const y = points.y[i];
-        const r = selected.has(i) ? base * 1.6 : base;
+        const r = selection.has(shown[i]) ? base * 1.6 : base;
         if (isNew(i)) {
           const d = r * 1.25;
           context.moveTo(x, y - d); context.lineTo(x + d, y); context.lineTo(x, y + d); context.lineTo(x - d, y);
@@ -74,12 +77,12 @@ function mapView() {
       context.fill();
     }
     context.globalAlpha = 1;
-    if (selected.size) {
+    if (selection.size()) {
       context.strokeStyle = getComputedStyle(canvas).color;
       context.lineWidth = 1;
       context.beginPath();
       for (const i of visible) {
-        if (!selected.has(i)) continue;
+        if (!selection.has(shown[i])) continue;
         context.moveTo(points.x[i] + base * 2.1, points.y[i]);
         context.arc(points.x[i], points.y[i], base * 2.1, 0, 2 * Math.PI);
       }
@@ -92,15 +95,59 @@ function mapView() {
     for (const i of visible) {
       const tile = tileOf(shown[i]);
       const sheet = sheetImage(tile.sheet, redraw);
-      const left = points.x[i] - side / 2;
-      const top = points.y[i] - side / 2;
+      const scale = side / Math.max(tile.width, tile.height);
+      const width = tile.width * scale;
+      const height = tile.height * scale;
+      const left = points.x[i] - width / 2;
+      const top = points.y[i] - height / 2;
       const g = group(i);
       context.globalAlpha = onlyGroup >= 0 && g !== onlyGroup ? 0.15 : 1;
-      context.fillStyle = colour(g);
-      context.fillRect(left - 2, top - 2, side + 4, side + 4);
-      if (sheet) context.drawImage(sheet, tile.x, tile.y, tile.side, tile.side, left, top, side, side);
+      context.fillStyle = selection.has(shown[i]) ? getComputedStyle(canvas).color : colour(g);
+      context.fillRect(left - 2, top - 2, width + 4, height + 4);
+      if (sheet) context.drawImage(sheet, tile.x, tile.y, tile.width, tile.height, left, top, width, height);
     }
     context.globalAlpha = 1;
+  }
+
+  // the middle of each group: the medians of its coordinates
+  function middles() {
+    const members = new Map();
+    for (let i = 0; i < n; i++) {
+      if (!members.has(group(i))) members.set(group(i), []);
+      members.get(group(i)).push(i);
+    }
+    const median = (list, axis) => list.map((i) => coordinates[2 * i + axis]).sort((a, b) => a - b)[list.length >> 1];
+    return [...members].map(([g, list]) => ({ group: g, size: list.length, x: median(list, 0), y: median(list, 1) }))
+      .sort((a, b) => b.size - a.size);
+  }
+
+  // names of the largest groups first; a name that would cover another is left out
+  function drawNames(context) {
+    const unit = Math.min(size.width, size.height) * 0.47 * viewport.scale;
+    const style = getComputedStyle(canvas);
+    const taken = [];
+    context.font = `600 13px ${style.fontFamily}`;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    context.lineJoin = "round";
+    const namesDrawn = [];
+    for (const { group: g, x, y } of centres) {
+      if (g < 0 || (onlyGroup >= 0 && g !== onlyGroup)) continue;
+      const name = groupName(g);
+      const text = name.length > 26 ? `${name.slice(0, 25)}…` : name;
+      const [left, top] = [size.width / 2 + viewport.x + x * unit, size.height / 2 + viewport.y - y * unit];
+      const half = context.measureText(text).width / 2 + 4;
+      const box = [left - half, top - 10, left + half, top + 10];
+      if (taken.some((other) => box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1])) continue;
+      taken.push(box);
+      namesDrawn.push(text);
+      context.lineWidth = 4;
+      context.strokeStyle = style.backgroundColor;
+      context.strokeText(text, left, top);
+      context.fillStyle = style.color;
+      context.fillText(text, left, top);
+    }
+    canvas.dataset.names = JSON.stringify(namesDrawn);
   }
 
   function drawPolygon(context) {
@@ -189,40 +236,44 @@ function mapView() {
   }
 
   function selectInside() {
-    selected = new Set();
-    for (let i = 0; i < n; i++) if (inside(points.x[i], points.y[i])) selected.add(i);
+    const list = Array.from(images.order).filter((image) => {
+      const i = tileIndex[image];
+      return i >= 0 && inside(points.x[i], points.y[i]);
+    });
     polygon = null;
     setLasso(false);
-    listSelected();
-    redraw();
+    listInside(list);
+    selection.set(list);
   }
 
-  function listSelected() {
-    if (!selected.size) { selection.replaceChildren(); return; }
-    const list = Array.from(images.order).filter((image) => tileIndex[image] >= 0 && selected.has(tileIndex[image]));
+  function listInside(list) {
+    listed = list;
+    if (!list.length) { lassoed.replaceChildren(); return; }
     const counts = new Map();
     for (const image of list) {
       const root = decisions.rootOf(images.cluster[image]);
       counts.set(root, (counts.get(root) || 0) + 1);
     }
     const gallery = h("div", { class: "gallery captions" });
-    setChildren(selection,
-      h("h3", { id: "selection-count" }, `${plural(list.length, "image")} in the lasso`),
+    setChildren(lassoed,
+      h("h3", { id: "lasso-count" }, `${plural(list.length, "image")} in the lasso`),
       h("div", { class: "toolbar" },
         [...counts].sort((a, b) => b[1] - a[1]).slice(0, 12).map(([c, n]) => h("a", { class: "chip", href: `#cluster-${c}` }, swatch(c), decisions.nameOf(c), ` ${count(n)}`)),
-        h("button", { type: "button", class: "mark", id: "mark-selected", onclick: () => decisions.toggleWrong(list) }, "Mark all as wrong"),
-        h("button", { type: "button", onclick: () => { selected = new Set(); listSelected(); redraw(); } }, "Clear")),
+        h("button", { type: "button", id: "close-lasso", onclick: () => { listInside([]); selection.clear(); } }, "Close")),
       gallery);
     fillLazily(gallery, list, (image) => thumb(image, list, decisions.nameOf(images.cluster[image])));
   }
 
+  function groupName(g) { return g < 0 ? "unknown" : colouring === "cluster" ? decisions.nameOf(g) : data.classes[g]; }
+
   function fillLegend() {
+    centres = middles();
     const present = new Map();
     for (let i = 0; i < n; i++) present.set(group(i), (present.get(group(i)) || 0) + 1);
     legend.replaceChildren(...[...present.keys()].sort((a, b) => a - b).map((g) => {
       const mark = h("span", { class: colouring === "cluster" && !clusters[g].known ? "swatch diamond" : "swatch" });
       mark.style.backgroundColor = colour(g);
-      const name = g < 0 ? "unknown" : colouring === "cluster" ? decisions.nameOf(g) : data.classes[g];
+      const name = groupName(g);
       return h("button", { type: "button", class: "chip", "aria-pressed": String(onlyGroup === g), title: "Show only this", onclick: () => {
         onlyGroup = onlyGroup === g ? -1 : g;
         fillLegend();
@@ -294,8 +345,13 @@ function mapView() {
 
   const colourBy = h("select", { id: "colour-by", "aria-label": "Colour by", onchange: (event) => { colouring = event.target.value; onlyGroup = -1; fillLegend(); redraw(); } },
     h("option", { value: "cluster" }, "Colour by cluster"), h("option", { value: "truth" }, "Colour by true class"));
+  const namesButton = h("button", { type: "button", id: "names", "aria-pressed": "true", onclick: () => {
+    showsNames = !showsNames;
+    namesButton.setAttribute("aria-pressed", String(showsNames));
+    redraw();
+  } }, "Names");
   const view = h("section", {},
-    h("div", { class: "toolbar" }, hasTruth ? colourBy : null, lassoButton,
+    h("div", { class: "toolbar" }, hasTruth ? colourBy : null, lassoButton, namesButton,
       h("span", { class: "joined" },
         h("button", { type: "button", title: "Zoom in", onclick: () => zoom(1.5) }, "+"),
         h("button", { type: "button", title: "Zoom out", onclick: () => zoom(1 / 1.5) }, "−"),
@@ -305,7 +361,7 @@ function mapView() {
       h("div", {}, legend,
         h("p", { class: "muted" }, "t-SNE of the embeddings: near points are similar images; large distances have no meaning. ● known ◆ discovered. Zoom in to see the images. Click a name to highlight it."),
         n < N ? h("p", { class: "muted" }, `${count(n)} of ${count(N)} images, from all clusters.`) : null)),
-    selection);
+    lassoed);
   fillLegend();
-  return { view, refresh: () => { fillLegend(); redraw(); } };
+  return { view, keepsState: true, gallery: () => listed, refresh: (categoriesChanged) => { if (categoriesChanged) { onlyGroup = -1; fillLegend(); } redraw(); } };
 }

@@ -18,8 +18,16 @@ const viewer = (() => {
       fact("Confidence", decimal(images.confidence[image], 3)),
       Number.isFinite(images.margin[image]) && decisions.rootOf(second) !== decisions.rootOf(images.cluster[image]) && fact("Second best", chip(second), ` margin ${decimal(images.margin[image], 3)}`),
       images.labelled[image] ? fact("Given label", clusters[images.cluster[image]].label) : null,
+      likelyClass.has(image) ? fact("Looks like", chip(likelyClass.get(image).other)) : null,
+      decisions.labelGiven(image) !== null ? fact("Your label", h("span", { id: "your-label" }, decisions.labelGiven(image))) : null,
       truth !== null && fact("True class", truth),
     );
+  }
+
+  function labelForm(image) {
+    const input = h("input", { type: "text", id: "label-image", placeholder: "Label this image as …", "aria-label": "Label of this image", maxLength: 200, autocomplete: "off", list: "category-names", value: decisions.labelGiven(image) ?? "" });
+    return h("form", { class: "inline", onsubmit: (event) => { event.preventDefault(); decisions.labelImages([image], input.value); update(); } },
+      input, h("button", { type: "submit", id: "save-label" }, "Label"));
   }
 
   // address of the image file, if it exists on this computer; everything but the slash is escaped
@@ -46,7 +54,7 @@ const viewer = (() => {
         h("button", { type: "button", class: "icon", title: "Close", id: "close-viewer", onclick: close }, "✕")),
       h("div", { class: "viewer-body" },
         h("div", { class: "large" }, picture(image, isWrong ? "is-wrong" : "")),
-        h("div", {}, facts(image), h("p", { class: "path", id: "viewer-path" }, full),
+        h("div", {}, facts(image), labelForm(image), h("p", { class: "path", id: "viewer-path" }, full),
           data.folder ? h("p", {}, h("a", { id: "open-file", href: fileUrl(image), target: "_blank", rel: "noopener noreferrer" }, "Open the image file")) : null)),
       near.length ? h("h3", {}, "Nearest neighbours") : null,
       h("div", { class: "near" }, near.map((other) =>
@@ -68,9 +76,11 @@ const viewer = (() => {
 
   dialog.addEventListener("click", (event) => { if (event.target === dialog) close(); });
   dialog.addEventListener("keydown", (event) => {
+    if (isTyping(event.target)) return;
     if (event.key === "ArrowLeft") step(-1);
     if (event.key === "ArrowRight") step(1);
     if (event.key === "x") mark();
+    if (event.key === "l") { dialog.querySelector("#label-image").focus(); event.preventDefault(); }
   });
   return { open, close };
 })();
@@ -81,20 +91,28 @@ const swatch = (cluster) => {
   return mark;
 };
 
-// A thumbnail: a click opens the viewer, or marks the image as wrong in marking mode.
-let marking = false;
+// A thumbnail. A click opens the viewer; in its corner, with Ctrl or Shift, or in selecting mode, it selects.
 function thumb(image, gallery, caption) {
   const button = h("button", { type: "button", class: "thumb", title: images.paths[image], dataset: { thumb: image } },
-    picture(image), caption ? h("span", { class: "caption" }, caption) : null);
+    picture(image), h("span", { class: "corner" }), h("span", { class: "tag" }), caption ? h("span", { class: "caption" }, caption) : null);
   if (images.labelled[image]) button.classList.add("labelled");
-  if (decisions.isWrong(image)) button.classList.add("is-wrong");
-  button.addEventListener("click", () => {
-    if (marking) decisions.toggleWrong([image]);
+  showState(button);
+  button.addEventListener("click", (event) => {
+    if (event.shiftKey) selection.extendTo(image, gallery);
+    else if (selection.isOn() || event.ctrlKey || event.metaKey || event.target.classList.contains("corner")) selection.toggle(image);
     else viewer.open(image, gallery);
   });
   return button;
 }
-decisions.onChange(() => {
-  for (const element of document.querySelectorAll("[data-thumb]"))
-    element.classList.toggle("is-wrong", decisions.isWrong(Number(element.dataset.thumb)));
-});
+
+function showState(element) {
+  const image = Number(element.dataset.thumb);
+  element.classList.toggle("is-wrong", decisions.isWrong(image));
+  element.classList.toggle("is-selected", selection.has(image));
+  const label = decisions.labelGiven(image);
+  element.classList.toggle("has-label", label !== null);
+  element.querySelector(".tag").textContent = label ?? "";
+}
+const showStates = () => { for (const element of document.querySelectorAll("[data-thumb]")) showState(element); };
+decisions.onChange(showStates);
+selection.onChange(showStates);

@@ -1,0 +1,44 @@
+"""The command that continues a run with the labels that its page downloads."""
+
+import re
+import shlex
+from pathlib import Path
+
+from promptcal.run import Run
+
+
+def next_command(run: Run) -> dict[str, str]:
+    """The parts around the name of the label file and, where the labels need more categories, their number.
+
+    The page knows both only when the labels are downloaded.
+    """
+    this_run, command = run.path.absolute(), _repeated_words(run)
+    output = next_output(this_run)
+    if command:
+        before = shlex.join(["promptcal", *command, "--labels"])
+        after = shlex.join(["--from", str(this_run), "--output", str(output)])
+        return {"before": f"{before} ", "after": f" {after}", "nClasses": " --n-classes ", "end": ""}
+    skip = ", skip_unreadable=True" if run.directory.skipped_file.is_file() else ""
+    return {
+        "before": 'promptcal.fit(images=..., labels="',
+        "after": f'", start_from={str(this_run)!r}, output={str(output)!r}{skip}',
+        "nClasses": ", n_classes=",
+        "end": ")",
+    }
+
+
+def next_output(run: Path) -> Path:
+    """The first free place: run-2 after run, run-3 after run-2."""
+    match = re.fullmatch(r"(.+)-(\d{1,2})", run.name)
+    stem, number = (match[1], int(match[2])) if match else (run.name, 1)
+    while (place := run.with_name(f"{stem}-{number + 1}")).exists():
+        number += 1
+    return place
+
+
+def _repeated_words(run: Run) -> list[str]:
+    """Runs of version 0.2 and older recorded only the folder of their images."""
+    if run.info.command or run.info.root is None:
+        return run.info.command
+    skip = ["--skip-unreadable"] if run.directory.skipped_file.is_file() else []
+    return ["fit", run.info.root, *skip]
