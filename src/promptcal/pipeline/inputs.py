@@ -15,6 +15,7 @@ from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Problem, TestSet
 from promptcal.pipeline.published import unmet_conditions
 from promptcal.pipeline.request import FitRequest
+from promptcal.pipeline.session import warn
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime import distributed
@@ -46,7 +47,9 @@ class Settings:
 class FitInputs:
     """All inputs of a fit. ``resume``: there is a run to resume.
 
-    ``unmet_conditions``: what the published protocol has and this run does not; None for the default protocol.
+    ``released`` are the names of images whose label is empty in the label file: the user marked them as wrong.
+    ``keep_confirmed``: see the request. ``unmet_conditions``: what the published protocol has and this run does not;
+    None for the default protocol.
     """
 
     problem: Problem
@@ -56,6 +59,8 @@ class FitInputs:
     resume: bool
     skip_unreadable: bool
     unmet_conditions: list[str] | None
+    released: frozenset[str]
+    keep_confirmed: bool
 
     def resumed_n_classes(self, directory: RunDirectory) -> int | None:
         """A resumed run keeps the number of classes that it has estimated."""
@@ -76,6 +81,14 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
     labels = parse_labels(request.labels, images)
     names = labels.names if previous is None else previous.merge_labels(labels.names, labels.removed, images.names)
     group.check_same((images.names, names), "images or labels")
+    released = frozenset(name for name, empty in zip(images.names, labels.removed, strict=True) if empty)
+    if previous is not None and request.labels is not None and previous.has_labels(names, released, images.names):
+        warn(
+            f"the labels bring nothing new: {previous.path} has them all; check that this is the file you downloaded "
+            "last"
+        )
+    if previous is None and request.keep_confirmed:
+        raise ConfigError("--keep-confirmed keeps the categories of a previous run; give that run with --from")
     truth = None if request.truth is None else read_labels(request.truth, images)
     problem = Problem.of(images, names, truth, request.inductive)
     settings = group.on_first(lambda: _settings(request, previous, problem, console))
@@ -88,7 +101,9 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         problem = replace(problem, oracle=_test_set(request))
     shared = group.on_first(lambda: _shared_stage(request, draft, directory))
     unmet = unmet_conditions(draft, request.preset) if draft.protocol == "published" else None
-    return FitInputs(problem, settings, previous, shared, resume, request.skip_unreadable, unmet)
+    return FitInputs(
+        problem, settings, previous, shared, resume, request.skip_unreadable, unmet, released, request.keep_confirmed
+    )
 
 
 def _test_set(request: FitRequest) -> TestSet:
