@@ -60,6 +60,7 @@ class PreviousRun:
             raise self._does_not_fit("method", own.name, method)
         settings = self.run.config.model_dump()
         settings["data"].pop("cache")
+        settings["n_classes"] = len(self.run.names)  # `promptcal name` can merge some
         if method != own.name:
             del settings["method"]
             for section, values in own.presets.get("", {}).items():
