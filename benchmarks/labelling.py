@@ -34,6 +34,7 @@ def demo_images(per_class: int) -> tuple[np.ndarray, dict[str, str]]:
 
 
 def folder_images(folder: Path) -> tuple[Path, dict[str, str]]:
+    """The class of each image is the name of its sub-folder."""
     return folder, {name: Path(name).parts[0] for name in ImageSet.of(folder).names}
 
 

@@ -146,7 +146,7 @@ def _settings(request: FitRequest, previous: PreviousRun | None, problem: Proble
         raise ConfigError(f"the method {layers.method} uses no generic images; leave --generic-images out")
     values = layers.merged(METHODS[layers.method])
     if previous is not None and request.n_classes is None and not _overrides_n_classes(request):
-        values = {**values, "n_classes": _without_merged(values["n_classes"], previous, problem, console)}
+        values = {**values, "n_classes": _n_categories(values["n_classes"], previous, problem, console)}
     return Settings(values)
 
 
@@ -183,15 +183,15 @@ def _overrides_n_classes(request: FitRequest) -> bool:
     return any(setting.replace(" ", "").startswith("n_classes=") for setting in request.overrides)
 
 
-def _without_merged(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
-    """As many categories fewer as the labels merge into others."""
+def _n_categories(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
+    """As many categories fewer as the labels merge into others, but at least as many as the labels name."""
     merged = previous.merged_categories(problem.label_names(), problem.images.names)
     left = max(n_classes - len(merged), len(problem.classes))
-    if left >= n_classes:
+    if left == n_classes:
         return n_classes
+    reason = f"merge {', '.join(merged)} into other categories" if left < n_classes else f"name {left} categories"
     console.print(
-        f"The labels merge {', '.join(merged)} into other categories, so the number of categories is now {left} "
-        "(--n-classes sets another number)",
+        f"The labels {reason}, so the number of categories is now {left} (--n-classes sets another number)",
         markup=False,
         highlight=False,
         soft_wrap=True,
