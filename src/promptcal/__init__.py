@@ -10,7 +10,8 @@ from typing import Any
 
 _NAMES = {  # by module
     "_version": "__version__",
-    "api": "benchmark check datasets demo estimate_classes evaluate export fit make_figure make_report predict table",
+    "api": "benchmark check datasets demo estimate_classes evaluate export fit make_figure make_report name predict "
+    "table",
     "errors": "ConfigError DataError Interrupted LabelError PromptCALError RunError WeightsError",
     "estimator": "PromptCAL",
     "run": "Assignments Run",

@@ -9,6 +9,7 @@ from promptcal.api import export as export
 from promptcal.api import fit as fit
 from promptcal.api import make_figure as make_figure
 from promptcal.api import make_report as make_report
+from promptcal.api import name as name
 from promptcal.api import predict as predict
 from promptcal.api import table as table
 from promptcal.errors import ConfigError as ConfigError

@@ -21,6 +21,7 @@ from promptcal.experiments.table_request import TableRequest
 from promptcal.experiments.tables import TableReport, list_tables, make_table, planned
 from promptcal.exporters import export_run
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
+from promptcal.pipeline.apply_names import NamingResult, apply_names, undo_names
 from promptcal.pipeline.benchmark import run_benchmark
 from promptcal.pipeline.class_estimate import count_classes_of
 from promptcal.pipeline.fit import run_fit
@@ -185,6 +186,27 @@ def export(*, run: PathOrText | Run, to: str, output: PathOrText, copy: bool = F
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
     export_run(loaded, to, Path(output), copy=copy, console=Console(stderr=True, quiet=not progress))
     return Path(output)
+
+
+def name(*, run: PathOrText | Run, labels: Any = None, undo: bool = False) -> NamingResult:
+    """Apply names and merges to a finished run without training; its exports, report and predictions then use them.
+
+    A discovered category gets the name that most of its labelled images have. A category more than half of whose images
+    have the name of another one is merged into it. Other labelled images move to the category of their label. Nothing
+    is written if the labels contradict each other; the same labels again change nothing.
+
+    Args:
+        run: A run directory.
+        labels: As in `fit`; usually the file that the report downloads.
+        undo: Restore the run as its fit wrote it, instead of applying labels.
+    """
+    path = run.path if isinstance(run, Run) else Path(run)
+    if undo != (labels is None):
+        raise ConfigError("give either labels to apply, or undo (--undo)")
+    if undo:
+        undo_names(path)
+        return NamingResult({}, {}, 0)
+    return apply_names(path, labels)
 
 
 @_takes_options_of(EstimateRequest)

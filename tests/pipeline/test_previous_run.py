@@ -365,7 +365,11 @@ def test_numbering_matches_as_many_images_as_possible():
         ({"overrides": ["method=gcd"]}, ConfigError, "has method=promptcal and cannot be continued with gcd"),
         ({"overrides": ["variant=paper"]}, ConfigError, "variant=official cannot be changed to variant=paper"),
         ({"preset": "quick"}, ConfigError, "takes its settings from"),
-        ({"labels": {f"{i:03d}.png": f"class {i}" for i in range(1, 8)}}, LabelError, "--n-classes is 4"),
+        (
+            {"labels": {f"{i:03d}.png": f"class {i}" for i in range(1, 8)}, "n_classes": 4},
+            LabelError,
+            "--n-classes is 4",
+        ),
     ],
 )
 def test_what_does_not_fit_is_rejected_in_a_sentence(first, tmp_path, options, error, named):

@@ -194,6 +194,27 @@ def export(
 
 
 @app.command()
+def name(
+    run: RunPath,
+    labels: Annotated[Path | None, typer.Argument(help="Label file that the report downloads.")] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Restore the run as its fit wrote it.")] = False,
+    no_report: NoReport = False,
+    quiet: Quiet = False,
+) -> None:
+    """Apply names and merges to a run without training. Exports, report and predict then use them.
+
+    Example: promptcal name run labels.csv
+    """
+    from promptcal import api
+    from promptcal.cli.naming_output import show_naming
+
+    found = api.name(run=run, labels=labels, undo=undo)
+    show_naming(found, console, is_undone=undo)
+    if not no_report:
+        _say_written(api.make_report(run=run, progress=not quiet).path)
+
+
+@app.command()
 @options_of(EstimateRequest)
 def estimate_classes(options: dict[str, Any]) -> None:
     """Estimate the number of categories, known and new together.

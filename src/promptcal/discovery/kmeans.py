@@ -6,7 +6,7 @@ full float32 precision, and the points are centred, so that a common offset does
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,20 +21,20 @@ _MAX_DRAWN_FROM = 50_000_000  # points x starts, when initial centroids are draw
 
 
 def kmeans_plus_plus(
-    points: Tensor, known_centroids: Tensor, n_new: int, starts: int, generator: torch.Generator
+    points: Tensor, known_centres: Tensor, n_new: int, starts: int, generator: torch.Generator
 ) -> Tensor:
     """Initial centroids [starts, known + n_new, dim]: the known ones, then points sampled by squared distance (D^2)."""
     n = len(points)
-    centroids = points.new_empty(starts, len(known_centroids) + n_new, points.shape[1])
-    centroids[:, : len(known_centroids)] = known_centroids
+    centroids = points.new_empty(starts, len(known_centres) + n_new, points.shape[1])
+    centroids[:, : len(known_centres)] = known_centres
     nearest = torch.full((starts, n), torch.inf, device=points.device)
-    if len(known_centroids):
-        nearest = _squared_distances(points, known_centroids).min(dim=1).values.expand(starts, n)
+    if len(known_centres):
+        nearest = _squared_distances(points, known_centres).min(dim=1).values.expand(starts, n)
     for i in range(n_new):
         # no centroid yet, or every point is on a centroid: uniform
         usable = torch.isfinite(nearest) & (nearest.sum(dim=1, keepdim=True) > 0)
         sampled = points[_draw(torch.where(usable, nearest, torch.ones_like(nearest)), generator)]
-        centroids[:, len(known_centroids) + i] = sampled
+        centroids[:, len(known_centres) + i] = sampled
         nearest = torch.minimum(nearest, _squared_distances(points, sampled).T)
     return centroids
 
@@ -54,14 +54,28 @@ def _squared_distances(points: Tensor, centroids: Tensor) -> Tensor:
     return (norms - 2 * cross).clamp(min=0)
 
 
+class RestrictedPoints(NamedTuple):
+    """Points (a mask) that may only be in one of the first ``n_clusters`` clusters."""
+
+    mask: Tensor
+    n_clusters: int
+
+
 def lloyd(
-    points: Tensor, centroids: Tensor, fixed: Tensor, *, max_iter: int = 200, tol: float = 1e-4
+    points: Tensor,
+    centroids: Tensor,
+    fixed: Tensor,
+    *,
+    max_iter: int = 200,
+    tol: float = 1e-4,
+    restricted: RestrictedPoints | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Lloyd's algorithm for a batch of starts: labels, centroids, inertia and iterations of each start.
 
     ``fixed`` holds the cluster of each labelled point, or -1. A start stops when its centroids move by at most
     ``tol`` x the mean variance of the features (scikit-learn's rule). The labels belong to the returned centroids.
     """
+    free = fixed < 0 if restricted is None else (fixed < 0) & ~restricted.mask
     starts, n_clusters, dim = centroids.shape
     centroids = centroids.clone()
     norms = points.square().sum(dim=1)
@@ -70,8 +84,8 @@ def lloyd(
     iterations = torch.zeros(starts, dtype=torch.long, device=points.device)
     relative = _relative_distances(points, centroids.view(-1, dim)).view(starts, n_clusters, -1)
     for _ in range(max_iter):
-        labels, distances = _nearest(relative, norms, fixed)
-        updated = _update(points, labels, distances, centroids[active], fixed)
+        labels, distances = _nearest(relative, norms, fixed, restricted)
+        updated = _update(points, labels, distances, centroids[active], free)
         shift = (updated - centroids[active]).square().sum(dim=2)
         centroids[active] = updated
         iterations[active] += 1
@@ -87,9 +101,8 @@ def lloyd(
             relative = fresh.view_as(relative)
         else:
             relative.view(-1, relative.shape[2])[moved] = fresh
-    labels, distances = _nearest(
-        _relative_distances(points, centroids.view(-1, dim)).view(starts, n_clusters, -1), norms, fixed
-    )
+    relative = _relative_distances(points, centroids.view(-1, dim)).view(starts, n_clusters, -1)
+    labels, distances = _nearest(relative, norms, fixed, restricted)
     return labels, centroids, distances.sum(dim=1, dtype=widest_float(points.device)), iterations
 
 
@@ -98,23 +111,29 @@ def _relative_distances(points: Tensor, centroids: Tensor) -> Tensor:
     return torch.addmm(centroids.square().sum(dim=1, keepdim=True), centroids, points.T, alpha=-2.0)
 
 
-def _nearest(relative: Tensor, norms: Tensor, fixed: Tensor) -> tuple[Tensor, Tensor]:
+def _nearest(
+    relative: Tensor, norms: Tensor, fixed: Tensor, restricted: RestrictedPoints | None
+) -> tuple[Tensor, Tensor]:
     """The nearest cluster, or the fixed one, and the squared distance to it; both [starts, points]."""
     least, nearest = relative.min(dim=1)
+    if restricted is not None:
+        least_of_first, nearest_of_first = relative[:, : restricted.n_clusters].min(dim=1)
+        least = torch.where(restricted.mask, least_of_first, least)
+        nearest = torch.where(restricted.mask, nearest_of_first, nearest)
     own = relative.gather(1, fixed.clamp(min=0).expand(len(relative), 1, -1)).squeeze(1)
     labels = torch.where(fixed >= 0, fixed, nearest)
     return labels, (torch.where(fixed >= 0, own, least) + norms).clamp(min=0)
 
 
-def _update(points: Tensor, labels: Tensor, distances: Tensor, centroids: Tensor, fixed: Tensor) -> Tensor:
-    """The mean of each cluster; an empty cluster moves to an unlabelled point far from its centroid."""
+def _update(points: Tensor, labels: Tensor, distances: Tensor, centroids: Tensor, free: Tensor) -> Tensor:
+    """The mean of each cluster; an empty cluster moves to a free point far from its centroid."""
     n_clusters = centroids.shape[1]
     sums, sizes = _cluster_sums(points, labels, n_clusters)
     means = sums / sizes.unsqueeze(2).clamp(min=1)
     empty = sizes == 0
     if not bool(empty.any()):
         return means
-    order = distances.masked_fill(fixed >= 0, -1.0).argsort(dim=1, descending=True)
+    order = distances.masked_fill(~free, -1.0).argsort(dim=1, descending=True)
     rank = (empty.long().cumsum(dim=1) - 1).clamp(min=0, max=len(points) - 1)
     seeds = points[order.gather(1, rank)]
     return torch.where(empty.unsqueeze(2), seeds, means)
@@ -168,11 +187,18 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(
-        self, X: Any, y: Any = None, *, init: Any = None, on_progress: Callable[[int], None] = lambda done: None
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        init: Any = None,
+        restricted: tuple[Any, int] | None = None,
+        on_progress: Callable[[int], None] = lambda done: None,
     ) -> "SemiSupervisedKMeans":
         """Cluster ``X``; ``on_progress`` is called with the number of finished starts.
 
         The first clusters start at the rows of ``init`` (by default at the class means), the others by k-means++.
+        ``restricted`` is a mask of points and a number n: these points may only be in one of the first n clusters.
         """
         if self.n_init < 1:
             raise ValueError(f"n_init must be at least 1, not {self.n_init}")
@@ -185,10 +211,13 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             generator.seed()
         else:
             generator.manual_seed(self.random_state)
+        limits = None
+        if restricted is not None and restricted[1]:
+            limits = RestrictedPoints(torch.as_tensor(restricted[0], device=points.device), restricted[1])
         with device_context(points.device, torch.float32):
             first = self._class_means(points, fixed) if init is None else _as_points(init).to(points.device) - offset
             self.inertia_, centroids, labels, self.n_iter_ = self._best_start(
-                points, fixed, first, generator, on_progress
+                points, fixed, first, limits, generator, on_progress
             )
         self.cluster_centers_ = (centroids + offset).cpu().numpy()
         self.labels_ = labels.cpu().numpy()
@@ -233,20 +262,23 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         points: Tensor,
         fixed: Tensor,
         given: Tensor,
+        limits: RestrictedPoints | None,
         generator: torch.Generator,
         on_progress: Callable[[int], None],
     ) -> tuple[float, Tensor, Tensor, int]:
         """Inertia, centroids, labels and iterations of the best start; the first centroids start at ``given``."""
         n_drawn = self.n_clusters - len(given)
-        labelled = fixed >= 0
+        free = fixed < 0 if limits is None else (fixed < 0) & ~limits.mask
         starts = self.n_init if n_drawn else 1  # otherwise nothing is random
         best: tuple[float, Tensor, Tensor, int] | None = None
         done = 0
         size = max(1, _MAX_DRAWN_FROM // len(points))
         for first in range(0, starts, size):
-            drawn = kmeans_plus_plus(points[~labelled], given, n_drawn, min(size, starts - first), generator)
-            for initial in drawn.split(self._max_batch(points)):
-                labels, centroids, inertia, n_iter = lloyd(points, initial, fixed, max_iter=self.max_iter, tol=self.tol)
+            drawn = kmeans_plus_plus(points[free], given, n_drawn, min(size, starts - first), generator)
+            for centroids in drawn.split(self._max_batch(points)):
+                labels, centroids, inertia, n_iter = lloyd(
+                    points, centroids, fixed, max_iter=self.max_iter, tol=self.tol, restricted=limits
+                )
                 winner = int(inertia.argmin())
                 if best is None or float(inertia[winner]) < best[0]:
                     best = (float(inertia[winner]), centroids[winner], labels[winner], int(n_iter[winner]))

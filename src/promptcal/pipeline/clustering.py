@@ -30,8 +30,18 @@ def embed_all(
         )
 
 
-def final_kmeans(config: Config, session: Session, repeat: int = 0) -> KMeansFit:
-    """k-means for results: many starts, with a progress bar, on the first process; each repeat has its own seed."""
+def final_kmeans(
+    config: Config,
+    session: Session,
+    repeat: int = 0,
+    *,
+    init: Tensor | None = None,
+    restricted: tuple[np.ndarray, int] | None = None,
+) -> KMeansFit:
+    """k-means for results: many starts, with a progress bar, on the first process; each repeat has its own seed.
+
+    ``init`` are the initial centroids of the first clusters; ``restricted``: see `SemiSupervisedKMeans.fit`.
+    """
     settings = config.clustering
     purpose = ("kmeans", repeat) if repeat else ("kmeans",)
 
@@ -44,11 +54,14 @@ def final_kmeans(config: Config, session: Session, repeat: int = 0) -> KMeansFit
             random_state=derive_seed(config.seed, *purpose),
         )
         known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
+        known = known if init is None else len(init)
         starts = settings.n_init if known < config.n_classes else 1  # nothing is random then
         with progress_bar(session.console) as bar:
             task = bar.add_task("clustering", total=starts, note="")
             show = lambda done: bar.update(task, completed=done)  # noqa: E731
-            return session.group.on_first(lambda: kmeans.fit(features, labels, on_progress=show))
+            return session.group.on_first(
+                lambda: kmeans.fit(features, labels, init=init, restricted=restricted, on_progress=show)
+            )
 
     return fit
 

@@ -11,7 +11,8 @@ from promptcal.discovery.calibration import Calibration, calibrate_run
 from promptcal.discovery.partition import Partition, rank_clusters
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
-from promptcal.pipeline.clustering import embed_all, final_kmeans
+from promptcal.pipeline.clustering import embed_all
+from promptcal.pipeline.final_partition import final_partition
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.scoring import score_network, score_unlabelled
 from promptcal.pipeline.session import Session, warn
@@ -21,10 +22,16 @@ from promptcal.report.contact_sheets import write_contact_sheets
 from promptcal.report.selection import choose_examples, select_images
 from promptcal.report.thumbnails import make_thumbnails
 from promptcal.run.assignments import Assignments, category_names
+from promptcal.run.changes import CategoryLoss
 from promptcal.run.directory import HeldOut
 from promptcal.run.results import RunResults, Scores
 from promptcal.runtime import files
 from promptcal.runtime.progress import progress_bar
+
+_LOSS_REMEDY = {  # by whether the images were kept
+    True: "without --keep-confirmed they move",
+    False: "look at them in the report's tab Changes; to keep them, fit again with --keep-confirmed",
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,7 @@ class Outcome:
     calibration: Calibration
     assignments: Assignments
     results: RunResults
+    losses: list[CategoryLoss]
 
 
 def finalize(trained: Trained, session: Session) -> None:
@@ -54,7 +62,7 @@ def _assign(trained: Trained, session: Session) -> Outcome:
         session.checkpoints.load_best(stages[-1], network)
     assignment = prepared.method.assignment(network)
     features = embed_all(network, prepared.view, len(problem.images), "embedding", session)
-    partition = assignment.partition(features, problem.labels, final_kmeans(prepared.config, session))
+    partition, losses = final_partition(prepared, assignment, features, session)
     if problem.can_be_scored:
         if prepared.test is None:
             selected = score_unlabelled(prepared, assignment, features, session, first=partition.clusters)
@@ -76,7 +84,7 @@ def _assign(trained: Trained, session: Session) -> Outcome:
         ranked.second,
         ranked.second_confidence,
     )
-    return Outcome(features, partition, calibration, assignments, results)
+    return Outcome(features, partition, calibration, assignments, results, losses)
 
 
 def _score_stages(prepared: Prepared, results: RunResults, session: Session) -> tuple[RunResults, Scores | None]:
@@ -141,7 +149,9 @@ def _write(prepared: Prepared, outcome: Outcome, session: Session) -> None:
     HeldOut(paths=held_out).write(directory.held_out_file)
     former_names: list[str] = []
     if prepared.previous is not None:
-        changes = prepared.previous.changes(assignments)
+        changes = prepared.previous.changes(assignments, outcome.losses)
+        for loss in outcome.losses:
+            warn(f"{loss.message()}; {_LOSS_REMEDY[loss.kept]}")
         changes.write_table(directory.changes_file)
         summary = changes.summary()
         summary.write(directory.changes_summary_file)

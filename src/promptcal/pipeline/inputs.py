@@ -17,6 +17,7 @@ from promptcal.pipeline.problem import Problem, TestSet
 from promptcal.pipeline.published import unmet_conditions
 from promptcal.pipeline.repeated_options import repeated_words
 from promptcal.pipeline.request import FitRequest, PathOrText
+from promptcal.pipeline.session import warn
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime import distributed
@@ -50,7 +51,9 @@ class FitInputs:
     """All inputs of a fit. ``resume``: there is a run to resume.
 
     ``unmet_conditions``: what the published protocol has and this run does not; None for the default protocol.
-    ``command``: the words of a command line that name the same images again; empty if there are none.
+    ``command``: the words of a command line that name the same images again; empty if there are none. ``released``: the
+    names of images whose label is empty in the label file; the user marked them as wrong. ``keep_confirmed``: see the
+    request.
     """
 
     problem: Problem
@@ -62,6 +65,8 @@ class FitInputs:
     benchmark: str | None
     unmet_conditions: list[str] | None
     command: list[str]
+    released: frozenset[str]
+    keep_confirmed: bool
 
     def resumed_n_classes(self, directory: RunDirectory) -> int | None:
         """A resumed run keeps the number of classes that it has estimated."""
@@ -82,6 +87,14 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
     labels = parse_labels(request.labels, images)
     names = labels.names if previous is None else previous.merge_labels(labels.names, labels.removed, images.names)
     group.check_same((images.names, names), "images or labels")
+    released = frozenset(name for name, empty in zip(images.names, labels.removed, strict=True) if empty)
+    if previous is not None and request.labels is not None and previous.has_labels(names, released, images.names):
+        warn(
+            f"the labels bring nothing new: {previous.path} has them all; check that this is the file you downloaded "
+            "last"
+        )
+    if previous is None and request.keep_confirmed:
+        raise ConfigError("--keep-confirmed keeps the categories of a previous run; give that run with --from")
     truth = None if request.truth is None else read_labels(request.truth, images)
     problem = Problem.of(images, names, truth, request.inductive)
     settings = group.on_first(lambda: _settings(request, previous, problem, console))
@@ -96,7 +109,17 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
     unmet = unmet_conditions(draft, request.preset) if draft.protocol == "published" else None
     command = repeated_words(request, draft)
     return FitInputs(
-        problem, settings, previous, shared, resume, request.skip_unreadable, request.benchmark, unmet, command
+        problem=problem,
+        settings=settings,
+        previous=previous,
+        shared=shared,
+        resume=resume,
+        skip_unreadable=request.skip_unreadable,
+        benchmark=request.benchmark,
+        unmet_conditions=unmet,
+        command=command,
+        released=released,
+        keep_confirmed=request.keep_confirmed,
     )
 
 
@@ -140,7 +163,7 @@ def _settings(request: FitRequest, previous: PreviousRun | None, problem: Proble
         raise ConfigError(f"the method {layers.method} uses no generic images; leave --generic-images out")
     values = layers.merged(METHODS[layers.method])
     if previous is not None and request.n_classes is None and not _overrides_n_classes(request):
-        values = {**values, "n_classes": _without_merged(values["n_classes"], previous, problem, console)}
+        values = {**values, "n_classes": _n_categories(values["n_classes"], previous, problem, console)}
     return Settings(values)
 
 
@@ -179,15 +202,15 @@ def _overrides_n_classes(request: FitRequest) -> bool:
     return any(setting.replace(" ", "").startswith("n_classes=") for setting in request.overrides)
 
 
-def _without_merged(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
-    """As many categories fewer as the labels merge into others."""
+def _n_categories(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
+    """As many categories fewer as the labels merge into others, but at least as many as the labels name."""
     merged = previous.merged_categories(problem.label_names(), problem.images.names)
     left = max(n_classes - len(merged), len(problem.classes))
-    if left >= n_classes:
+    if left == n_classes:
         return n_classes
+    reason = f"merge {', '.join(merged)} into other categories" if left < n_classes else f"name {left} categories"
     console.print(
-        f"The labels merge {', '.join(merged)} into other categories, so the number of categories is now {left} "
-        "(--n-classes sets another number)",
+        f"The labels {reason}, so the number of categories is now {left} (--n-classes sets another number)",
         markup=False,
         highlight=False,
         soft_wrap=True,

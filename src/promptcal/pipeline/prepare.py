@@ -41,7 +41,8 @@ class Prepared:
 
     ``test`` are the test images of the inductive protocol, ``oracle`` those that selection "oracle" uses otherwise.
     ``held_out`` are labels held out from training to select an epoch (-1 elsewhere), ``results`` what an earlier part
-    of a resumed run measured. ``is_continued``: the network has the weights of a previous run.
+    of a resumed run measured. ``released`` and ``keep_confirmed``: see `FitInputs`. ``is_continued``: the network has
+    the weights of a previous run.
     """
 
     problem: Problem
@@ -59,6 +60,8 @@ class Prepared:
     results: RunResults
     is_resumed: bool
     is_continued: bool
+    released: frozenset[str]
+    keep_confirmed: bool
 
     @property
     def training_labels(self) -> np.ndarray:
@@ -138,6 +141,8 @@ def prepare(inputs: FitInputs, session: Session) -> Prepared:
         found or RunResults(method=config.method, protocol=problem.protocol, unmet_conditions=inputs.unmet_conditions),
         inputs.resume,
         is_continued,
+        inputs.released,
+        inputs.keep_confirmed,
     )
 
 

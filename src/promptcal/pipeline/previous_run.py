@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+import torch
+from torch import Tensor
 
 from promptcal.config import Config, flatten
 from promptcal.data.labels import class_numbers
@@ -20,9 +21,11 @@ from promptcal.errors import ConfigError, LabelError, RunError
 from promptcal.methods import METHODS
 from promptcal.metrics import contingency_table
 from promptcal.models import DiscoveryNetwork
+from promptcal.pipeline.continuation import Continuation, category_targets, cluster_means
+from promptcal.pipeline.matching import class_origins, match_free_pairs
 from promptcal.pipeline.problem import Problem
 from promptcal.run.assignments import Assignments
-from promptcal.run.changes import Changes
+from promptcal.run.changes import CategoryLoss, Changes
 from promptcal.run.inference import Run
 from promptcal.runtime.files import file_digest
 
@@ -57,6 +60,7 @@ class PreviousRun:
             raise self._does_not_fit("method", own.name, method)
         settings = self.run.config.model_dump()
         settings["data"].pop("cache")
+        settings["n_classes"] = len(self.run.names)  # `promptcal name` can merge some
         if method != own.name:
             del settings["method"]
             for section, values in own.presets.get("", {}).items():
@@ -134,6 +138,28 @@ class PreviousRun:
         """The cluster of each image in the run, -1 for images it did not have."""
         return np.array([self.cluster_of.get(name, -1) for name in names])
 
+    def continuation(
+        self, problem: Problem, features: Tensor, released: Collection[str], n_classes: int, *, keep: bool
+    ) -> Continuation:
+        """Where the run's categories continue, in the embeddings of the new network. ``released`` are the names of
+        images that the user marked as wrong."""
+        before, labels = self.clusters_before(problem.images.names), problem.labels
+        shape = len(problem.classes), len(self.run.names)
+        centroids = [
+            torch.nn.functional.normalize(cluster_means(features, of, n), dim=1)
+            for of, n in zip((labels, before), shape, strict=True)
+        ]
+        targets = category_targets(
+            self.run.names,
+            problem.classes,
+            contingency_table(labels, before, *shape),
+            np.bincount(before[before >= 0], minlength=len(self.run.names)),
+            (centroids[0] @ centroids[1].T).cpu().numpy(),
+            n_classes,
+        )
+        marked = np.array([name in released for name in problem.images.names])
+        return Continuation.of(before, labels, marked, targets, n_classes, keep=keep)
+
     def renumber(self, partition: Partition, problem: Problem) -> tuple[Partition, list[str]]:
         """The partition with the run's cluster numbers, and the names of its categories."""
         numbers, categories = numbering(
@@ -157,9 +183,14 @@ class PreviousRun:
         directory = self.run.directory
         return "".join(map(file_digest, (directory.model_file, directory.assignments_file))).encode()
 
-    def changes(self, now: Assignments) -> Changes:
+    def has_labels(self, labels: Sequence[str | None], released: Collection[str], names: Sequence[str]) -> bool:
+        """Whether these labels (merged with the run's) are those of the run, and no image of it is marked as wrong."""
+        same = all(self.label_of.get(name) == label for name, label in zip(names, labels, strict=True))
+        return same and not any(name in self.cluster_of for name in released)
+
+    def changes(self, now: Assignments, losses: list[CategoryLoss]) -> Changes:
         previous = self.clusters_before(now.paths)
-        return Changes(str(self.path.absolute()), self.run.names, previous, now, len(self.cluster_of))
+        return Changes(str(self.path.absolute()), self.run.names, previous, now, len(self.cluster_of), losses)
 
 
 def numbering(
@@ -184,7 +215,7 @@ def numbering(
     n_known = len(classes)
     origin = class_origins(previous_names, classes, contingency_table(labels, before, n_known, len(previous_names)))
     shared = contingency_table(np.where(labels >= 0, -1, clusters), before, n_clusters, len(previous_names))
-    origin |= _matched(shared, origin)
+    origin |= match_free_pairs(shared, origin)
     numbers = np.array([n if (n := origin.get(i, n_clusters)) < n_clusters else -1 for i in range(n_clusters)])
     free = (n for n in range(n_clusters) if n not in numbers.tolist())
     numbers = np.array([next(free) if n < 0 else n for n in numbers.tolist()])
@@ -194,22 +225,3 @@ def numbering(
     for i, number in enumerate(numbers):
         names[number] = classes[i] if i < n_known else previous_names[origin[i]] if i in origin else next(fresh)
     return numbers, names
-
-
-def class_origins(previous_names: Sequence[str], classes: Sequence[str], shared: np.ndarray) -> dict[int, int]:
-    """The previous category of each class, if any: the one with its name, or with most of its labelled images.
-
-    ``shared`` counts labelled images by class and previous category.
-    """
-    origin = {i: previous_names.index(name) for i, name in enumerate(classes) if name in previous_names}
-    naming = np.where(shared == shared.max(axis=1, keepdims=True, initial=0), shared, 0)
-    return origin | _matched(naming, origin)
-
-
-def _matched(shared: np.ndarray, taken: dict[int, int]) -> dict[int, int]:
-    """The one-to-one matching of free rows and columns that share most; each pair shares at least one."""
-    shared = shared.copy()
-    shared[list(taken)] = 0
-    shared[:, list(taken.values())] = 0
-    pairs = zip(*linear_sum_assignment(shared, maximize=True), strict=True)
-    return {int(i): int(e) for i, e in pairs if shared[i, e] > 0}

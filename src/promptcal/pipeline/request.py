@@ -76,6 +76,11 @@ class RunRequest(CommonRequest):
         help="Finished run to continue with new labels. Its settings, weights, labels and the numbers and names of its "
         "categories are kept; changes.csv lists the images that moved.",
     )
+    keep_confirmed: bool = option(
+        False,
+        help="With --from: images of confirmed categories (known, named or merged) stay in them unless a label says "
+        "otherwise. Default: they may move to another known category; large losses are reported.",
+    )
     warmup_from: PathOrText | None = option(
         metavar="RUN",
         cli=Path | None,

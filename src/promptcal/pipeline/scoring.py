@@ -10,6 +10,7 @@ from promptcal.metrics import discovery_accuracy
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.pipeline.class_estimate import frozen_vit
 from promptcal.pipeline.clustering import embed_all, final_kmeans
+from promptcal.pipeline.final_partition import final_partition
 from promptcal.pipeline.prepare import Prepared, TestImages
 from promptcal.pipeline.session import Session
 from promptcal.run.results import Scores
@@ -48,6 +49,10 @@ def score_unlabelled(
 ) -> Scores:
     """The unlabelled images with each seed of k-means; ``first`` are their clusters with the first seed, if known."""
     problem = prepared.problem
+    if prepared.previous is not None:  # it starts where the previous run ended, so no seed changes it
+        if first is None:
+            first = final_partition(prepared, assignment, features, session).partition.clusters
+        return Scores.of_repeats([problem.score(first)])
 
     def clusters(kmeans: KMeansFit) -> np.ndarray:
         return assignment.partition(features, problem.labels, kmeans).clusters

@@ -1,11 +1,12 @@
 """`changes.json` and `changes.csv`: how the categories of a run differ from those of the run it started from."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from pydantic import Field
 
 from promptcal.metrics import contingency_table
 from promptcal.run.assignments import Assignments
@@ -43,9 +44,30 @@ class Flow(JSONModel):
     images: int
 
 
+class CategoryLoss(JSONModel):
+    """A confirmed category (known, named or merged by the user) that lost more than a few percent of its images.
+
+    ``images`` are those that it had, without the ones that the new labels move; ``lost`` of them are nearer to other
+    categories, counted in ``into``. ``kept``: they were kept (`--keep-confirmed`).
+    """
+
+    name: str
+    images: int
+    lost: int
+    into: dict[str, int]
+    kept: bool
+
+    def message(self) -> str:
+        into = ", ".join(f"{n} to {name}" for name, n in self.into.items())
+        share = f"{self.lost} of {self.images} images ({self.lost / self.images:.0%})"
+        if self.kept:
+            return f"the confirmed category {self.name} kept {share} that would have moved ({into})"
+        return f"the confirmed category {self.name} lost {share}: {into}"
+
+
 class ChangeSummary(JSONModel):
     """``images`` are those of both runs, of which ``moved`` changed their category; ``added`` and ``missing`` are the
-    images of only one of the runs."""
+    images of only one of the runs. ``confirmed_losses``: see `CategoryLoss`."""
 
     previous_run: str
     images: int
@@ -56,6 +78,7 @@ class ChangeSummary(JSONModel):
     removed_categories: list[RemovedCategory]
     added_categories: list[AddedCategory]
     flows: list[Flow]
+    confirmed_losses: list[CategoryLoss] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -72,6 +95,7 @@ class Changes:
     previous_clusters: np.ndarray
     now: Assignments
     n_previous_images: int
+    confirmed_losses: list[CategoryLoss] = field(default_factory=list)
 
     @property
     def moved(self) -> np.ndarray:
@@ -108,6 +132,7 @@ class Changes:
             removed_categories=[self._removed(c) for c in range(len(old)) if c not in persisting],
             added_categories=[AddedCategory(cluster=c, name=name) for c, name in enumerate(new) if c not in persisting],
             flows=[Flow(source=a, target=b, images=n) for (a, b), n in flows.most_common()],
+            confirmed_losses=self.confirmed_losses,
         )
 
     def _removed(self, cluster: int) -> RemovedCategory:

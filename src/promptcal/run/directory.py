@@ -61,6 +61,8 @@ class RunDirectory:
         self.attention_file = self.path / "attention.npz"
         self.report_file = self.path / "report.html"
         self.figures_folder = self.path / "figures"
+        self.pending_folder = self.path / "pending"
+        self.original_folder = self.path / "before-naming"
 
     def exists(self) -> bool:
         return self.info_file.is_file()
@@ -97,6 +99,7 @@ class RunDirectory:
         """Reject links that would make a later command write outside the run directory."""
         home = self.path.resolve()
         written = (self.sheets_folder, self.thumbnails_folder, self.figures_folder, self.checkpoints_folder)
+        written += (self.pending_folder, self.original_folder)
         for place in (*written, self.path / "tensorboard", self.metrics_file):
             if not place.resolve().is_relative_to(home):
                 raise RunError(f"{place} is a link to a place outside the run; replace it by what it links to")

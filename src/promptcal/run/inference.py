@@ -28,6 +28,7 @@ from promptcal.models.tokens import read_tokens
 from promptcal.run.assignments import Assignments, as_text, read_csv_rows
 from promptcal.run.directory import RunDirectory
 from promptcal.run.epoch_records import read_records
+from promptcal.run.replacing import finish_replacing
 from promptcal.run.summary import categories_table, picture
 from promptcal.runtime import files
 from promptcal.runtime.arrays import read_array
@@ -49,6 +50,7 @@ class Run:
 
     def __init__(self, path: str | PathLike[str], device: str | None = None) -> None:
         self.directory = RunDirectory(path)
+        finish_replacing(self.directory)
         self.info = self.directory.info()
         if self.info.status != "finished":
             raise RunError(f"the run in {path} is not finished; run its fit again with --resume")
@@ -56,7 +58,8 @@ class Run:
         self.config = self.directory.config()
         self.device = choose_device(device or self.config.device)
         self.names: list[str] = self.info.categories
-        self.n_known: int = len(self.info.known_classes)
+        trained = self.info.n_trained_classes
+        self.n_trained_classes: int = len(self.info.known_classes) if trained is None else trained
         self.known: list[bool] = [name in set(self.info.known_classes) for name in self.names]
         self.method: Method[Any] = METHODS[self.config.method](self.config)
 
@@ -78,7 +81,7 @@ class Run:
 
     @cached_property
     def network(self) -> DiscoveryNetwork:
-        network = build_network(self.method, build_vit(self.method, pretrained=False), self.n_known)
+        network = build_network(self.method, build_vit(self.method, pretrained=False), self.n_trained_classes)
         try:
             network.load_state_dict(self.stored_weights())
         except RuntimeError as error:

@@ -20,10 +20,11 @@ class RunInfo(JSONModel):
     """State of a run, its images and its categories.
 
     ``root`` is the image folder that was given, ``folder`` the folder that image names are relative to (None for
-    images that are not files), ``benchmark`` the benchmark that the images are of. ``command`` are the words of a command
-    line that name the images again, with absolute paths; empty if the images were given in Python. ``categories`` and
-    ``sha256`` are known once the run is finished. ``launch`` names the torchrun launch that started the run. A
-    ``discarded`` run is being removed.
+    images that are not files), ``benchmark`` the benchmark that the images are of. ``command`` are the words of a
+    command line that name the images again, with absolute paths; empty if the images were given in Python.
+    ``n_trained_classes`` is the number of known classes that the network was built for, if `promptcal name` added
+    others (None: all). ``categories`` and ``sha256`` are known once the run is finished. ``launch`` names the torchrun
+    launch that started the run. A ``discarded`` run is being removed.
     """
 
     format: int = FORMAT
@@ -36,6 +37,7 @@ class RunInfo(JSONModel):
     n_images: int = 0
     n_labelled: int = 0
     known_classes: list[str] = Field(default_factory=list)
+    n_trained_classes: int | None = None
     resize: Annotated[int, Field(ge=1, le=100_000)] = 1
     n_classes: int = 0
     n_classes_estimated: bool = False

@@ -1,0 +1,125 @@
+"""Accuracy over rounds of labelling by a simulated user: `fit --from` with a label file after each round.
+
+    python benchmarks/labelling.py                          the demo's images with the frozen embedded backbone
+    python benchmarks/labelling.py --wrong-labels 0.05      5 % of the labels are wrong
+    python benchmarks/labelling.py --images FOLDER          a folder with a sub-folder for each class
+    python benchmarks/labelling.py --set affinity.epochs=1  with training
+
+Each line is one round: the accuracy before and after it on the images that no label file has listed so far.
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measuring import show
+from simulated_user import LabelFile, Round, SimulatedUser, label_in_rounds
+
+from promptcal import Run, fit
+from promptcal.data import ImageSet, embedded_set
+
+FROZEN = ("warmup.epochs=0", "affinity.epochs=0", "model.prompts=0", "model.supervised_prompts=0", "tensorboard=false")
+
+
+def demo_images(per_class: int) -> tuple[np.ndarray, dict[str, str]]:
+    """The first images of each class of the embedded set, and the class of each."""
+    data = embedded_set("train")
+    chosen = np.concatenate([np.flatnonzero(data.labels == c)[:per_class] for c in range(len(data.classes))])
+    images = data.images[chosen]
+    names = [data.classes[c] for c in data.labels[chosen]]
+    return images, dict(zip(ImageSet.of(images).names, names, strict=True))
+
+
+def folder_images(folder: Path) -> tuple[Path, dict[str, str]]:
+    """The class of each image is the name of its sub-folder."""
+    return folder, {name: Path(name).parts[0] for name in ImageSet.of(folder).names}
+
+
+def first_labels(truth: dict[str, str], known: float, per_class: int) -> dict[str, str]:
+    """The first images of the first classes."""
+    classes = sorted(set(truth.values()))
+    of_class = {c: [path for path, true in truth.items() if true == c] for c in classes}
+    return {path: c for c in classes[: round(known * len(classes))] for path in of_class[c][:per_class]}
+
+
+def simulate(
+    images: Any,
+    truth: dict[str, str],
+    labels: dict[str, str],
+    user: SimulatedUser,
+    output: Path,
+    rounds: int,
+    options: dict[str, Any],
+    refit_options: dict[str, Any],
+) -> list[Round]:
+    n_classes = len(set(truth.values()))
+    first = fit(images=images, labels=labels, n_classes=n_classes, output=output / "0", progress=False, **options)
+
+    def fit_again(run: Run, given: LabelFile, number: int) -> Run:
+        return fit(
+            images=images,
+            labels=given,
+            start_from=run.path,
+            output=output / str(number),
+            progress=False,
+            **refit_options,
+        )
+
+    return list(label_in_rounds(first, user, fit_again, rounds))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--images", type=Path, help="folder with a sub-folder for each class; default: the demo's images"
+    )
+    parser.add_argument("--per-class", type=int, default=150, help="images of each class of the demo")
+    parser.add_argument("--known", type=float, default=0.5, help="share of the classes that have labels at first")
+    parser.add_argument("--labels", type=int, default=10, help="first labels of each of these classes")
+    parser.add_argument("--clusters", type=int, default=2, help="categories named in a round")
+    parser.add_argument("--batch", type=int, default=30, help="doubtful images labelled in a round")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--wrong-labels", type=float, default=0.0, help="share of the labels that are wrong")
+    parser.add_argument("--few", type=int, help="label only this many images of a category to name it")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--backbone", default="vit_tiny_patch4_32.promptcal")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--keep-confirmed", action="store_true")
+    parser.add_argument("--first-set", action="append", default=[], metavar="KEY=VALUE", help="of the first fit only")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the fits with --from only")
+    args = parser.parse_args()
+    images, truth = demo_images(args.per_class) if args.images is None else folder_images(args.images)
+    user = SimulatedUser(
+        truth,
+        wrong_labels=args.wrong_labels,
+        clusters=args.clusters,
+        images=args.batch,
+        images_per_cluster=args.few,
+        seed=args.seed,
+    )
+    preset = "quick" if args.weights is None else None
+    options = {"backbone": args.backbone, "weights": args.weights, "preset": preset, "seed": args.seed}
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as output:
+        found = simulate(
+            images,
+            truth,
+            first_labels(truth, args.known, args.labels),
+            user,
+            Path(output),
+            args.rounds,
+            {**options, "overrides": [*FROZEN, *args.first_set]},
+            {"overrides": args.set, "keep_confirmed": args.keep_confirmed},
+        )
+    rows = [(r.number, r.labels, r.untouched, f"{r.before:.1f}", f"{r.after:.1f}", f"{r.gain:+.1f}") for r in found]
+    title = f"{len(truth):,} images, {len(set(truth.values()))} classes, {args.wrong_labels:.0%} wrong labels"
+    show(title, ("round", "labels", "untouched images", "before", "after", "gain"), rows)
+    print(f"\nworst round {min(r.gain for r in found):+.1f}, overall {found[-1].first:.1f} to {found[-1].after:.1f}")
+    print(f"{time.perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""A simulated user who labels a run in rounds, as a person does with the report, and the accuracy after each round.
+
+In a round the user names the largest discovered categories by the class of most of their images and marks the other
+images in them as wrong, as the report does: every other image of the category gets the name, so two categories with the
+same name are merged. Without enough categories to name, the user labels the images with the lowest confidence.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from promptcal.metrics import discovery_accuracy
+from promptcal.run import Assignments, Run
+
+LabelFile = dict[str, "str | None"]  # path -> label; None: marked as wrong
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: how many labels were given, and accuracies (in %) on the ``untouched`` images, which no label file
+    has listed so far: of the ``first`` run, and ``before`` and ``after`` the round."""
+
+    number: int
+    labels: int
+    untouched: int
+    first: float
+    before: float
+    after: float
+    categories: int
+
+    @property
+    def gain(self) -> float:
+        return self.after - self.before
+
+
+class SimulatedUser:
+    """Knows the true class of each image; a share of the labels given is wrong."""
+
+    def __init__(
+        self,
+        truth: Mapping[str, str],
+        *,
+        wrong_labels: float = 0.0,
+        clusters: int = 2,
+        images: int = 30,
+        images_per_cluster: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.truth = truth
+        self.classes = sorted(set(truth.values()))
+        self.wrong_labels = wrong_labels
+        self.clusters = clusters
+        self.images = images
+        self.images_per_cluster = images_per_cluster
+        self.random = np.random.default_rng(seed)
+
+    def labels(self, found: Assignments) -> LabelFile:
+        """What the user downloads after looking at a run; ``images_per_cluster`` labels only a part of each category
+        that is named, and doubtful images as well."""
+        given: LabelFile = {}
+        named = self.nameable(found)[: self.clusters]
+        for name, members in named:
+            if self.images_per_cluster is not None:
+                members = self.random.permutation(members)[: self.images_per_cluster]
+            given |= {found.paths[i]: name if self.truth[found.paths[i]] == name else None for i in members}
+        if len(named) < self.clusters or self.images_per_cluster is not None:
+            doubtful = [i for i in np.argsort(found.confidence, kind="stable") if not found.labelled[i]]
+            doubtful = [i for i in doubtful if found.paths[i] not in given][: self.images]
+            given |= {found.paths[i]: self.truth[found.paths[i]] for i in doubtful}
+        return {path: None if label is None else self._mistaken(label) for path, label in given.items()}
+
+    def nameable(self, found: Assignments) -> list[tuple[str, np.ndarray]]:
+        """Name and images of each discovered category with a class that most of its images have, largest first."""
+        categories = []
+        for cluster in np.flatnonzero(~np.array(found.known)):
+            members = np.flatnonzero(found.clusters == cluster)
+            counts = Counter(self.truth[found.paths[i]] for i in members)
+            if counts and 2 * max(counts.values()) >= len(members):
+                categories.append((counts.most_common(1)[0][0], members))
+        return sorted(categories, key=lambda category: -len(category[1]))
+
+    def _mistaken(self, label: str) -> str:
+        return str(self.random.choice(self.classes)) if self.random.random() < self.wrong_labels else label
+
+
+def accuracy(truth: Mapping[str, str], found: Assignments, paths: set[str]) -> float:
+    """In per cent, on some images, with the best matching of categories and classes."""
+    chosen = [i for i, path in enumerate(found.paths) if path in paths]
+    return 100 * discovery_accuracy([truth[found.paths[i]] for i in chosen], found.clusters[chosen], []).all
+
+
+def label_in_rounds(
+    run: Run, user: SimulatedUser, fit_again: Callable[[Run, LabelFile, int], Run], rounds: int
+) -> Iterator[Round]:
+    """Label a run and continue it, again and again."""
+    found = first = run.assignments()
+    untouched = {path for path, labelled in zip(found.paths, found.labelled, strict=True) if not labelled}
+    for number in range(1, rounds + 1):
+        given = user.labels(found)
+        untouched -= given.keys()
+        run = fit_again(run, given, number)
+        now = run.assignments()
+        yield Round(
+            number,
+            sum(label is not None for label in given.values()),
+            len(untouched),
+            accuracy(user.truth, first, untouched),
+            accuracy(user.truth, found, untouched),
+            accuracy(user.truth, now, untouched),
+            len(now.names),
+        )
+        found = now

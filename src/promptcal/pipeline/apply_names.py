@@ -1,0 +1,274 @@
+"""Apply names and merges to a finished run without training: `promptcal name`.
+
+The label file is what the report downloads. A discovered category gets the name that most of its labelled images have;
+a category more than half of whose images have the name of another one is merged into it; other labelled images move to
+the category of their label.
+"""
+
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from promptcal.data import parse_labels
+from promptcal.data.labels import class_numbers
+from promptcal.discovery.calibration import Calibration, calibrate_run
+from promptcal.discovery.partition import Partition, nearest_centroids, rank_clusters
+from promptcal.errors import LabelError, RunError
+from promptcal.exporters.table_files import write_parquet_if_installed
+from promptcal.metrics import contingency_table
+from promptcal.pipeline.continuation import REPORTED_SHARE
+from promptcal.pipeline.matching import class_origins
+from promptcal.pipeline.previous_run import PreviousRun
+from promptcal.run.assignments import Assignments
+from promptcal.run.directory import RunDirectory
+from promptcal.run.info import RunInfo
+from promptcal.run.replacing import copy_files, finish_replacing, replace_files
+from promptcal.runtime import files
+
+
+@dataclass(frozen=True)
+class NamingResult:
+    """What `promptcal name` changed: old name -> new name of each renamed and of each merged category, how many images
+    moved to the category of their label, and notes on what it left as it was."""
+
+    renamed: dict[str, str]
+    merged: dict[str, str]
+    moved: int
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class NamedCategories:
+    """The category that each previous one becomes (``targets``), and the previous one that each continues (``kept``),
+    the classes first. ``numbers`` are the numbers of the new categories, ``names`` their names by number."""
+
+    targets: np.ndarray
+    kept: np.ndarray
+    numbers: np.ndarray
+    names: list[str]
+
+
+def check_letter_case(names: Collection[str]) -> None:
+    """Reject names that differ only in letter case."""
+    spelled: dict[str, str] = {}
+    for name in names:
+        other = spelled.setdefault(name.casefold(), name)
+        if other != name:
+            raise LabelError(
+                f"the names {other!r} and {name!r} differ only in letter case; write the same category in the same way"
+            )
+
+
+def named_categories(
+    previous_names: Sequence[str], classes: Sequence[str], shared: np.ndarray, sizes: np.ndarray
+) -> NamedCategories:
+    """``shared`` counts labelled images by class and previous category, ``sizes`` the images of each category."""
+    targets = np.full(len(previous_names), -1)
+    origins = class_origins(previous_names, classes, shared)
+    for number, category in origins.items():
+        targets[category] = number
+    for category in np.flatnonzero((targets < 0) & (2 * shared.sum(axis=0) > sizes)).tolist():
+        counts = shared[:, category]
+        if 2 * counts.max() <= counts.sum():
+            listed = ", ".join(f"{classes[c]} ({counts[c]})" for c in np.flatnonzero(counts))
+            raise LabelError(
+                f"the images of {previous_names[category]} have labels of several categories, none of them in more "
+                f"than half: {listed}; continue the run with `promptcal fit --from`, which can divide it"
+            )
+        targets[category] = int(counts.argmax())
+    for number in sorted(set(range(len(classes))) - set(origins)):
+        raise LabelError(
+            f"{classes[number]} is the label of {shared[number].sum()} images but of no category: each category with "
+            "these images has another name. Continue the run with `promptcal fit --from`, which can find it"
+        )
+    unnamed = np.flatnonzero(targets < 0)
+    targets[unnamed] = len(classes) + np.arange(len(unnamed))
+    n_categories = len(classes) + len(unnamed)
+    origins |= dict(zip(targets[unnamed].tolist(), unnamed.tolist(), strict=True))
+    kept = np.array([origins[i] for i in range(n_categories)])
+    numbers = np.where(kept < n_categories, kept, -1)
+    free = (n for n in range(n_categories) if n not in numbers.tolist())
+    numbers = np.array([next(free) if n < 0 else n for n in numbers.tolist()])
+    names = [""] * n_categories
+    for i, number in enumerate(numbers):
+        names[number] = classes[i] if i < len(classes) else previous_names[kept[i]]
+    return NamedCategories(targets, kept, numbers, names)
+
+
+def apply_names(path: Path, labels: Any) -> NamingResult:
+    """Apply the names and merges of a label file to the run in ``path``."""
+    finish_replacing(RunDirectory(path))
+    with RunDirectory(path).locked():
+        return _apply(PreviousRun(path), labels)
+
+
+def undo_names(path: Path) -> None:
+    """Restore the run as its fit wrote it."""
+    directory = RunDirectory(path)
+    finish_replacing(directory)
+    with directory.locked():
+        if not directory.original_folder.is_dir():
+            raise RunError(f"no names were applied to {path}, so there is nothing to undo")
+        directory.check_links()
+        replace_files(directory, lambda folder: copy_files(directory.original_folder, folder))
+        shutil.rmtree(directory.original_folder)
+
+
+def _apply(previous: PreviousRun, labels: Any) -> NamingResult:
+    run, found = previous.run, previous.assignments
+    given, positions = run.given_images()
+    parsed = parse_labels(labels, given)
+    removed = [parsed.removed[i] for i in positions]
+    label_names = previous.merge_labels([parsed.names[i] for i in positions], removed, found.paths)
+    numbers, classes = class_numbers(label_names)
+    check_letter_case([*run.names, *(name for name in classes if name not in run.names)])
+    shared = contingency_table(numbers, found.clusters, len(classes), len(run.names))
+    sizes = np.bincount(found.clusters, minlength=len(run.names))
+    categories = named_categories(run.names, classes, shared, sizes)
+    clusters = np.where(numbers >= 0, numbers, categories.targets[found.clusters])
+    features = torch.from_numpy(run.embeddings())
+    partition = _partition(previous, features, clusters, categories)
+    calibration = _calibrate(previous, features, partition, numbers)
+    partition = partition.reordered(np.argsort(categories.numbers))
+    assignments = _assignments(previous, features, partition, calibration, categories.names, numbers >= 0, classes)
+    result = _result(previous, categories, assignments, removed, features, partition)
+    _write(previous, assignments, partition, calibration, classes)
+    return result
+
+
+def _partition(previous: PreviousRun, features: Tensor, clusters: np.ndarray, categories: NamedCategories) -> Partition:
+    """The categories, classes first. A merged category has the mean of all its images as centroid; a classifier has an
+    output for each category, so its categories cannot be merged."""
+    run, n_categories = previous.run, len(categories.names)
+    if run.assignment.uses_kmeans:
+        return Partition.from_members(features, torch.from_numpy(clusters), n_categories)
+    if n_categories < len(run.names):
+        raise RunError(
+            f"the method {run.method.name} has a classifier with an output for each category, so merges need training; "
+            f"continue the run with `promptcal fit --from {run.path}`"
+        )
+    order = torch.from_numpy(np.argsort(categories.targets))
+    return Partition(clusters, run.centroids.cpu()[order], run.columns.cpu()[order])
+
+
+def _calibrate(previous: PreviousRun, features: Tensor, partition: Partition, numbers: np.ndarray) -> Calibration:
+    run, assignment = previous.run, previous.run.assignment
+    held_out = set(run.directory.held_out())
+    is_held_out = np.array([path in held_out for path in previous.assignments.paths])
+    return calibrate_run(
+        features,
+        partition,
+        numbers,
+        np.where(is_held_out, numbers, -1),
+        outputs=assignment.outputs(features, partition.columns),
+        labels_in_centroids=assignment.uses_kmeans,  # the centroids are means of all members
+        temperature=assignment.temperature,
+    )
+
+
+def _assignments(
+    previous: PreviousRun,
+    features: Tensor,
+    partition: Partition,
+    calibration: Calibration,
+    names: list[str],
+    labelled: np.ndarray,
+    classes: Sequence[str],
+) -> Assignments:
+    scores = previous.run.assignment.scores(features, partition.centroids, partition.columns)
+    probabilities = torch.softmax(scores / calibration.temperature, dim=1)
+    ranked = rank_clusters(probabilities, torch.from_numpy(partition.clusters))
+    return Assignments(
+        previous.assignments.paths,
+        ranked.clusters,
+        ranked.confidence,
+        names,
+        [name in classes for name in names],
+        labelled,
+        ranked.second,
+        ranked.second_confidence,
+    )
+
+
+def _result(
+    previous: PreviousRun,
+    categories: NamedCategories,
+    now: Assignments,
+    removed: Sequence[bool],
+    features: Tensor,
+    partition: Partition,
+) -> NamingResult:
+    before, old = previous.assignments.clusters, previous.run.names
+    new = [categories.names[categories.numbers[target]] for target in categories.targets]
+    expected = categories.numbers[categories.targets[before]]
+    is_merged = categories.kept[categories.targets] != np.arange(len(old))
+    merged = {old[c]: name for c, name in enumerate(new) if is_merged[c]}
+    renamed = {old[c]: name for c, name in enumerate(new) if not is_merged[c] and old[c] != name}
+    moved = int((now.clusters != expected).sum())
+    return NamingResult(renamed, merged, moved, _notes(now, removed, set(merged.values()), features, partition))
+
+
+def _notes(
+    now: Assignments, removed: Sequence[bool], merged: Collection[str], features: Tensor, partition: Partition
+) -> list[str]:
+    notes = []
+    if any(removed):
+        notes.append(
+            f"{sum(removed)} images marked as wrong have no label and stay in their category; `promptcal fit --from` "
+            "assigns them again"
+        )
+    nearest = nearest_centroids(features, partition.centroids).numpy()
+    for number, name in enumerate(now.names):
+        members = now.clusters == number
+        elsewhere = int((members & (nearest != number)).sum())
+        if name in merged and elsewhere > REPORTED_SHARE * members.sum():
+            notes.append(
+                f"{elsewhere} of {members.sum()} images of the merged category {name} are nearer to another one, so "
+                "`promptcal predict` would not find them; `promptcal fit --from` brings such images together"
+            )
+    return notes
+
+
+def _write(
+    previous: PreviousRun,
+    assignments: Assignments,
+    partition: Partition,
+    calibration: Calibration,
+    classes: list[str],
+) -> None:
+    directory, run = previous.run.directory, previous.run
+    directory.check_links()
+    if not directory.original_folder.is_dir():
+        files.write_folder(directory.original_folder, lambda folder: copy_files(directory.path, folder))
+
+    def fill(folder: Path) -> None:
+        target = RunDirectory(folder)
+        files.write_text(target.assignments_file, assignments.to_csv())
+        if directory.assignments_parquet_file.is_file():
+            write_parquet_if_installed(target.assignments_parquet_file, assignments.table())
+        tensors = {"centroids": partition.centroids, "columns": partition.columns}
+        files.write_safetensors(target.centroids_file, tensors)
+        calibration.write(target.calibration_file)
+        results = directory.results()
+        if results is not None and len(assignments.names) < len(run.names):
+            results.model_copy(update={"changes": None}).write(target.results_file)  # its cluster numbers are others
+        written = (target.assignments_file, target.centroids_file)
+        values: dict[str, Any] = {
+            **run.info.model_dump(),
+            "categories": assignments.names,
+            "known_classes": classes,
+            "n_classes": len(assignments.names),
+            "n_labelled": int(assignments.labelled.sum()),
+            "n_trained_classes": run.n_trained_classes,
+            "former_names": previous.former_names(assignments.names),
+            "sha256": {**run.info.sha256, **{file.name: files.file_digest(file) for file in written}},
+        }
+        RunInfo.model_validate(values).write(target.info_file)
+
+    replace_files(directory, fill)

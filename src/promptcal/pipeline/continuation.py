@@ -1,0 +1,172 @@
+"""Where the categories of a previous run continue in a run with new labels.
+
+A category is confirmed if the user gave it a name: a class of the previous run, or a discovered category that the new
+labels name or merge. Its images start in its class. They may move to another class, which has labels of its own, but
+not to a category without a name, so that no confirmed category is split. Categories without a name start where they
+were.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from promptcal.discovery.calibration import left_out_cosines
+from promptcal.discovery.partition import Partition
+from promptcal.errors import ConfigError
+from promptcal.metrics import contingency_table
+from promptcal.pipeline.matching import class_origins, match_pairs
+from promptcal.run.changes import CategoryLoss
+
+REPORTED_SHARE = 0.05  # a confirmed category that loses more of its images than this is reported
+
+
+@dataclass(frozen=True)
+class CategoryTargets:
+    """The cluster that each previous category continues as (-1: none), and whether the category is confirmed.
+
+    The clusters are the classes, then the categories without a name. ``n_clusters`` counts both.
+    """
+
+    clusters: np.ndarray
+    confirmed: np.ndarray
+    n_clusters: int
+
+
+def category_targets(
+    previous_names: Sequence[str],
+    classes: Sequence[str],
+    shared: np.ndarray,
+    sizes: np.ndarray,
+    similarity: np.ndarray,
+    n_clusters: int,
+) -> CategoryTargets:
+    """How the previous categories continue.
+
+    ``shared`` counts labelled images by class and previous category, ``sizes`` the images of each category, and
+    ``similarity`` is the cosine of each class's labelled images with each category (both means).
+
+    A category continues as the class with its name, or as the class that has most of its labelled images in it. A
+    category more than half of whose images are now labelled is merged into the class that most of them have. A class
+    that is still without a category takes the place of one without a name: the total number of categories stays. Of
+    the categories without a name, the largest continue if there are fewer than before.
+    """
+    targets = np.full(len(previous_names), -1)
+    for number, category in class_origins(previous_names, classes, shared).items():
+        targets[category] = number
+    for category in np.flatnonzero((targets < 0) & (2 * shared.sum(axis=0) > sizes)).tolist():
+        targets[category] = int(shared[:, category].argmax())
+    confirmed = targets >= 0
+    n_free = int((~confirmed).sum()) - max(n_clusters - len(classes), 0)
+    homeless = np.setdiff1d(np.arange(len(classes)), targets)
+    if n_free > 0 and len(homeless):
+        unnamed = np.flatnonzero(~confirmed)
+        weights = shared[np.ix_(homeless, unnamed)] * 10.0 + 2 + similarity[np.ix_(homeless, unnamed)]
+        for row, column in match_pairs(weights)[:n_free]:
+            targets[unnamed[column]] = homeless[row]
+    unnamed = np.flatnonzero(targets < 0)
+    largest = unnamed[np.argsort(-sizes[unnamed], kind="stable")][: max(n_clusters - len(classes), 0)]
+    for number, category in enumerate(sorted(largest.tolist()), start=len(classes)):
+        targets[category] = number
+    return CategoryTargets(targets, confirmed, len(classes) + len(largest))
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """Where each image starts: the cluster by image (-1: nowhere), of ``n_started`` clusters, the classes first.
+
+    ``confirmed`` are the unlabelled images of confirmed categories. With ``keep`` they stay in them; otherwise they may
+    move to another class.
+    """
+
+    start: np.ndarray
+    confirmed: np.ndarray
+    n_classes: int
+    n_started: int
+    keep: bool
+
+    @classmethod
+    def of(
+        cls,
+        before: np.ndarray,
+        labels: np.ndarray,
+        released: np.ndarray,
+        targets: CategoryTargets,
+        n_classes: int,
+        *,
+        keep: bool,
+    ) -> "Continuation":
+        """``before`` is the previous category of each image (-1: none), ``released`` marks images that the user marked
+        as wrong, which may move anywhere."""
+        start = np.where((before >= 0) & ~released, targets.clusters[before], -1)
+        start = np.where(labels >= 0, labels, start)
+        confirmed = (before >= 0) & targets.confirmed[before] & (labels < 0) & ~released
+        n_added = n_classes - targets.n_clusters
+        if n_added > 0 and not keep:  # the user asks for more categories than there were, so any may be split
+            confirmed = np.zeros_like(confirmed)
+        elif n_added > int(((labels < 0) & ~confirmed).sum()):
+            raise ConfigError(
+                f"--keep-confirmed leaves too few images for {n_added} more categories; leave it out, or lower "
+                "--n-classes"
+            )
+        return cls(start, confirmed, n_classes, targets.n_clusters, keep)
+
+    def fixed(self, labels: np.ndarray) -> np.ndarray:
+        """The cluster of each image that must not move (-1 elsewhere)."""
+        return np.where(self.confirmed, self.start, labels) if self.keep else labels
+
+    def starts(self, features: Tensor, labels: np.ndarray) -> list[Tensor]:
+        """Two sets of initial centroids: the previous members, and the labelled images of each class only."""
+        n_known = int(labels.max(initial=-1)) + 1
+        members = cluster_means(features, self.start, self.n_started)
+        by_label = cluster_means(features, np.where(self.start < n_known, labels, self.start), self.n_started)
+        return [members, by_label]
+
+    def holding(self, partition: Partition, n_known: int) -> Partition:
+        """With confirmed images in their category again that are now in a category without a name."""
+        left = self.confirmed & (self.keep | (partition.clusters >= n_known))
+        return replace(partition, clusters=np.where(left, self.start, partition.clusters))
+
+    def losses(self, clusters: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> list[CategoryLoss]:
+        """The confirmed categories that lose more than a few percent of their images to other classes."""
+        members = np.where(self.confirmed | (labels >= 0), self.start, -1)
+        moved = contingency_table(members, np.where(clusters < len(classes), clusters, -1), *[len(classes)] * 2)
+        found = []
+        for number, row in enumerate(moved):
+            lost = int(row.sum() - row[number])
+            if lost > REPORTED_SHARE * row.sum():
+                into = {classes[c]: int(row[c]) for c in np.argsort(-row, kind="stable") if row[c] and c != number}
+                found.append(
+                    CategoryLoss(name=classes[number], images=int(row.sum()), lost=lost, into=into, kept=self.keep)
+                )
+        return found
+
+
+def cluster_means(features: Tensor, clusters: np.ndarray, n_clusters: int) -> Tensor:
+    """The mean embedding of each cluster; images with cluster -1 are left out, an empty cluster is at 0."""
+    chosen = torch.from_numpy(clusters >= 0).to(features.device)
+    members = torch.from_numpy(clusters[clusters >= 0]).to(features.device)
+    return Partition.from_members(features[chosen], members, n_clusters).centroids.to(features)
+
+
+def inertia(features: Tensor, partition: Partition) -> float:
+    """The sum of squared distances from the centroids."""
+    own = partition.centroids.to(features)[torch.from_numpy(partition.clusters).to(features.device)]
+    return float((features - own).square().sum())
+
+
+def classified_right(features: Tensor, partition: Partition, labels: np.ndarray) -> np.ndarray:
+    """Of each labelled image, whether the nearest centroid is that of its class, with the image left out of its own."""
+    members = torch.from_numpy(partition.clusters).to(features.device)
+    sizes = members.bincount(minlength=len(partition.centroids))
+    cosines = left_out_cosines(features, members, partition.centroids.to(features), sizes)
+    right = cosines.argmax(dim=1) == torch.from_numpy(labels).to(features.device)
+    return (right & (sizes[members] > 1)).cpu().numpy()[labels >= 0]
+
+
+def is_clearly_better(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether the first of two paired classifiers is right more often, by two standard errors (McNemar's test)."""
+    gained, lost = int((one & ~other).sum()), int((other & ~one).sum())
+    return gained - lost > 2 * (gained + lost) ** 0.5

@@ -1,0 +1,70 @@
+"""The final clusters of a run: by its method, and for a continued run from the categories of the previous one."""
+
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from promptcal.discovery.partition import Partition
+from promptcal.methods.assignment import Assignment
+from promptcal.pipeline.clustering import final_kmeans
+from promptcal.pipeline.continuation import Continuation, classified_right, inertia, is_clearly_better
+from promptcal.pipeline.prepare import Prepared
+from promptcal.pipeline.session import Session
+from promptcal.run.changes import CategoryLoss
+
+
+class FinalPartition(NamedTuple):
+    """The clusters, and the confirmed categories of the previous run that lose images."""
+
+    partition: Partition
+    losses: list[CategoryLoss]
+
+
+def final_partition(
+    prepared: Prepared, assignment: Assignment, features: Tensor, session: Session, repeat: int = 0
+) -> FinalPartition:
+    """Every image in a cluster, known classes first. ``repeat`` selects the seed of k-means."""
+    problem, config = prepared.problem, prepared.config
+    if prepared.previous is None:
+        kmeans = final_kmeans(config, session, repeat)
+        return FinalPartition(assignment.partition(features, problem.labels, kmeans), [])
+    previous, released = prepared.previous, prepared.released
+    found = previous.continuation(problem, features, released, config.n_classes, keep=prepared.keep_confirmed)
+    partition = _continued(found, problem.labels, prepared, assignment, features, session, repeat)
+    losses = found.losses(partition.clusters, problem.labels, problem.classes)
+    if found.keep:
+        fixed = found.fixed(problem.labels)
+        partition = _continued(found, fixed, prepared, assignment, features, session, repeat)
+    return FinalPartition(partition, losses)
+
+
+def _continued(
+    found: Continuation,
+    fixed: np.ndarray,
+    prepared: Prepared,
+    assignment: Assignment,
+    features: Tensor,
+    session: Session,
+    repeat: int,
+) -> Partition:
+    """From the previous members, or from the labelled images if these are clearly better; ``fixed`` does not move.
+
+    A start from the labelled images finds a class that was hidden in another category. But a few labels can lie
+    anywhere, so it must have a lower inertia and classify labelled images better (`is_clearly_better`).
+    """
+    labels, n_known = prepared.problem.labels, len(prepared.problem.classes)
+
+    def partition(init: Tensor | None) -> Partition:
+        restricted = (found.confirmed, n_known)
+        kmeans = final_kmeans(prepared.config, session, repeat, init=init, restricted=restricted)
+        return found.holding(assignment.partition(features, fixed, kmeans), n_known)
+
+    if not assignment.uses_kmeans:
+        return partition(None)
+    from_members, from_labels = (partition(init) for init in found.starts(features, labels))
+    if inertia(features, from_labels) < inertia(features, from_members):
+        right = [classified_right(features, candidate, labels) for candidate in (from_members, from_labels)]
+        if is_clearly_better(right[1], right[0]):
+            return from_labels
+    return from_members

@@ -1,0 +1,30 @@
+"""Match the classes of a run with the categories of the run that it continues."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+
+def class_origins(previous_names: Sequence[str], classes: Sequence[str], shared: np.ndarray) -> dict[int, int]:
+    """The previous category of each class, if any: the one with its name, or with most of its labelled images.
+
+    ``shared`` counts labelled images by class and previous category.
+    """
+    origin = {i: previous_names.index(name) for i, name in enumerate(classes) if name in previous_names}
+    naming = np.where(shared == shared.max(axis=1, keepdims=True, initial=0), shared, 0)
+    return origin | match_free_pairs(naming, origin)
+
+
+def match_free_pairs(shared: np.ndarray, taken: dict[int, int]) -> dict[int, int]:
+    """The one-to-one matching of free rows and columns that share most; each pair shares at least one."""
+    shared = shared.copy()
+    shared[list(taken)] = 0
+    shared[:, list(taken.values())] = 0
+    return dict(match_pairs(shared))
+
+
+def match_pairs(weights: np.ndarray) -> list[tuple[int, int]]:
+    """The one-to-one matching of rows and columns with the largest sum; only pairs with a weight above 0."""
+    pairs = zip(*linear_sum_assignment(weights, maximize=True), strict=True)
+    return [(int(row), int(column)) for row, column in pairs if weights[row, column] > 0]

@@ -1,0 +1,49 @@
+"""Replace several files of a run directory as one: after a crash, the run has either all old files or all new ones.
+
+The new files are written to a folder of their own, which is renamed into place in one step. From then on they count:
+whoever opens the run next finishes copying them, if the process that wrote them was killed.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from promptcal.run.directory import RunDirectory
+from promptcal.runtime import files
+
+REPLACED = (
+    "assignments.csv",
+    "assignments.parquet",
+    "calibration.json",
+    "centroids.safetensors",
+    "results.json",
+    "run.json",
+)
+
+
+def replace_files(directory: RunDirectory, fill: Callable[[Path], Any]) -> None:
+    """``fill`` writes the new files to a folder; the caller holds the lock of the run directory."""
+    files.write_folder(directory.pending_folder, fill)
+    _copy_pending(directory)
+
+
+def finish_replacing(directory: RunDirectory) -> None:
+    """Finish what a killed process began; nothing is done otherwise."""
+    if directory.pending_folder.is_dir():
+        with directory.locked():
+            if directory.pending_folder.is_dir():
+                _copy_pending(directory)
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copy the files that can be replaced, each of them atomically."""
+    for name in REPLACED:
+        file = source / name
+        if file.is_file() and not file.is_symlink():
+            files.write_with(target / name, lambda temporary, file=file: shutil.copyfile(file, temporary))
+
+
+def _copy_pending(directory: RunDirectory) -> None:
+    copy_files(directory.pending_folder, directory.path)
+    shutil.rmtree(directory.pending_folder)
