@@ -1,14 +1,18 @@
 """Every method through the one interface: it trains, assigns and predicts, and its scores are reported."""
 
+import csv
+import io
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from rich.console import Console
+from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans as ScikitKMeans
 
 from promptcal.api import fit, predict
-from promptcal.cli.run_output import results_table
+from promptcal.cli.run_output import results_table, show_run
 from promptcal.config.schema import LossConfig
 from promptcal.data import ImageSet, View
 from promptcal.data.store import decode
@@ -18,6 +22,8 @@ from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.metrics import discovery_accuracy
 from promptcal.pipeline.clustering import final_kmeans
 from promptcal.pipeline.session import Session
+from promptcal.report.page_data import accuracy_table, summary_record
+from promptcal.report.report_inputs import ReportInputs
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.validation import ValidationResult, Validator
@@ -99,7 +105,41 @@ def test_selected_and_last_epoch_are_both_shown(small_set, tmp_path, common_sett
     found = run_of(tmp_path, "gcd", small_set, common_settings, "optim.lr=0.3").directory.results()
     assert found.stages["gcd"].best_epoch == 1
     assert found.stages["gcd"].accuracy == found.selected != found.last
-    assert list(results_table(found).columns[0].cells)[-2:] == ["GCD, epoch 1 of 2", "GCD, last epoch"]
+    assert list(results_table(found).columns[0].cells)[-2:] == ["GCD, last epoch", "GCD, epoch 1 of 2"]
+
+
+def csv_accuracy(run, truth):
+    """The accuracy of assignments.csv by its definition: the best one-to-one matching of clusters and classes."""
+    with run.directory.assignments_file.open(newline="", encoding="utf-8") as file:
+        rows = [
+            (int(row["cluster"]), t)
+            for row, t in zip(csv.DictReader(file), truth, strict=True)
+            if row["labelled"] == "no"
+        ]
+    counts = np.zeros((4, 4))
+    for cluster, true_class in rows:
+        counts[cluster, true_class] += 1
+    return counts[linear_sum_assignment(-counts)].sum() / len(rows)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "no epochs"])
+def test_terminal_and_report_show_the_accuracy_of_the_assignments(name, runs, small_set, quick_settings, tmp_path):
+    no_epochs = ("warmup.epochs=0", "affinity.epochs=0")
+    run = runs(name) if name in NAMES else run_of(tmp_path, "promptcal", small_set, quick_settings, *no_epochs)
+    accuracy = csv_accuracy(run, small_set[1])
+    inputs, console = ReportInputs.load(run, Console(quiet=True)), Console(record=True, file=io.StringIO(), width=200)
+    summary = summary_record(inputs.analysis, run, inputs.results)
+    table = accuracy_table(inputs.analysis, type(run.method), inputs.results)
+    assert summary["accuracy"]["all"] == pytest.approx(accuracy)
+    assert [row["isResult"] for row in table] == [False] * (len(table) - 1) + [True]
+    assert table[-1]["all"] == pytest.approx(accuracy)
+    assert table[-1]["step"].startswith(run.method.title)
+    show_run(run, console, has_report=False)
+    shown = console.export_text()
+    assert f"Accuracy of assignments.csv: {100 * accuracy:.1f} %" in shown
+    terminal = results_table(inputs.results)
+    assert list(terminal.columns[0].cells)[-1] == table[-1]["step"]
+    assert list(terminal.columns[1].cells)[-1] == f"{100 * accuracy:.1f}"
 
 
 def test_kmeans_is_plain_k_means_on_the_frozen_features(runs, small_set):

@@ -9,17 +9,21 @@ from rich.table import Table
 
 from promptcal.methods import METHODS
 from promptcal.metrics import DiscoveryAccuracy
-from promptcal.run import Assignments, Run, RunResults, Scores, StageResult
-from promptcal.run.results import BASELINES
+from promptcal.run import Assignments, Run, RunResults, Scores
+from promptcal.run.accuracy import accuracy_rows, score_assignments
 
 
 def show_run(run: Run, console: Console, *, has_report: bool) -> None:
     results = run.directory.results()
     assert results is not None
-    console.print(categories_table(run.assignments(), "unlabelled images"))
+    assignments = run.assignments()
+    console.print(categories_table(assignments, "unlabelled images"))
     table = results_table(results)
     if table.row_count:
         console.print(table)
+    accuracy = score_assignments(assignments, run.truth(), run.info.known_classes)
+    if accuracy is not None:
+        console.print(headline(accuracy), highlight=False)
     if results.changes is not None:
         changes = results.changes
         console.print(
@@ -50,20 +54,16 @@ def categories_table(assignments: Assignments, title: str) -> Table:
     return table
 
 
+def headline(accuracy: Scores) -> str:
+    """The accuracy of the assignments that the run has written."""
+    percent = accuracy.percent()
+    parts = ", ".join(f"{part} {percent[part]:.1f} %" for part in ("known", "new") if part in percent)
+    return f"[bold]Accuracy of assignments.csv: {percent['all']:.1f} %[/bold] ({parts}), on the unlabelled images"
+
+
 def results_table(results: RunResults) -> Table:
-    """Accuracy of the baselines and of each stage, and of the last epoch if another one was selected."""
-    method = METHODS[results.method]
-    titles = method.stage_titles or {results.method: method.title}
-    rows = [(BASELINES.get(name, name), scores) for name, scores in results.baselines.items()]
-    rows += [
-        (_stage_label(titles.get(name, name), stage), stage.accuracy)
-        for name, stage in results.stages.items()
-        if stage.accuracy is not None
-    ]
-    if results.selected is not None and results.selected not in [scores for _, scores in rows]:
-        rows.append((f"{method.title}, untrained", results.selected))
-    if results.last is not None and results.last != results.selected:
-        rows.append((f"{method.title}, last epoch", results.last))
+    """Accuracy of the baselines and of each stage; the last row, in bold, is the result."""
+    rows = accuracy_rows(results, METHODS[results.method], results.selected)
     scored, columns = "unlabelled", {"All": "all", "Known": "known", "New": "new"}
     if results.protocol == "inductive":
         scored, columns = "test", {**columns, "Known*": "separate_known", "New*": "separate_new"}
@@ -73,8 +73,8 @@ def results_table(results: RunResults) -> Table:
     table = Table("", title=f"accuracy on the {scored} images, %{mean}", title_justify="left")
     for column in columns:
         table.add_column(column, justify="right")
-    for label, scores in rows:
-        table.add_row(label, *_percentages(scores, tuple(columns.values())))
+    for title, scores, is_result in rows:
+        table.add_row(title, *_percentages(scores, tuple(columns.values())), style="bold" if is_result else None)
     return table
 
 
@@ -92,8 +92,3 @@ def accuracy_table(accuracy: DiscoveryAccuracy) -> Table:
 def _percentages(scores: Scores, parts: tuple[str, ...]) -> list[str]:
     known = scores.percent()
     return [f"{known[part]:.1f}" if part in known else "-" for part in parts]
-
-
-def _stage_label(title: str, stage: StageResult) -> str:
-    """A stage's title, with its epoch if that was selected from several."""
-    return title if stage.kept_last_epoch else f"{title}, epoch {stage.best_epoch} of {stage.epochs}"

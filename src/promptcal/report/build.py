@@ -52,7 +52,7 @@ def write_report(run: Run, output: Path | None, console: Console) -> Report:
         "version": __version__,
         "summary": page_data.summary_record(analysis, run, inputs.results),
         "settings": page_data.settings_table(run.config),
-        "accuracy": page_data.accuracy_rows(analysis, run.method, inputs.results),
+        "accuracy": page_data.accuracy_table(analysis, type(run.method), inputs.results),
         "clusters": page_data.cluster_records(analysis),
         "images": page_data.image_columns(analysis),
         "classes": analysis.classes,

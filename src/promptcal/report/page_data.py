@@ -10,13 +10,12 @@ import numpy as np
 
 from promptcal.config import Config, flatten
 from promptcal.methods.base import Method
-from promptcal.metrics import discovery_accuracy
 from promptcal.report import measures
 from promptcal.report.attention_panels import AttentionMaps
 from promptcal.report.cluster_analysis import ClusterAnalysis
 from promptcal.run import Run, RunDirectory, RunResults, Scores
+from promptcal.run.accuracy import accuracy_rows, score_assignments
 from promptcal.run.assignments import as_text, read_csv_rows
-from promptcal.run.results import BASELINES
 from promptcal.runtime.json_model import damaged
 
 
@@ -33,6 +32,7 @@ def summary_record(analysis: ClusterAnalysis, run: Run, results: RunResults) -> 
         "known": sum(a.known),
         "new": analysis.n_clusters - sum(a.known),
         "doubtful": int(analysis.doubtful.sum()),
+        "accuracy": None if (accuracy := headline(analysis)) is None else _parts(accuracy),
         "method": run.method.title,
         "backbone": run.config.model.backbone,
         "seconds": results.seconds,
@@ -49,25 +49,20 @@ def settings_table(config: Config) -> list[list[str]]:
     ]
 
 
-def accuracy_rows(analysis: ClusterAnalysis, method: Method[Any], results: RunResults) -> list[dict[str, Any]]:
-    """All, known, new, NMI and ARI by step of the method; the last row is the final result."""
-    steps: dict[str, Scores | None] = {BASELINES.get(name, name): s for name, s in results.baselines.items()}
-    steps |= {method.stage_titles.get(name, method.title): stage.accuracy for name, stage in results.stages.items()}
-    if not any(stage.accuracy for stage in results.stages.values()):
-        steps[method.title] = results.selected or _score(analysis)
-    rows = {step: scores for step, scores in steps.items() if scores is not None}
-    parts = ("all", "known", "new", "nmi", "ari")
-    return [{"step": step, **{part: getattr(s, part) for part in parts}} for step, s in rows.items()]
+def accuracy_table(analysis: ClusterAnalysis, method: type[Method[Any]], results: RunResults) -> list[dict[str, Any]]:
+    """All, known, new, NMI and ARI by step of the method; the last row is the result."""
+    result = results.selected if results.protocol == "inductive" else headline(analysis) or results.selected
+    rows = accuracy_rows(results, method, result)
+    return [{"step": title, "isResult": is_result, **_parts(scores)} for title, scores, is_result in rows]
 
 
-def _score(analysis: ClusterAnalysis) -> Scores | None:
-    """The accuracy on the unlabelled images, where the truth is known."""
-    a, truth = analysis.assignments, analysis.true_class_numbers
-    scored = (truth >= 0) & ~a.labelled
-    if not scored.any():
-        return None
-    known = range(len(analysis.known_classes))  # they are the first classes
-    return Scores.of(discovery_accuracy(truth[scored], a.clusters[scored], known))
+def headline(analysis: ClusterAnalysis) -> Scores | None:
+    """The accuracy of `assignments.csv`, where the truth is known."""
+    return score_assignments(analysis.assignments, analysis.truth, analysis.known_classes)
+
+
+def _parts(scores: Scores) -> dict[str, float | None]:
+    return {part: getattr(scores, part) for part in ("all", "known", "new", "nmi", "ari")}
 
 
 def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:

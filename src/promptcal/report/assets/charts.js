@@ -9,13 +9,12 @@ function accuracyTable() {
     h("p", { class: "muted" }, `% of the ${inductive ? "test" : "unlabelled"} images; clusters are matched to classes once, over all images.`),
     h("div", { class: "scroll" }, h("table", { class: "numbers-table", id: "accuracy" },
       h("thead", {}, h("tr", {}, ["", "All", "Known", "New", "NMI", "ARI"].map((name) => h("th", {}, name)))),
-      h("tbody", {}, data.accuracy.map((row, i) => h("tr", { class: i === data.accuracy.length - 1 ? "final-result" : "" },
+      h("tbody", {}, data.accuracy.map((row) => h("tr", { class: row.isResult ? "final-result" : "" },
         h("th", {}, row.step), ["all", "known", "new", "nmi", "ari"].map((part) => h("td", {}, percent(row[part])))))))));
 }
 
 function overviewView() {
   const s = data.summary;
-  const final = data.accuracy[data.accuracy.length - 1];
   const rows = clusters.map((record, c) => ({ record, c })).filter(({ c }) => decisions.rootOf(c) === c)
     .sort((a, b) => knownFirst(a.c, b.c));
   const largest = Math.max(1, ...clusters.map((record) => record.size));
@@ -30,7 +29,7 @@ function overviewView() {
       keyFigure(count(s.images), "images"), keyFigure(count(s.labelled), "labelled"),
       keyFigure(count(s.known), "known classes", "known"), keyFigure(count(s.new), "discovered", "new"),
       keyFigure(count(s.doubtful), "doubtful images"),
-      final && final.all !== null ? keyFigure(`${percent(final.all)} %`, "accuracy, all") : null),
+      s.accuracy && s.accuracy.all !== null ? keyFigure(`${percent(s.accuracy.all)} %`, s.protocol === "inductive" ? "accuracy, training images" : "accuracy") : null),
     data.changes ? h("p", { class: "note" }, changesSummary(), " ", h("a", { href: "#changes" }, "See the changes")) : null,
     s.shown < s.images ? h("p", { class: "note" }, `The report shows ${count(s.shown)} of the ${count(s.images)} images, from all clusters. Counts include all images.`) : null,
     h("div", { class: "columns" },
