@@ -24,7 +24,7 @@ from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.pipeline.benchmark import run_benchmark
 from promptcal.pipeline.class_estimate import count_classes_of
 from promptcal.pipeline.fit import run_fit
-from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest
+from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest, RunRequest
 from promptcal.report.build import Report, write_report
 from promptcal.report.class_count_curves import write_class_count
 from promptcal.report.figures import write_figure
@@ -32,7 +32,7 @@ from promptcal.report.report_inputs import ReportInputs
 from promptcal.run.assignments import Assignments
 from promptcal.run.inference import Run
 from promptcal.run.results import Evaluation, Scores
-from promptcal.runtime import files
+from promptcal.runtime import distributed, files
 from promptcal.runtime.progress import progress_bar
 
 PathOrText = str | PathLike[str]
@@ -78,7 +78,8 @@ def fit(**options: Any) -> Run:
     `datasets.Dataset`. Labels and truth are a file, a mapping path -> label, or one label per image; empty, missing or
     -1 means unlabelled. A config is a YAML file, or a `Config`, which is then the whole configuration.
     """
-    return run_fit(_request(FitRequest, options))
+    request: FitRequest = _request(FitRequest, options)
+    return _reported(run_fit(request), request)
 
 
 @_takes_options_of(BenchmarkRequest)
@@ -87,7 +88,15 @@ def benchmark(**options: Any) -> Run:
 
     ``NAME-inductive`` holds out a tenth of the training images to select an epoch and scores the test images.
     """
-    return run_benchmark(_request(BenchmarkRequest, options))
+    request: BenchmarkRequest = _request(BenchmarkRequest, options)
+    return _reported(run_benchmark(request), request)
+
+
+def _reported(run: Run, request: RunRequest) -> Run:
+    """The run, after the first process has written its report."""
+    if request.report and distributed.group().is_first:
+        make_report(run=run, progress=request.progress)
+    return run
 
 
 def demo(*, output: PathOrText = "promptcal-demo", **options: Any) -> Run:

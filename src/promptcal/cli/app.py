@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -17,7 +17,6 @@ from promptcal.cli.options import (
     Device,
     Images,
     Labels,
-    NoReport,
     Quiet,
     Root,
     RunPath,
@@ -67,7 +66,7 @@ def _root(
 
 @app.command()
 @options_of(FitRequest)
-def fit(options: dict[str, Any], no_report: NoReport = False) -> None:
+def fit(options: dict[str, Any]) -> None:
     """Learn the categories of a folder of images and write a run directory.
 
     Example: promptcal fit photos --labels labels.csv --n-classes 20 --output run
@@ -78,12 +77,12 @@ def fit(options: dict[str, Any], no_report: NoReport = False) -> None:
     """
     from promptcal import api
 
-    _finish(api.fit(**options), options, no_report)
+    _finish(api.fit(**options, confirm=_confirm()), options)
 
 
 @app.command()
 @options_of(BenchmarkRequest)
-def benchmark(options: dict[str, Any], no_report: NoReport = False) -> None:
+def benchmark(options: dict[str, Any]) -> None:
     """Fit a benchmark with its preset, and score it on its unlabelled training images.
 
     NAME-inductive scores the test images instead, with a tenth of the training images held out to select an epoch.
@@ -93,12 +92,12 @@ def benchmark(options: dict[str, Any], no_report: NoReport = False) -> None:
     """
     from promptcal import api
 
-    _finish(api.benchmark(**options), options, no_report)
+    _finish(api.benchmark(**options, confirm=_confirm()), options)
 
 
 @app.command()
 @options_of(BenchmarkRequest, without=("name", "root", "download"), output=Path("promptcal-demo"))
-def demo(options: dict[str, Any], no_report: NoReport = False) -> None:
+def demo(options: dict[str, Any]) -> None:
     """The benchmark mini: included images and backbone, minutes on a CPU, no network.
 
     Then name a new category in its report, download labels.csv, and continue with it:
@@ -107,20 +106,21 @@ def demo(options: dict[str, Any], no_report: NoReport = False) -> None:
     """
     from promptcal import api
 
-    _finish(api.demo(**options), options, no_report)
+    _finish(api.demo(**options, confirm=_confirm()), options)
 
 
-def _finish(run: Any, options: dict[str, Any], no_report: bool) -> None:
-    """Write the report and show the results, on the first process."""
-    from promptcal import api
+def _finish(run: Any, options: dict[str, Any]) -> None:
+    """Show the results, on the first process."""
     from promptcal.cli.run_output import show_run
     from promptcal.runtime import distributed
 
-    if not distributed.group().is_first:
-        return
-    if not no_report:
-        api.make_report(run=run, progress=options["progress"])
-    show_run(run, console, has_report=not no_report)
+    if distributed.group().is_first:
+        show_run(run, console, has_report=options["report"])
+
+
+def _confirm() -> Callable[[str], bool] | None:
+    """How to ask the user, who must be at a terminal."""
+    return (lambda question: typer.confirm(question, err=True)) if sys.stdin.isatty() else None
 
 
 @app.command()

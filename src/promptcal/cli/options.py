@@ -21,7 +21,6 @@ Seed = Annotated[int | None, typer.Option(help=HELP["seed"])]
 Device = Annotated[str | None, typer.Option(help=HELP["device"])]
 Root = Annotated[Path | None, typer.Option(help=HELP["root"], show_default=False)]
 SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help=HELP["skip_unreadable"])]
-NoReport = Annotated[bool, typer.Option("--no-report", help="Do not write report.html at the end.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 

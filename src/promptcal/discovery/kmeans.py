@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from torch import Tensor
 
 from promptcal.runtime.device import device_context, widest_float
+from promptcal.runtime.threads import threads_for
 
 _MAX_ELEMENTS_ON_GPU = 1_500_000_000  # of the largest temporary tensor, points x starts x clusters
 _BYTES_BY_ELEMENT = 12  # three temporary tensors of that size in float32
@@ -185,7 +186,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             generator.seed()
         else:
             generator.manual_seed(self.random_state)
-        with device_context(points.device, torch.float32):
+        with device_context(points.device, torch.float32), threads_for(points.numel() * self.n_clusters):
             first = self._class_means(points, fixed) if init is None else _as_points(init).to(points.device) - offset
             self.inertia_, centres, labels, self.n_iter_ = self._best_start(
                 points, fixed, first, generator, on_progress
