@@ -20,6 +20,9 @@ BASELINES = {  # titles
 }
 
 
+_LABELS_LIKE_STABILITY = 20
+
+
 class Scores(JSONModel):
     """Accuracies in [0, 1], as `promptcal.metrics.DiscoveryAccuracy`; None where there is nothing to score.
 
@@ -86,8 +89,10 @@ class ResultQuality(JSONModel):
 
     @property
     def score(self) -> float:
-        """The mean of both measures."""
-        return self.stability if self.held_out is None else (self.held_out + self.stability) / 2
+        """The mean of both measures; the stability counts as much as 20 labels, because few labels prove little."""
+        held_out = 0.0 if self.held_out is None else self.held_out
+        weights = self.n_held_out, _LABELS_LIKE_STABILITY
+        return (weights[0] * held_out + weights[1] * self.stability) / sum(weights)
 
 
 class Comparison(JSONModel):
