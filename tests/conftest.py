@@ -32,6 +32,7 @@ COMMON = (
     "optim.epochs=2",
     "clustering.n_init=5",
     "selection.n_init=3",
+    "selection.keep=trained",
 )
 QUICK = (
     *COMMON,

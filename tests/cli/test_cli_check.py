@@ -69,6 +69,7 @@ def test_problems_exit_with_1_and_are_abbreviated_on_the_terminal_only(check, fo
     assert "problem: cannot be read (8 files)\n  bad 0.jpg: " in out
     assert "and 3 more; --json FILE lists all" in out
     assert "bad 5.jpg" not in out
+    assert "remove them, or add --skip-unreadable" in out
     assert "[bold] ü/0.png ([red]cat) = [bold] ü/4.png (dog)" in out
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert [u["path"] for u in report["unreadable"]] == [f"bad {i}.jpg" for i in range(8)]

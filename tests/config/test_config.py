@@ -239,7 +239,7 @@ def test_numbers_may_be_written_in_any_way_of_yaml():
 
 
 def test_what_is_missing_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="the setting 'n_classes' is missing; give --n-classes"):
+    with pytest.raises(ConfigError, match="the setting 'n_classes' is missing; give --n-classes, a number or auto,"):
         load_config()
     with pytest.raises(ConfigError, match=r"absent\.yaml does not exist; check the path"):
         load_config(file=tmp_path / "absent.yaml")

@@ -30,7 +30,8 @@ PHASES = {
     "training": ("promptcal.training.loop", "Loop", "step"),
     "checkpoint": ("promptcal.training.checkpoints", "Checkpoints", "save_last"),
     "clustering": ("promptcal.discovery.kmeans", "SemiSupervisedKMeans", "_best_start"),
-    "writing": ("promptcal.pipeline.finalize", None, "_write"),
+    "first result": ("promptcal.pipeline.first_result", None, "write_result"),
+    "writing": ("promptcal.pipeline.finalize", None, "write_result"),
     "report": ("promptcal.api", None, "make_report"),
 }
 # The smallest fit with every phase: 4 patches per image, 12 steps.
@@ -49,6 +50,7 @@ SETTINGS = (
     "affinity.negatives=32",
     "clustering.n_init=5",
     "selection.n_init=3",
+    "selection.keep=trained",
     "tensorboard=false",
 )
 # One stage without validation, because streaming starts worker processes each time it reads.

@@ -9,7 +9,7 @@ import time
 import pytest
 from harness import Fault, is_running, leftovers, start_decoding
 
-PHASES_TO_KILL = ("decode", "training", "checkpoint", "clustering", "report")
+PHASES_TO_KILL = ("decode", "first result", "training", "checkpoint", "clustering", "report")
 
 
 def moments(events, phase):
@@ -51,7 +51,7 @@ def kill_and_recover(scene, events, phase, seed):
     return [name for name, side, _ in process.events() if side == "in"][-1]
 
 
-@pytest.mark.parametrize("phase", ["decode", "clustering"])
+@pytest.mark.parametrize("phase", ["decode", "clustering", "first result", "writing"])
 def test_killed_and_resumed(scene, undisturbed, expected, outcome, phase):
     kill_and_recover(scene, undisturbed[1], phase, seed=phase)
     assert outcome(scene.output) == expected

@@ -14,10 +14,11 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
     ("phase", "nth", "number"),
     [
         ("decode", 5, signal.SIGTERM),
-        ("clustering", 5, signal.SIGINT),  # the last one: of the final result
+        ("clustering", 6, signal.SIGINT),  # of the final result
+        ("first result", 1, signal.SIGTERM),
         pytest.param("writing", 1, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("decode", 5, signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("clustering", 5, signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("clustering", 6, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("training", 5, signal.SIGINT, marks=pytest.mark.slow),
         pytest.param("training", 5, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("writing", 1, signal.SIGINT, marks=pytest.mark.slow),

@@ -51,8 +51,8 @@ def test_deterministic_changes_nothing_on_a_cpu_and_nothing_afterwards(
 ):
     images, _, labels = small_set
     before, during = global_settings(), []
-    write = finalize._write
-    monkeypatch.setattr(finalize, "_write", lambda *given: (during.append(global_settings()), write(*given)))
+    write = finalize.write_result
+    monkeypatch.setattr(finalize, "write_result", lambda *given: (during.append(global_settings()), write(*given)))
     for deterministic in (False, True):
         fit(
             images=images,

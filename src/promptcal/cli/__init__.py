@@ -4,5 +4,7 @@
 def main() -> None:
     """Entry point of the command `promptcal`."""
     from promptcal.cli.app import run
+    from promptcal.runtime.threads import let_idle_threads_sleep
 
+    let_idle_threads_sleep()
     run()

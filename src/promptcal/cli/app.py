@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -78,7 +78,7 @@ def fit(options: dict[str, Any]) -> None:
     """
     from promptcal import api
 
-    _finish(api.fit(**options), options)
+    _finish(api.fit(**options, confirm=_confirm()), options)
 
 
 @app.command()
@@ -93,7 +93,7 @@ def benchmark(options: dict[str, Any]) -> None:
     """
     from promptcal import api
 
-    _finish(api.benchmark(**options), options)
+    _finish(api.benchmark(**options, confirm=_confirm()), options)
 
 
 @app.command()
@@ -107,7 +107,7 @@ def demo(options: dict[str, Any]) -> None:
     """
     from promptcal import api
 
-    _finish(api.demo(**options), options)
+    _finish(api.demo(**options, confirm=_confirm()), options)
 
 
 def _finish(run: Any, options: dict[str, Any]) -> None:
@@ -117,6 +117,11 @@ def _finish(run: Any, options: dict[str, Any]) -> None:
 
     if distributed.group().is_first:
         show_run(run, console, has_report=options["report"])
+
+
+def _confirm() -> Callable[[str], bool] | None:
+    """How to ask the user, who must be at a terminal."""
+    return (lambda question: typer.confirm(question, err=True)) if sys.stdin.isatty() else None
 
 
 @app.command()
@@ -198,7 +203,7 @@ def name(
     run: RunPath,
     labels: Annotated[Path | None, typer.Argument(help="Label file that the report downloads.")] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Restore the run as its fit wrote it.")] = False,
-    no_report: NoReport = False,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html again.")] = True,
     quiet: Quiet = False,
 ) -> None:
     """Apply names and merges to a run without training. Exports, report and predict then use them.
@@ -210,7 +215,7 @@ def name(
 
     found = api.name(run=run, labels=labels, undo=undo)
     show_naming(found, console, is_undone=undo)
-    if not no_report:
+    if report:
         _say_written(api.make_report(run=run, progress=not quiet).path)
 
 

@@ -19,6 +19,8 @@ def check_report(report: CheckReport) -> Iterator[RenderableType]:
     problems, warnings = report.problems, report.warnings
     yield from (_lines("[red]problem[/]", finding) for finding in problems)
     yield from (_lines("[yellow]warning[/]", finding) for finding in warnings)
+    if report.unreadable:
+        yield "Files that cannot be read stop a fit: remove them, or add --skip-unreadable to it"
     if problems or warnings:
         yield f"Kinds of problem: {len(problems)}; kinds of warning: {len(warnings)}"
     else:

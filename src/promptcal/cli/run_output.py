@@ -11,6 +11,12 @@ from promptcal.methods import METHODS
 from promptcal.metrics import DiscoveryAccuracy
 from promptcal.run import Assignments, Run, RunResults, Scores
 from promptcal.run.accuracy import accuracy_rows, score_assignments
+from promptcal.run.results import Comparison
+
+ACCURACY = (
+    "Accuracy: images in the right category, after clusters and true classes are matched one to one. All: of all these "
+    "images; Known: of classes with labels; New: of the other classes. NMI, ARI: agreement without a matching."
+)
 
 
 def show_run(run: Run, console: Console, *, has_report: bool) -> None:
@@ -18,14 +24,18 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
     assert results is not None
     assignments = run.assignments()
     console.print(categories_table(assignments, "unlabelled images"))
+    console.print(_describe_categories(run), markup=False, highlight=False)
     table = results_table(results)
     if table.row_count:
         console.print(table)
+        console.print(ACCURACY, markup=False, highlight=False)
     accuracy = score_assignments(assignments, run.truth(), run.info.known_classes)
     if accuracy is not None:
         console.print(headline(accuracy), highlight=False)
     for condition in results.unmet_conditions or ():
         console.print(f"Not as published: {condition}.", markup=False, highlight=False)
+    if results.comparison is not None:
+        console.print(describe_comparison(results.comparison), markup=False, highlight=False)
     if results.changes is not None:
         changes = results.changes
         console.print(
@@ -42,6 +52,29 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
         (run.directory.sheets_folder / "overview.png", "a picture of each category"),
     ):
         console.print(f"  {file.relative_to(run.path)}  {description}", markup=False, highlight=False)
+
+
+def _describe_categories(run: Run) -> str:
+    known, new = sum(run.known), len(run.known) - sum(run.known)
+    estimated = " The number was estimated (class-count.png)." if run.info.n_classes_estimated else ""
+    return (
+        f"{len(run.names)} categories: {known} known (some of their images have labels) and {new} new (found in "
+        f"the unlabelled images; name them in the report).{estimated}"
+    )
+
+
+def describe_comparison(comparison: Comparison) -> str:
+    """Which result was kept and why."""
+    frozen, trained = comparison.frozen, comparison.trained
+    evidence = f"stability of the clusters {trained.stability:.2f} after training, {frozen.stability:.2f} before"
+    if trained.held_out is not None and frozen.held_out is not None:
+        after, before = (round(share * trained.n_held_out) for share in (trained.held_out, frozen.held_out))
+        evidence = f"held-out labels that are right: {after} after training, {before} before; {evidence}"
+    if comparison.kept == "frozen":
+        return f"Training did not help, so the result is the first one, of the frozen backbone ({evidence})."
+    if comparison.preferred == "frozen":
+        return f"The result is that of training, although the frozen backbone seems better ({evidence})."
+    return f"The result is that of training, which is at least as good as the first one ({evidence})."
 
 
 def categories_table(assignments: Assignments, title: str) -> Table:
@@ -76,7 +109,8 @@ def results_table(results: RunResults) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     for title, scores, is_result in rows:
-        table.add_row(title, *_percentages(scores, tuple(columns.values())), style="bold" if is_result else None)
+        label = f"{title} (the result)" if is_result else title
+        table.add_row(label, *_percentages(scores, tuple(columns.values())), style="bold" if is_result else None)
     return table
 
 

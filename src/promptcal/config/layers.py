@@ -77,6 +77,11 @@ class Layers:
             raise ConfigError(f"the setting 'method' is wrong: input should be a name, not {reprlib.repr(name)}")
         return name
 
+    @property
+    def is_published(self) -> bool:
+        """Whether the published protocol is chosen, which trains on all labels."""
+        return self._chosen("protocol", "default") == "published"
+
     def merged(self, method: MethodSettings) -> dict[str, Any]:
         """All settings for a method in one mapping; ``n_classes`` may be "auto"."""
         variant, protocol = (self._chosen(key, Config.model_fields[key].default) for key in ("variant", "protocol"))
@@ -192,7 +197,8 @@ def _explain(error: Any, method: MethodSettings) -> str:
     if error["type"] == "extra_forbidden":
         return _explain_unknown(key, method)
     if error["type"] == "missing":
-        return f"the setting {key!r} is missing; give --{key.replace('_', '-')} or set it in the config"
+        auto = ", a number or auto," if key == "n_classes" else ""
+        return f"the setting {key!r} is missing; give --{key.replace('_', '-')}{auto} or set it in the config"
     given = "" if isinstance(error["input"], dict) else f", not {reprlib.repr(error['input'])}"
     message = error["msg"].removeprefix("Value error, ")
     return f"the setting {key!r} is wrong: {message[0].lower()}{message[1:]}{given}"

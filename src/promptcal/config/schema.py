@@ -131,6 +131,11 @@ class SelectionConfig(Section):
     validate_every: int = Field(1, ge=1, le=MOST_EPOCHS, description="epochs between validations")
     n_init: int = Field(10, ge=1, le=MOST_STARTS, description="k-means starts at each validation")
     max_images: int = Field(10_000, ge=2, le=1_000_000_000, description="images clustered at each validation")
+    keep: Literal["better", "trained"] = Field(
+        "trained",
+        description="trained: the result of training; better: that of the frozen backbone if held-out labels and the "
+        "stability of the clusters prefer it (the default of `promptcal fit`)",
+    )
 
 
 class EstimationConfig(Section):

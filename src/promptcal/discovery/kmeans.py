@@ -14,6 +14,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from torch import Tensor
 
 from promptcal.runtime.device import device_context, widest_float
+from promptcal.runtime.threads import threads_for
 
 _MAX_ELEMENTS_ON_GPU = 1_500_000_000  # of the largest temporary tensor, points x starts x clusters
 _BYTES_BY_ELEMENT = 12  # three temporary tensors of that size in float32
@@ -214,7 +215,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         limits = None
         if restricted is not None and restricted[1]:
             limits = RestrictedPoints(torch.as_tensor(restricted[0], device=points.device), restricted[1])
-        with device_context(points.device, torch.float32):
+        with device_context(points.device, torch.float32), threads_for(points.numel() * self.n_clusters):
             first = self._class_means(points, fixed) if init is None else _as_points(init).to(points.device) - offset
             self.inertia_, centroids, labels, self.n_iter_ = self._best_start(
                 points, fixed, first, limits, generator, on_progress

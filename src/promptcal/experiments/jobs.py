@@ -116,6 +116,8 @@ class FitJob:
             download=request.download,
             resume=directory.exists(),
             progress=request.progress,
+            report=False,
+            allow_long=True,
         )
         run_benchmark(fit)
 

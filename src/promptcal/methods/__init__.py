@@ -10,9 +10,19 @@ from promptcal.runtime.plugins import Registry
 
 if TYPE_CHECKING:
     from promptcal.methods.base import Method
-    from promptcal.methods.configure import load_config, read_config, resolve
+    from promptcal.methods.configure import load_config, read_config, resolve, settings_for, without_training
 
-__all__ = ["METHODS", "WITHOUT_LABELS", "load_config", "read_config", "register_method", "resolve"]
+__all__ = [
+    "METHODS",
+    "WITHOUT_LABELS",
+    "WITHOUT_TRAINING",
+    "load_config",
+    "read_config",
+    "register_method",
+    "resolve",
+    "settings_for",
+    "without_training",
+]
 
 METHODS: "Registry[type[Method]]" = Registry(
     "method",
@@ -26,9 +36,11 @@ METHODS: "Registry[type[Method]]" = Registry(
         "uno": "promptcal.methods.uno:UNO",
         "rankstats": "promptcal.methods.rankstats:RankStats",
         "kmeans": "promptcal.methods.kmeans:KMeans",
+        "semi-supervised-kmeans": "promptcal.methods.kmeans:SemiSupervised",
     },
 )
 WITHOUT_LABELS = "kmeans"  # the method of a fit without a single label
+WITHOUT_TRAINING = "semi-supervised-kmeans"  # the method of the first result
 
 M = TypeVar("M", bound="type[Method]")
 

@@ -5,8 +5,8 @@ from os import PathLike
 from typing import Any
 
 from promptcal.config import Config, Layers, validate
-from promptcal.config.layers import Preset, parse_yaml
-from promptcal.methods import METHODS
+from promptcal.config.layers import Preset, merge_into, parse_yaml
+from promptcal.methods import METHODS, WITHOUT_TRAINING
 
 _END_MARKER = "..."
 
@@ -37,3 +37,16 @@ def read_config(text: str) -> Config:
         raise ValueError("it was truncated: its end marker is missing")
     values = parse_yaml(text, "config.yaml")
     return validate(values, METHODS[Layers.of(values=values).method])
+
+
+def settings_for(method: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings ``values`` for another method: without the sections of the present one, with its own values."""
+    chosen = METHODS[method]
+    settings = {key: value for key, value in values.items() if key in chosen.config_class.model_fields}
+    merge_into(settings, {"method": method, "variant": "official", **chosen.presets.get("", {})})
+    return settings
+
+
+def without_training(config: Config) -> Config:
+    """The config of the first result of a fit with ``config``."""
+    return validate(settings_for(WITHOUT_TRAINING, config.model_dump()), METHODS[WITHOUT_TRAINING])

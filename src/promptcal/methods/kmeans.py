@@ -1,7 +1,8 @@
-"""Plain k-means (MacQueen, 1967) on the features of the frozen backbone: the baseline of all methods.
+"""k-means on the features of the frozen backbone, without and with labels. Nothing is trained.
 
-The clustering does not use labels. Afterwards each known class names one cluster, so that as many labelled images as
-possible are in the cluster of their class.
+`kmeans` (MacQueen, 1967) does not use labels to cluster. Afterwards each known class names one cluster, so that as many
+labelled images as possible are in the cluster of their class. `semi-supervised-kmeans` (Vaze et al., CVPR 2022) keeps
+labelled images in the cluster of their class; it is the first result of every fit that trains.
 """
 
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ class KMeansConfig(Config):
     @model_validator(mode="after")
     def _no_prompts(self) -> "KMeansConfig":
         if self.model.prompts:
-            raise ValueError("model.prompts must be 0 for the method kmeans, which does not train them")
+            raise ValueError(f"model.prompts must be 0 for the method {self.method}, which does not train them")
         return self
 
 
@@ -38,3 +39,11 @@ class KMeans(Method[KMeansConfig]):
 
     def assignment(self, network: DiscoveryNetwork) -> Assignment:
         return KMeansAssignment(self.config.loss.affinity_temperature, use_labels=False)
+
+
+class SemiSupervised(KMeans):
+    name = "semi-supervised-kmeans"
+    title = "semi-supervised k-means, frozen backbone"
+
+    def assignment(self, network: DiscoveryNetwork) -> Assignment:
+        return KMeansAssignment(self.config.loss.affinity_temperature)

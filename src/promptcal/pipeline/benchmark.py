@@ -39,6 +39,7 @@ def run_benchmark(request: BenchmarkRequest) -> Run:
             truth=data.truth(),
             preset=spec.preset if is_new else None,
             n_classes=spec.n_classes if is_new else None,
+            keep=None,
             inductive=inductive,
             read_test=lambda: TestSet(*load_test_images(request.name, request.root)),
             benchmark=request.name,

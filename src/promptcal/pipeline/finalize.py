@@ -1,5 +1,6 @@
 """Step 3 of a fit: assign every image with the selected weights, calibrate, and write the results."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from promptcal.discovery.partition import Partition, rank_clusters
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
 from promptcal.pipeline.clustering import embed_all
+from promptcal.pipeline.comparison import FirstResult, compare
 from promptcal.pipeline.final_partition import final_partition
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.scoring import score_network, score_unlabelled
@@ -36,39 +38,46 @@ _LOSS_REMEDY = {  # by whether the images were kept
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end result of a fit."""
+    """A result of a fit. ``accuracy`` is None if the truth is unknown. ``losses``: see `FinalPartition`."""
 
     features: Tensor
     partition: Partition
     calibration: Calibration
     assignments: Assignments
-    results: RunResults
+    accuracy: Scores | None
     losses: list[CategoryLoss]
 
 
-def finalize(trained: Trained, session: Session) -> None:
-    outcome = _assign(trained, session)
-    if session.group.is_first:
-        _write(trained.prepared, outcome, session)
-
-
-def _assign(trained: Trained, session: Session) -> Outcome:
+def finalize(trained: Trained, first: FirstResult | None, session: Session) -> None:
+    """Assign every image. The result is written unless the first one, which is written already, is better."""
     prepared, results = trained.prepared, trained.results
-    problem, network, stages = prepared.problem, prepared.network, prepared.stages
     last_epoch: Scores | None = None
-    if problem.can_be_scored:
+    if prepared.problem.can_be_scored:
         results, last_epoch = _score_stages(prepared, results, session)
-    if stages:
-        session.checkpoints.load_best(stages[-1], network)
-    assignment = prepared.method.assignment(network)
-    features = embed_all(network, prepared.view, len(problem.images), "embedding", session)
-    partition, losses = final_partition(prepared, assignment, features, session)
-    if problem.can_be_scored:
-        if prepared.test is None:
-            selected = score_unlabelled(prepared, assignment, features, session, first=partition.clusters)
+    if prepared.stages:
+        session.checkpoints.load_best(prepared.stages[-1], prepared.network)
+    features = embed_all(prepared.network, prepared.view, len(prepared.problem.images), "embedding", session)
+    outcome = assign(prepared, features, session)
+    if outcome.accuracy is not None:
+        results = _with_final_scores(prepared, results, outcome.accuracy, last_epoch)
+    if first is not None:
+        results = results.model_copy(update={"comparison": compare(prepared, first, features, session)})
+    if session.group.is_first:
+        if first is not None and results.comparison is not None and results.comparison.kept == "frozen":
+            _keep_first(first, results, session)
         else:
-            selected = score_network(prepared, "test features", session)
-        results = _with_final_scores(prepared, results, selected, last_epoch)
+            write_result(prepared, outcome, results, session)
+
+
+def assign(prepared: Prepared, features: Tensor, session: Session) -> Outcome:
+    """The category of each image by its embedding."""
+    problem, assignment = prepared.problem, prepared.method.assignment(prepared.network)
+    partition, losses = final_partition(prepared, assignment, features, session)
+    accuracy: Scores | None = None
+    if prepared.test is not None:
+        accuracy = score_network(prepared, "test features", session)
+    elif problem.can_be_scored:
+        accuracy = score_unlabelled(prepared, assignment, features, session, first=partition.clusters)
     calibration = _calibrate(prepared, assignment, features, partition)
     partition, names = _numbered(prepared, partition)
     scores = assignment.scores(features, partition.centroids, partition.columns)
@@ -84,7 +93,7 @@ def _assign(trained: Trained, session: Session) -> Outcome:
         ranked.second,
         ranked.second_confidence,
     )
-    return Outcome(features, partition, calibration, assignments, results, losses)
+    return Outcome(features, partition, calibration, assignments, accuracy, losses)
 
 
 def _score_stages(prepared: Prepared, results: RunResults, session: Session) -> tuple[RunResults, Scores | None]:
@@ -135,8 +144,15 @@ def _numbered(prepared: Prepared, partition: Partition) -> tuple[Partition, list
     return partition, category_names(prepared.problem.classes, prepared.config.n_classes)
 
 
-def _write(prepared: Prepared, outcome: Outcome, session: Session) -> None:
-    directory, assignments, results = session.directory, outcome.assignments, outcome.results
+def write_result(
+    prepared: Prepared, outcome: Outcome, results: RunResults, session: Session, *, is_first: bool = False
+) -> None:
+    """Write a result: the first one, after which training begins, or the final one, which replaces it."""
+    directory, assignments = session.directory, outcome.assignments
+    if directory.info().has_result:  # not complete while its files are replaced
+        directory.update_info(status="running")
+    shutil.rmtree(directory.sheets_folder, ignore_errors=True)
+    directory.report_file.unlink(missing_ok=True)
     files.write_safetensors(directory.model_file, prepared.network.state_dict())
     partition = outcome.partition
     files.write_safetensors(directory.centroids_file, {"centroids": partition.centroids, "columns": partition.columns})
@@ -159,7 +175,8 @@ def _write(prepared: Prepared, outcome: Outcome, session: Session) -> None:
         former_names = prepared.previous.former_names(assignments.names)
     write_contact_sheets(directory.sheets_folder, prepared.store, assignments)
     _write_report_inputs(prepared, assignments, session)
-    results.model_copy(update={"seconds": round(session.clock.elapsed(), 1)}).write(directory.results_file)
+    update = {"is_first": is_first, "seconds": round(session.clock.elapsed(), 1)}
+    results.model_copy(update=update).write(directory.results_file)
     checked = (
         directory.config_file,
         directory.model_file,
@@ -168,11 +185,20 @@ def _write(prepared: Prepared, outcome: Outcome, session: Session) -> None:
         directory.assignments_file,
     )
     directory.update_info(
-        status="finished",
+        status="training" if is_first else "finished",
+        is_first=is_first,
         categories=assignments.names,
         former_names=former_names,
         sha256={file.name: files.file_digest(file) for file in checked},
     )
+
+
+def _keep_first(first: FirstResult, results: RunResults, session: Session) -> None:
+    """The first result is the final one; its files are complete."""
+    update = {"selected": first.accuracy, "is_first": True, "seconds": round(session.clock.elapsed(), 1)}
+    results.model_copy(update=update).write(session.directory.results_file)
+    session.directory.report_file.unlink(missing_ok=True)  # it says that training is not finished
+    session.directory.update_info(status="finished")
 
 
 def _write_report_inputs(prepared: Prepared, assignments: Assignments, session: Session) -> None:

@@ -1,4 +1,4 @@
-"""A fit from top to bottom: read the inputs, prepare, train, finalize."""
+"""A fit from top to bottom: read the inputs, prepare, write a first result, train, finalize."""
 
 from dataclasses import replace
 from typing import Literal
@@ -6,10 +6,12 @@ from typing import Literal
 from rich.console import Console
 
 from promptcal.pipeline.finalize import finalize
+from promptcal.pipeline.first_result import make_first_result
 from promptcal.pipeline.inputs import read_inputs
 from promptcal.pipeline.prepare import prepare
 from promptcal.pipeline.request import FitRequest
 from promptcal.pipeline.session import Session, warn
+from promptcal.pipeline.time_limit import Consent
 from promptcal.pipeline.train import train
 from promptcal.run.directory import RunDirectory
 from promptcal.run.inference import Run
@@ -30,7 +32,7 @@ def run_fit(request: FitRequest) -> Run:
         console = Console(stderr=True, quiet=not (request.progress and group.is_first))
         inputs = read_inputs(request, directory, console)
         draft = inputs.settings.draft(len(inputs.problem.classes))
-        session = Session(directory, draft, console, stop_after=request.stop_after)
+        session = Session(directory, draft, console, stop_after=request.stop_after, verbose=request.verbose)
         with session.active():
             is_resumed = group.on_first(
                 lambda: directory.check_free(resume=request.resume, overwrite=request.overwrite)
@@ -38,8 +40,9 @@ def run_fit(request: FitRequest) -> Run:
             if request.resume and not is_resumed:
                 warn(f"the run in {directory.path} was stopped before it began, so it starts from the beginning")
             prepared = prepare(replace(inputs, resume=is_resumed), session)
-            trained = train(prepared, session)
-            finalize(trained, session)
+            first = make_first_result(prepared, session, report=request.report)
+            trained = train(prepared, Consent(request.allow_long, request.confirm), session)
+            finalize(trained, first, session)
     return group.on_first(lambda: Run(request.output, request.device))
 
 

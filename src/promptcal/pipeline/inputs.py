@@ -76,6 +76,8 @@ class FitInputs:
 def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) -> FitInputs:
     """Read and check what the request names; nothing is written."""
     group = distributed.group()
+    if request.keep not in (None, "better", "trained"):
+        raise ConfigError(f"--keep is better or trained, not {request.keep}")
     if request.stop_after is not None and not request.stop_after > 0:
         raise ConfigError(f"--stop-after takes minutes above 0, not {request.stop_after}")
     resume = group.on_first(lambda: directory.check_free(resume=request.resume, overwrite=request.overwrite))
@@ -184,6 +186,8 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
     if request.generic_images is not None:
         values["warmup"] = {"generic_images": str(request.generic_images)}
     model = {"backbone": request.backbone, "weights": request.weights}
+    if request.keep == "trained":
+        values["selection"] = {"keep": "trained"}
     values["model"] = {key: str(value) for key, value in model.items() if value is not None}
     check_argument("config", request.config, PathOrText | Config | None)
     check_argument("preset", request.preset, str | Mapping | None)
@@ -195,7 +199,11 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
             given = {key: value for key, value in given.items() if key in Config.model_fields.keys() - own}
             merge_into(given, METHODS[request.method].presets.get("", {}))
     layers = Layers.of(preset=request.preset, file=file, values=values, overrides=request.overrides)
-    return Layers(layers.preset, (given, *layers.given)) if given else layers
+    if given:
+        layers = Layers(layers.preset, (given, *layers.given))
+    if request.keep == "better" and not layers.is_published:  # anything else that names a setting wins
+        layers = Layers(layers.preset, ({"selection": {"keep": "better"}}, *layers.given))
+    return layers
 
 
 def _overrides_n_classes(request: FitRequest) -> bool:

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from promptcal.config import Config
 from promptcal.data import ImageSet, ImageStore, StreamedImages, StreamedView, View
 from promptcal.data.loading import load_images, view_of
 from promptcal.data.splits import hold_out
 from promptcal.discovery.class_count import ClassCount
-from promptcal.methods import METHODS, WITHOUT_LABELS
+from promptcal.methods import METHODS, WITHOUT_LABELS, settings_for
 from promptcal.methods.base import Method, SeededViT, build_network, build_vit, trained_stages
 from promptcal.models import DiscoveryNetwork
 from promptcal.pipeline.begin import begin_run, fingerprint, run_info
@@ -20,7 +21,7 @@ from promptcal.pipeline.clustering import embed_all
 from promptcal.pipeline.inputs import FitInputs, Settings
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Problem, TestSet
-from promptcal.pipeline.session import Session, warn
+from promptcal.pipeline.session import Session, say, warn
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.results import RunResults
 from promptcal.runtime.progress import progress_bar
@@ -41,8 +42,9 @@ class Prepared:
 
     ``test`` are the test images of the inductive protocol, ``oracle`` those that selection "oracle" uses otherwise.
     ``held_out`` are labels held out from training to select an epoch (-1 elsewhere), ``results`` what an earlier part
-    of a resumed run measured. ``released`` and ``keep_confirmed``: see `FitInputs`. ``is_continued``: the network has
-    the weights of a previous run.
+    of a resumed run measured. ``is_continued``: the network has the weights of a previous run. ``frozen_features`` are
+    the embeddings of the images by the frozen backbone, if they are known already. ``released`` and ``keep_confirmed``:
+    see `FitInputs`.
     """
 
     problem: Problem
@@ -60,6 +62,7 @@ class Prepared:
     results: RunResults
     is_resumed: bool
     is_continued: bool
+    frozen_features: Tensor | None
     released: frozenset[str]
     keep_confirmed: bool
 
@@ -104,10 +107,10 @@ def prepare(inputs: FitInputs, session: Session) -> Prepared:
         seeded = _build_vit(draft, session, pretrained=True)
     view = view_of(images.store, *seeded.vit.preprocessing, resize=resize, device=session.device)
 
-    count = None
+    count, frozen_features = None, None
     if settings.estimates_classes and not inputs.resume:
         pretrained = _build_vit(draft, session, pretrained=True) if is_continued else seeded
-        count = _estimate_classes(problem, draft, pretrained, view, session)
+        count, frozen_features = _estimate_classes(problem, draft, pretrained, view, session)
     n_classes = count.n_classes if count is not None else inputs.resumed_n_classes(directory)
     config = settings.config(n_classes)
     problem.check(config.n_classes)
@@ -141,6 +144,7 @@ def prepare(inputs: FitInputs, session: Session) -> Prepared:
         found or RunResults(method=config.method, protocol=problem.protocol, unmet_conditions=inputs.unmet_conditions),
         inputs.resume,
         is_continued,
+        frozen_features,
         inputs.released,
         inputs.keep_confirmed,
     )
@@ -149,12 +153,7 @@ def prepare(inputs: FitInputs, session: Session) -> Prepared:
 def _without_labels(settings: Settings) -> Settings:
     """Settings of the method for fits without labels; those of the chosen method's own sections are dropped."""
     warn("no image is labelled, so nothing can be learned: this is plain k-means on the backbone's features")
-    method = METHODS[WITHOUT_LABELS]
-    values = {key: value for key, value in settings.values.items() if key in method.config_class.model_fields}
-    values |= {"method": WITHOUT_LABELS, "variant": "official"}
-    for section, changes in method.presets.get("", {}).items():
-        values[section] = {**values.get(section, {}), **changes}
-    return Settings(values)
+    return Settings(settings_for(WITHOUT_LABELS, settings.values))
 
 
 def _build_vit(config: Config, session: Session, *, pretrained: bool) -> SeededViT:
@@ -196,26 +195,32 @@ def _test_images(
 
 def _estimate_classes(
     problem: Problem, config: Config, seeded: SeededViT, view: View | StreamedView, session: Session
-) -> ClassCount:
-    """In the embeddings of the pretrained backbone; the images are decoded already."""
+) -> tuple[ClassCount, Tensor]:
+    """In the embeddings of the pretrained backbone, which are returned; the images are decoded already."""
     problem.check(max(1, len(problem.classes)))
     plain = frozen_vit(seeded.vit, config.model.train_blocks).to(session.device).eval()
     features = embed_all(plain, view, len(problem.images), "embedding", session)
     count = session.group.on_first(lambda: count_from_features(features, problem.labels, config, session.console))
-    session.console.print(f"Estimated number of classes: {count.n_classes}", highlight=False)
-    return count
+    say(
+        f"The number of categories is estimated as {count.n_classes}, {len(problem.classes)} of them known "
+        f"(searched {count.bounds[0]} to {count.bounds[1]}); --n-classes sets another number",
+        session,
+    )
+    return count, features
 
 
 def _held_out(problem: Problem, method: Method[Any], previous: PreviousRun | None, is_continued: bool) -> np.ndarray:
-    """Labels held out from training to select an epoch (-1 elsewhere)."""
+    """Labels held out from training to select an epoch, or to compare training with the first result."""
     config = method.config
     if problem.inductive is not None:
         return np.where(problem.inductive.validation, problem.labels, -1)
-    if config.selection.by != "validation" or not problem.classes:
+    is_used = config.selection.by == "validation" or (config.selection.keep == "better" and not is_continued)
+    if not is_used or not problem.classes:
         return np.full(len(problem.labels), -1)
     allowed = None if previous is None else previous.unseen_label_mask(problem.images.names)
     seed = derive_seed(config.seed, "validation")
     mask = hold_out(problem.labels, config.data.validation_fraction, seed, allowed)
-    if not mask.any() and trained_stages(method, only_last=is_continued):
+    selects = config.selection.by == "validation" and trained_stages(method, only_last=is_continued)
+    if selects and not mask.any():
         warn("no label can be held out to select an epoch, so the last epoch is kept")
     return np.where(mask, problem.labels, -1)

@@ -89,6 +89,11 @@ class RunRequest(CommonRequest):
     report: bool = option(
         True, flag="--report/--no-report", help="Write report.html at the end, as `promptcal report` does."
     )
+    allow_long: bool = option(False, help="Train on a CPU even if it takes more than 30 minutes.")
+    verbose: bool = option(False, help="Print losses, validation scores and graph statistics after each epoch.")
+    confirm: "Callable[[str], bool] | None" = field(
+        default=None, metadata={"help": "Asks the user a question; a long run on a CPU needs a yes.", "cli": False}
+    )
     resume: bool = option(False, help="Continue the unfinished run in --output.")
     overwrite: bool = option(False, help="Discard the run in --output, if there is one.")
     stop_after: float | None = option(
@@ -131,6 +136,13 @@ class FitRequest(ImagesRequest, RunRequest):
         help="Number of categories, known and new together; auto: estimated from the labelled images.",
     )
     truth: Any = option(cli=Path | None, help="CSV with true classes, used only to report accuracy.")
+    keep: Literal["better", "trained"] | None = option(
+        "better",
+        metavar="better|trained",
+        cli=str | None,
+        help="Result to keep. better: the first one if training did not help, by held-out labels and stability of "
+        "the clusters. trained: always that of training. Default: better.",
+    )
     inductive: "Inductive | None" = field(default=None, metadata={"help": "For the inductive protocol.", "cli": False})
     read_test: "Callable[[], TestSet] | None" = field(
         default=None, metadata={"help": "Reads the test images, which selection.by=oracle needs.", "cli": False}

@@ -16,14 +16,27 @@ from promptcal.pipeline.session import Session
 from promptcal.run.results import Scores
 
 
-def score_frozen(prepared: Prepared, session: Session) -> dict[str, Scores]:
-    """Baselines: the pretrained backbone with k-means, with and without labels."""
+def frozen_features(prepared: Prepared, session: Session) -> Tensor:
+    """The embeddings by the pretrained backbone without prompts. The network must not be trained yet."""
+    if prepared.frozen_features is not None:
+        return prepared.frozen_features
+    plain = frozen_vit(prepared.network.vit, prepared.config.model.train_blocks)
+    return embed_all(plain, prepared.view, len(prepared.problem.images), "frozen features", session)
+
+
+def score_frozen(
+    prepared: Prepared, session: Session, features: Tensor | None = None, semi_supervised: Scores | None = None
+) -> dict[str, Scores]:
+    """Baselines: the pretrained backbone with k-means, with and without labels.
+
+    ``features`` and the scores ``semi_supervised`` are given if they are known already.
+    """
     config, problem = prepared.config, prepared.problem
-    plain = frozen_vit(prepared.network.vit, config.model.train_blocks)
     assignment = KMeansAssignment(config.loss.affinity_temperature, use_labels=False)
     if prepared.test is not None:  # test images have no labels to give to k-means
+        plain = frozen_vit(prepared.network.vit, config.model.train_blocks)
         return {"kmeans": _score_test(prepared, prepared.test, plain, assignment, "frozen test features", session)}
-    features = embed_all(plain, prepared.view, len(problem.images), "frozen features", session)
+    features = frozen_features(prepared, session) if features is None else features
 
     def score(labels: np.ndarray | None) -> Scores:
         repeats = _clusters_by_repeat(
@@ -31,7 +44,7 @@ def score_frozen(prepared: Prepared, session: Session) -> dict[str, Scores]:
         )
         return Scores.of_repeats([problem.score(found) for found in repeats])
 
-    return {"kmeans": score(None), "semi_supervised_kmeans": score(problem.labels)}
+    return {"kmeans": score(None), "semi_supervised_kmeans": semi_supervised or score(problem.labels)}
 
 
 def score_network(prepared: Prepared, title: str, session: Session) -> Scores:

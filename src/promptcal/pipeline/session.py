@@ -32,10 +32,17 @@ class Session:
     """What every step of a fit uses. `active` holds the run directory's lock and listens for Ctrl-C."""
 
     def __init__(
-        self, directory: RunDirectory, config: Config, console: Console, *, stop_after: float | None = None
+        self,
+        directory: RunDirectory,
+        config: Config,
+        console: Console,
+        *,
+        stop_after: float | None = None,
+        verbose: bool = False,
     ) -> None:
         self.directory = directory
         self.console = console
+        self.verbose = verbose
         self.group = distributed.group()
         self.device = choose_device(config.device)
         self.dtype: torch.dtype = choose_dtype(config.precision, self.device)
@@ -68,6 +75,11 @@ class Session:
 
     def _say_stopping(self) -> None:
         self.console.print("Stopping after this step; press Ctrl-C again to stop at once.")
+
+
+def say(message: str, session: Session) -> None:
+    """Print a sentence beside the progress bars; names in it are not markup."""
+    session.console.print(message, markup=False, highlight=False, soft_wrap=True)
 
 
 def warn(message: str) -> None:

@@ -15,6 +15,7 @@ from promptcal.pipeline.clustering import embed_all, final_kmeans, validation_km
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.scoring import score_frozen
 from promptcal.pipeline.session import Session, warn
+from promptcal.pipeline.time_limit import Consent, estimate_time, require_consent
 from promptcal.run.results import RunResults, StageResult
 from promptcal.runtime.device import choose_compile, compile_in_place
 from promptcal.runtime.seeds import derive_seed, isolated_rng
@@ -22,6 +23,7 @@ from promptcal.training.embedding import embed
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Recorder
 from promptcal.training.stage import Stage
+from promptcal.training.time_estimate import TimeEstimate
 from promptcal.training.validation import OracleValidator, ValidationResult, Validator
 
 
@@ -33,22 +35,30 @@ class Trained:
     results: RunResults
 
 
-def train(prepared: Prepared, session: Session) -> Trained:
-    results = prepared.results
-    if prepared.problem.can_be_scored and not prepared.is_continued:
+def train(prepared: Prepared, consent: Consent, session: Session) -> Trained:
+    results = session.group.on_first(session.directory.results) or prepared.results
+    if prepared.problem.can_be_scored and not prepared.is_continued and not results.baselines:
         results = results.model_copy(update={"baselines": score_frozen(prepared, session)})
     with isolated_rng(derive_seed(prepared.config.seed, "backbone")):  # for backbones with dropout
-        return Trained(prepared, _train_stages(prepared, results, session))
+        return Trained(prepared, _train_stages(prepared, results, consent, session))
 
 
-def _train_stages(prepared: Prepared, results: RunResults, session: Session) -> RunResults:
+def _train_stages(prepared: Prepared, results: RunResults, consent: Consent, session: Session) -> RunResults:
     stages, config, method, group = prepared.stages, prepared.config, prepared.method, session.group
     if not stages:
         return results
     state = session.checkpoints.load_last() if prepared.is_resumed else None
     session.clock.before = state.get("seconds", 0.0) if state else 0.0
     folder, console = session.directory.path, session.console
-    recorder = Recorder(folder, console, tensorboard=config.tensorboard, writes=group.is_first)
+    titles = {name: method.stage_titles.get(name, method.title) for name in stages}
+    recorder = Recorder(
+        folder,
+        console,
+        tensorboard=config.tensorboard,
+        writes=group.is_first,
+        titles=titles,
+        verbose=session.verbose,
+    )
     recorder.rewind(state["records"] if state else 0)  # drop what was recorded after the last checkpoint
     labels = prepared.training_labels
     data = TrainingData(
@@ -61,9 +71,12 @@ def _train_stages(prepared: Prepared, results: RunResults, session: Session) -> 
         method.augment,
     )
     validator = _validator(prepared)
-    epochs = sum(method.epochs()[name] for name in stages)
-    _compile_if_worth_it(prepared, epochs * data.sampler.steps_per_epoch, session)
     done = [] if state is None else stages[: stages.index(state["stage"])]
+    steps = {name: method.epochs()[name] * data.sampler.steps_per_epoch for name in stages}
+    clock = estimate_time(prepared, {name: steps[name] for name in stages if name not in done}, session)
+    if state is None:  # a resumed run is allowed already
+        require_consent(clock, consent, session)
+    _compile_if_worth_it(prepared, sum(steps.values()), session)
     if prepared.shared is not None and state is None:
         shared = prepared.shared
         reused = group.on_first(lambda: shared.copy_into(session.checkpoints, recorder.path))
@@ -76,7 +89,9 @@ def _train_stages(prepared: Prepared, results: RunResults, session: Session) -> 
         if place:
             session.checkpoints.load_best(stages[place - 1], prepared.network)
         stage = method.stage(name, prepared.network, _context(prepared, session, is_resumed=state is not None))
-        results = _with_stage(results, name, _run_stage(stage, prepared, data, validator, recorder, state, session))
+        results = _with_stage(
+            results, name, _run_stage(stage, prepared, data, validator, recorder, state, clock, session)
+        )
         _write(results, session)
         if session.stop.requested_by_any(group):
             raise Interrupted(f"stopped after {name}; run the same command with --resume", session.stop.exit_code)
@@ -91,6 +106,7 @@ def _run_stage(
     validator: Validator | OracleValidator | None,
     recorder: Recorder,
     state: dict[str, Any] | None,
+    clock: TimeEstimate,
     session: Session,
 ) -> StageResult:
     config, method, network = prepared.config, prepared.method, prepared.network
@@ -117,10 +133,11 @@ def _run_stage(
         checkpoints=session.checkpoints,
         recorder=recorder,
         stop=session.stop,
+        clock=clock,
     )
     if state is not None:
         loop.restore(state)
-    if stage.description:
+    if stage.description and session.verbose:
         session.console.print(stage.description, highlight=False)
     with session.stop.waiting():
         loop.run()

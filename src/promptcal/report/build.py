@@ -14,6 +14,7 @@ from rich.console import Console
 
 from promptcal._version import __version__
 from promptcal.errors import RunError
+from promptcal.methods import METHODS
 from promptcal.report import page_data
 from promptcal.report.attention_panels import overlay_sheet
 from promptcal.report.next_command import next_command
@@ -55,7 +56,7 @@ def write_report(run: Run, output: Path | None, console: Console) -> Report:
         "version": __version__,
         "summary": page_data.summary_record(analysis, run, inputs.results),
         "settings": page_data.settings_table(run.config),
-        "accuracy": page_data.accuracy_table(analysis, type(run.method), inputs.results),
+        "accuracy": page_data.accuracy_table(analysis, METHODS[inputs.results.method], inputs.results),
         "clusters": page_data.cluster_records(analysis),
         "images": page_data.image_columns(analysis, inputs.thumbnails.sizes),
         "mislabelled": page_data.mislabelled_record(analysis),

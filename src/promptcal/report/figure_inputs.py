@@ -16,12 +16,12 @@ from promptcal.errors import ConfigError, DataError
 from promptcal.models.tokens import CLS, token_names
 from promptcal.report.attention_panels import AttentionMaps, attention_maps, examples_of
 from promptcal.report.cluster_analysis import ClusterAnalysis
+from promptcal.report.contact_sheets import centre_square
 from promptcal.report.report_inputs import ReportInputs, map_with_progress
 from promptcal.report.selection import N_EXAMPLES, sample_evenly, select_images
-from promptcal.report.thumbnails import centre_square
 from promptcal.run import Run, RunResults
 
-_SIDE = 126  # pixels of a test image in a figure
+_SIDE = 126  # pixels of an image in a figure
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,12 @@ class FigureRun:
     def tile(self, image: int) -> np.ndarray:
         """A small square of an image."""
         if self.test is not None:
-            return centre_square(np.asarray(self.test.image(image)), _SIDE)
-        assert self.stored is not None
-        positions = np.flatnonzero(self.stored.thumbnails.images == image)
-        return np.asarray(self.stored.thumbnails.tile(int(positions[0])))
+            pixels = self.test.image(image)
+        else:
+            assert self.stored is not None
+            positions = np.flatnonzero(self.stored.thumbnails.images == image)
+            pixels = self.stored.thumbnails.tile(int(positions[0]))
+        return centre_square(np.asarray(pixels), _SIDE)
 
     def neighbours(self, images: np.ndarray) -> np.ndarray:
         """The nearest shown images of some of the shown images, by the class token."""

@@ -33,7 +33,7 @@ def summary_record(analysis: ClusterAnalysis, run: Run, results: RunResults) -> 
         "new": analysis.n_clusters - sum(a.known),
         "doubtful": int(analysis.doubtful.sum()),
         "accuracy": None if (accuracy := headline(analysis)) is None else _parts(accuracy),
-        "method": run.method.title,
+        "method": run.title,
         "backbone": run.config.model.backbone,
         "seconds": results.seconds,
         "protocol": results.protocol,

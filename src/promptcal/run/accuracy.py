@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from promptcal.methods import METHODS, WITHOUT_TRAINING
 from promptcal.methods.base import Method
 from promptcal.metrics import discovery_accuracy
 from promptcal.run.assignments import Assignments
@@ -28,10 +29,15 @@ def score_assignments(
 
 
 def accuracy_rows(results: RunResults, method: type[Method[Any]], result: Scores | None) -> list[AccuracyRow]:
-    """Baselines, stages, the last epoch if another one was selected, and the ``result`` as the last row."""
+    """Baselines, stages, the last epoch if another one was selected, and the ``result`` as the last row.
+
+    ``method`` is that of the fit. A first result has the title of its own method.
+    """
     stages = list(results.stages.items())
     title = method.title if stages or not method.trains else f"{method.title}, untrained"
-    if stages and stages[-1][1].accuracy in (None, results.selected):
+    if results.is_first:
+        title = METHODS[WITHOUT_TRAINING].title
+    elif stages and stages[-1][1].accuracy in (None, results.selected):
         title = _stage_title(method, *stages.pop())
     rows = [AccuracyRow(BASELINES.get(name, name), scores) for name, scores in results.baselines.items()]
     rows += [AccuracyRow(_stage_title(method, name, s), s.accuracy) for name, s in stages if s.accuracy is not None]

@@ -20,7 +20,7 @@ from promptcal.data.sources import FileSource
 from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import centroid_cosines, largest_at, rank_clusters
 from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
-from promptcal.methods import METHODS
+from promptcal.methods import METHODS, without_training
 from promptcal.methods.assignment import Assignment
 from promptcal.methods.base import Method, build_network, build_vit
 from promptcal.models import DiscoveryNetwork
@@ -46,14 +46,26 @@ class ClusterScores(NamedTuple):
 
 
 class Run:
-    """A finished run. The network, centroids and calibration are loaded when they are first used."""
+    """A run with a result. ``config`` is that of the fit, ``method`` that of the result, which may be the first one.
 
-    def __init__(self, path: str | PathLike[str], device: str | None = None) -> None:
+    The network, centroids and calibration are loaded when they are first used.
+    """
+
+    def __init__(
+        self, path: str | PathLike[str], device: str | None = None, *, warn_if_unfinished: bool = True
+    ) -> None:
         self.directory = RunDirectory(path)
         finish_replacing(self.directory)
         self.info = self.directory.info()
-        if self.info.status != "finished":
+        if not self.info.has_result:
             raise RunError(f"the run in {path} is not finished; run its fit again with --resume")
+        if self.info.status == "training" and warn_if_unfinished:
+            warnings.warn(
+                f"the training of {path} is not finished, so this is its first result, of the frozen backbone; "
+                "let its fit end, or run it again with --resume",
+                PromptCALWarning,
+                stacklevel=2,
+            )
         self.directory.check_links()
         self.config = self.directory.config()
         self.device = choose_device(device or self.config.device)
@@ -61,7 +73,8 @@ class Run:
         trained = self.info.n_trained_classes
         self.n_trained_classes: int = len(self.info.known_classes) if trained is None else trained
         self.known: list[bool] = [name in set(self.info.known_classes) for name in self.names]
-        self.method: Method[Any] = METHODS[self.config.method](self.config)
+        used = without_training(self.config) if self.info.is_first else self.config
+        self.method: Method[Any] = METHODS[used.method](used)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.info.n_images} images, {self._categories})"
@@ -73,11 +86,17 @@ class Run:
 
     @property
     def _categories(self) -> str:
-        return f"{self.n_known} known and {len(self.names) - self.n_known} new categories"
+        return f"{sum(self.known)} known and {len(self.known) - sum(self.known)} new categories"
 
     @property
     def path(self) -> Path:
         return self.directory.path
+
+    @property
+    def title(self) -> str:
+        """The method of the result."""
+        unfinished = " (first result; training is not finished)" if self.info.status == "training" else ""
+        return self.method.title + unfinished
 
     @cached_property
     def network(self) -> DiscoveryNetwork:

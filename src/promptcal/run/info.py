@@ -13,7 +13,7 @@ from promptcal.runtime.json_model import JSONModel, check_format, damaged
 FORMAT = 2
 OLDEST_FORMAT = 2  # that this version reads
 
-Status = Literal["running", "finished", "discarded"]
+Status = Literal["running", "training", "finished", "discarded"]
 
 
 class RunInfo(JSONModel):
@@ -23,13 +23,15 @@ class RunInfo(JSONModel):
     images that are not files), ``benchmark`` the benchmark that the images are of. ``command`` are the words of a
     command line that name the images again, with absolute paths; empty if the images were given in Python.
     ``n_trained_classes`` is the number of known classes that the network was built for, if `promptcal name` added
-    others (None: all). ``categories`` and ``sha256`` are known once the run is finished. ``launch`` names the torchrun
-    launch that started the run. A ``discarded`` run is being removed.
+    others (None: all). ``categories`` and ``sha256`` are known once there is a result. ``launch`` names the torchrun
+    launch that started the run. A run in ``training`` has a complete first result, a ``discarded`` one is being
+    removed. ``is_first``: the result is the first one, of the frozen backbone.
     """
 
     format: int = FORMAT
     promptcal: str = __version__
     status: Status
+    is_first: bool = False
     root: str | None = None
     folder: str | None = None
     benchmark: str | None = None
@@ -48,6 +50,10 @@ class RunInfo(JSONModel):
     former_names: list[str] = Field(default_factory=list)
     sha256: dict[str, str] = Field(default_factory=dict)
 
+    @property
+    def has_result(self) -> bool:
+        return self.status in ("training", "finished")
+
     @classmethod
     def read(cls, file: Path) -> Self:
         """The format is checked first: a run of another version gets a message that says so."""
@@ -63,7 +69,7 @@ class RunInfo(JSONModel):
 
     @model_validator(mode="after")
     def _finished_run_is_complete(self) -> Self:
-        if self.status == "finished":
+        if self.has_result:
             if not self.categories or len(set(self.categories)) < len(self.categories):
                 raise ValueError("categories must be given, each once")
             if not set(self.known_classes) <= set(self.categories):

@@ -41,7 +41,7 @@ def copy_files(source: Path, target: Path) -> None:
     for name in REPLACED:
         file = source / name
         if file.is_file() and not file.is_symlink():
-            files.write_with(target / name, lambda temporary, file=file: shutil.copyfile(file, temporary))
+            files.write_bytes(target / name, file.read_bytes())
 
 
 def _copy_pending(directory: RunDirectory) -> None:

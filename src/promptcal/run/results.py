@@ -20,6 +20,9 @@ BASELINES = {  # titles
 }
 
 
+_LABELS_LIKE_STABILITY = 20
+
+
 class Scores(JSONModel):
     """Accuracies in [0, 1], as `promptcal.metrics.DiscoveryAccuracy`; None where there is nothing to score.
 
@@ -73,12 +76,46 @@ class StageResult(JSONModel):
         return self.best_epoch == self.epochs
 
 
+class ResultQuality(JSONModel):
+    """How good a result is without hidden labels; both measures are from 0 to 1.
+
+    ``held_out`` is the accuracy on the ``n_held_out`` labels that training did not use (None if there are none),
+    ``stability`` the mean adjusted Rand index of clusterings of random parts of the images.
+    """
+
+    held_out: float | None
+    n_held_out: int
+    stability: float
+
+    @property
+    def score(self) -> float:
+        """The mean of both measures; the stability counts as much as 20 labels, because few labels prove little."""
+        held_out = 0.0 if self.held_out is None else self.held_out
+        weights = self.n_held_out, _LABELS_LIKE_STABILITY
+        return (weights[0] * held_out + weights[1] * self.stability) / sum(weights)
+
+
+class Comparison(JSONModel):
+    """The first result, of the frozen backbone, against that of training; ``kept`` is the one in the run directory."""
+
+    frozen: ResultQuality
+    trained: ResultQuality
+    kept: Literal["frozen", "trained"]
+
+    @property
+    def preferred(self) -> Literal["frozen", "trained"]:
+        """The one with the higher score; of equals, the trained one."""
+        return "frozen" if self.frozen.score > self.trained.score else "trained"
+
+
 class RunResults(JSONModel):
     """What a fit measured.
 
     ``baselines`` are accuracies of the frozen backbone by clustering ("kmeans", "semi_supervised_kmeans"), ``stages``
     the finished stages in order. ``selected`` and ``last`` are the accuracies of the final assignments with the
     selected epoch's weights and with those of the last epoch. ``seconds`` are those of all parts of a resumed run.
+    ``comparison`` compares the first result, of the frozen backbone, with the trained one. ``is_first``: the run has
+    the first one, and ``selected`` is its accuracy.
     ``unmet_conditions`` says what the published protocol has and this run does not (None for the default protocol).
     """
 
@@ -89,6 +126,8 @@ class RunResults(JSONModel):
     stages: dict[str, StageResult] = Field(default_factory=dict)
     selected: Scores | None = None
     last: Scores | None = None
+    comparison: Comparison | None = None
+    is_first: bool = False
     changes: ChangeSummary | None = None
     seconds: float | None = None
 

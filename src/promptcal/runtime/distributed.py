@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from promptcal.errors import ConfigError, DataError, LostProcessError, PromptCALError, PromptCALWarning, TrainingError
+from promptcal.runtime.threads import available_cores
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -240,7 +241,7 @@ def group() -> Group:
 
 def cores() -> int:
     """CPU cores per process on this machine."""
-    return max(1, (os.cpu_count() or 1) // _group.rank_info.local_world)
+    return max(1, available_cores() // _group.rank_info.local_world)
 
 
 class _AllGather(torch.autograd.Function):

@@ -22,6 +22,7 @@ from promptcal.training.checkpoints import Checkpoints, load_trained
 from promptcal.training.recorder import AsyncScalars, Recorder
 from promptcal.training.schedule import learning_rate
 from promptcal.training.stage import Batch, Stage
+from promptcal.training.time_estimate import TimeEstimate
 from promptcal.training.validation import ValidationResult
 
 _WATCHED = {"loss": "the loss is", "gradient_norm": "the gradient is", "weights": "the weights are"}
@@ -100,11 +101,13 @@ class Loop:
         validate_every: int = 1,
         parameter_groups: list[dict[str, Any]] | None = None,
         stop: StopRequest | None = None,
+        clock: TimeEstimate | None = None,
     ) -> None:
         self.stage, self.data, self.epochs, self.optim, self.seed = stage, data, epochs, optim, seed
         self.validate, self.validate_every = validate, validate_every
         self.checkpoints, self.recorder = checkpoints, recorder
         self.stop = StopRequest() if stop is None else stop
+        self.clock = TimeEstimate({stage.name: epochs * data.sampler.steps_per_epoch}, 0.0) if clock is None else clock
         self.position = Position()
         self.parameters = stage.network.trained_parameters()
         self.optimiser = torch.optim.SGD(
@@ -121,7 +124,10 @@ class Loop:
         self.stage.network.train()
         with progress_bar(self.recorder.console) as progress:
             done = self.position.epoch * steps + self.position.step
-            task = progress.add_task(self.stage.name, total=self.epochs * steps, completed=done, note="")
+            self.clock.begin(self.stage.name, done)
+            task = progress.add_task(
+                self.recorder.title(self.stage.name), total=self.epochs * steps, completed=done, note=""
+            )
             while self.position.epoch < self.epochs:
                 self._epoch(progress, task)
         self.recorder.close()
@@ -145,7 +151,9 @@ class Loop:
             if means is not None and means.is_ready():
                 values = means.values()
                 self._raise_if_not_finite({key: values[key] for key in position.watched_sums()})
-                progress.update(task, note=self.recorder.note(values))
+                done = position.epoch * len(order) + position.step
+                self.clock.update(done)
+                progress.update(task, note=self.recorder.note(values, self.clock.seconds_left(done)))
                 means = None
         record: dict[str, Any] = {
             "stage": self.stage.name,

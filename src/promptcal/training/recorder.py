@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from promptcal.runtime.device import widest_float
 from promptcal.runtime.files import finite
+from promptcal.training.time_estimate import describe_duration
 
 _BAR_LABELS = {"loss": "loss", "cls/positives": "positives"}
 _EPOCH_LABELS = {
@@ -53,14 +55,28 @@ class AsyncScalars:
 
 
 class Recorder:
-    """Records epochs; shows steps. Nothing is written unless ``writes`` (in a group, only the first process writes)."""
+    """Records epochs; shows steps, with losses and statistics if ``verbose``.
+
+    Nothing is written unless ``writes`` (in a group, only the first process writes).
+    """
 
     _REFRESH_SECONDS = 0.5
 
-    def __init__(self, folder: Path, console: Console, *, tensorboard: bool, writes: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        console: Console,
+        *,
+        tensorboard: bool,
+        writes: bool = True,
+        titles: Mapping[str, str] | None = None,
+        verbose: bool = True,
+    ) -> None:
         self.path = folder / "metrics.jsonl"
         self.console = console
         self.writes = writes
+        self.verbose = verbose
+        self._titles = dict(titles or {})
         self._tensorboard_folder = folder / "tensorboard" if tensorboard and writes else None
         self._writer: Any = None
         self._shown_at = 0.0
@@ -92,10 +108,14 @@ class Recorder:
         self._shown_at = time.monotonic()
         return True
 
-    @staticmethod
-    def note(values: dict[str, float]) -> str:
-        """The text beside the progress bar."""
-        return _describe(values, _BAR_LABELS)
+    def title(self, stage: str) -> str:
+        """The stage in words."""
+        return self._titles.get(stage, stage)
+
+    def note(self, values: dict[str, float], seconds_left: float) -> str:
+        """The text beside the progress bar: the time that all stages still take, then internal statistics."""
+        left = f"{describe_duration(seconds_left)} left for all of training"
+        return f"{left}, {_describe(values, _BAR_LABELS)}" if self.verbose else left
 
     def epoch(self, record: dict[str, Any], global_step: int) -> None:
         """Write one epoch's means; numbers that are not finite become null."""
@@ -112,6 +132,10 @@ class Recorder:
                     self._writer.add_scalar(key, value, global_step)
             self._writer.flush()
         line = f"{record['stage']} {record['epoch']}/{record['epochs']}  {_describe(record, _EPOCH_LABELS)}"
+        if not self.verbose:
+            line = f"{self.title(record['stage'])}: epoch {record['epoch']} of {record['epochs']}"
+            if "validation/known" in record:
+                line += f", {100 * record['validation/known']:.0f} % of the held-out labels are right"
         self.console.print(line, highlight=False, soft_wrap=True)
 
 

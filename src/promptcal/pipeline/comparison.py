@@ -1,0 +1,94 @@
+"""The first result against that of training, by held-out labels and by the stability of the clusters."""
+
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import fmean
+
+import numpy as np
+import torch
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
+
+from promptcal.config import Config
+from promptcal.discovery.kmeans import SemiSupervisedKMeans
+from promptcal.discovery.partition import nearest_centroids
+from promptcal.methods.assignment import Assignment, KMeansAssignment
+from promptcal.pipeline.clustering import validation_kmeans
+from promptcal.pipeline.prepare import Prepared
+from promptcal.pipeline.session import Session
+from promptcal.run.results import Comparison, ResultQuality, Scores
+from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.seeds import derive_seed
+
+_PARTS = 5  # random parts of the images that are clustered
+_SHARE = 0.8  # of the images in each part
+
+
+@dataclass(frozen=True)
+class FirstResult:
+    """Embeddings of the images by the frozen backbone, and the accuracy of the result, if the truth is known."""
+
+    features: Tensor
+    accuracy: Scores | None
+
+
+def compare(prepared: Prepared, first: FirstResult, features: Tensor, session: Session) -> Comparison:
+    """The first result against that of the trained network's ``features``. No hidden label is used."""
+    config, network = prepared.config, prepared.network
+
+    def both() -> Comparison:
+        with progress_bar(session.console) as bar:
+            task = bar.add_task("comparing with the first result", total=2, note="")
+            frozen = measure(first.features, prepared, KMeansAssignment(config.loss.affinity_temperature), config)
+            bar.advance(task)
+            trained = measure(features, prepared, prepared.method.assignment(network), config)
+            bar.advance(task)
+        found = Comparison(frozen=frozen, trained=trained, kept="trained")
+        keeps_frozen = config.selection.keep == "better" and found.preferred == "frozen"
+        return found.model_copy(update={"kept": "frozen"}) if keeps_frozen else found
+
+    return session.group.on_first(both)
+
+
+def measure(features: Tensor, prepared: Prepared, assignment: Assignment, config: Config) -> ResultQuality:
+    """The quality of a result; the same images, parts and seeds for both results."""
+    labels, held_out = prepared.training_labels, prepared.held_out
+    scored = held_out >= 0
+    accuracy = None
+    if scored.any():
+        clusters = assignment.clusters(features, labels, validation_kmeans(config))
+        accuracy = float((clusters[scored] == held_out[scored]).mean())
+    return ResultQuality(
+        held_out=accuracy,
+        n_held_out=int(scored.sum()),
+        stability=stability(
+            features,
+            labels,
+            config.n_classes,
+            n_init=config.selection.n_init,
+            max_images=config.selection.max_images,
+            seed=derive_seed(config.seed, "stability"),
+        ),
+    )
+
+
+def stability(
+    features: Tensor, labels: np.ndarray, n_classes: int, *, n_init: int, max_images: int, seed: int
+) -> float:
+    """The mean adjusted Rand index of semi-supervised k-means on random parts of the images, two by two.
+
+    Each part has all labelled images and a share of the unlabelled ones. Its centroids then assign all unlabelled
+    images, and two parts agree if they put the same images together.
+    """
+    generator = np.random.default_rng(seed)
+    unlabelled = generator.permutation(np.flatnonzero(labels < 0))[:max_images]
+    labelled = np.flatnonzero(labels >= 0)
+    size = max(round(_SHARE * len(unlabelled)), min(n_classes, len(unlabelled)))
+    found = []
+    for part in range(_PARTS):
+        chosen = np.sort(np.concatenate([labelled, generator.choice(unlabelled, size, replace=False)]))
+        kmeans = SemiSupervisedKMeans(n_classes, n_init, random_state=derive_seed(seed, "part", part))
+        kmeans.fit(features[torch.from_numpy(chosen)], labels[chosen])
+        centroids = torch.from_numpy(kmeans.cluster_centers_)
+        found.append(nearest_centroids(features[torch.from_numpy(unlabelled)], centroids).cpu().numpy())
+    return fmean(adjusted_rand_score(a, b) for a, b in combinations(found, 2))

@@ -1,0 +1,176 @@
+"""The first result: written before training, usable while it runs, and kept if training does not help."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from promptcal.api import evaluate, export, fit, make_report, predict
+from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunError
+from promptcal.pipeline import comparison, finalize, first_result, prepare, scoring, time_limit
+from promptcal.pipeline.comparison import stability
+from promptcal.run import Run, RunDirectory
+from promptcal.run.results import Comparison, ResultQuality
+
+
+@pytest.fixture
+def options(small_set, quick_settings):
+    images, truth, labels = small_set
+    return {
+        "images": images,
+        "labels": [None if label < 0 else f"class {label}" for label in labels],
+        "truth": [f"class {label}" for label in truth],
+        "n_classes": 4,
+        "overrides": (*quick_settings, "model.image_size=8", "warmup.epochs=1", "affinity.epochs=1"),
+        "progress": False,
+        "report": False,
+    }
+
+
+def without_training(options, common_settings, method="semi-supervised-kmeans", **changes):
+    """The same images for a method that trains nothing."""
+    return options | {"overrides": (*common_settings, "model.image_size=8"), "method": method, **changes}
+
+
+def results_of(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_the_first_result_is_usable_while_training_runs_and_is_replaced(
+    tmp_path, options, common_settings, interrupted_at, outcome
+):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first_result, "write_report", lambda *given: pytest.fail("no report was asked for"))
+        fit(**options, output=tmp_path / "undisturbed")
+    interrupted_at(1)
+    with pytest.raises(Interrupted):
+        fit(**options | {"report": True}, output=tmp_path / "run")
+
+    assert RunDirectory(tmp_path / "run").info().status == "training"
+    assert "training is not finished" in (tmp_path / "run" / "report.html").read_text()
+    alone = fit(**without_training(options, common_settings, output=tmp_path / "alone"))
+    for file in ("assignments.csv", "embeddings.npy", "model.safetensors", "centroids.safetensors"):
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "alone" / file).read_bytes()
+    first = results_of(tmp_path / "run")
+    assert first["selected"] == first["baselines"]["semi_supervised_kmeans"] == results_of(alone.path)["selected"]
+
+    with pytest.warns(PromptCALWarning, match="training of .* is not finished, so this is its first result"):
+        found = predict(run=tmp_path / "run", images=options["images"][:6], progress=False)
+    assert found.clusters.tolist() == predict(run=alone, images=options["images"][:6], progress=False).clusters.tolist()
+    with pytest.warns(PromptCALWarning, match="is not finished"):
+        assert evaluate(run=tmp_path / "run", truth=options["truth"]).all == pytest.approx(first["selected"]["all"])
+    with pytest.warns(PromptCALWarning, match="is not finished"):
+        export(run=tmp_path / "run", to="csv", output=tmp_path / "exported.csv", progress=False)
+    with pytest.warns(PromptCALWarning, match="is not finished"):
+        make_report(run=tmp_path / "run", progress=False)
+
+    fit(**options, output=tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "undisturbed")
+    results, expected = results_of(tmp_path / "run"), results_of(tmp_path / "undisturbed")
+    assert results | {"seconds": 0} == expected | {"seconds": 0}
+    assert not (tmp_path / "run" / "report.html").exists()  # that of the first result
+
+
+def test_no_result_while_the_first_one_is_being_replaced(tmp_path, options, monkeypatch, outcome):
+    fit(**options, output=tmp_path / "undisturbed")
+    write, written = finalize.write_contact_sheets, []
+
+    def fail_the_second_time(*given):
+        written.append(given)
+        if len(written) == 2:
+            raise OSError(28, "No space left on device")
+        write(*given)
+
+    monkeypatch.setattr(finalize, "write_contact_sheets", fail_the_second_time)
+    with pytest.raises(RunError, match="No space left"):
+        fit(**options, output=tmp_path / "run")
+    with pytest.raises(RunError, match="not finished; run its fit again with --resume"):
+        Run(tmp_path / "run")
+    fit(**options, output=tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "undisturbed")
+
+
+def test_the_first_result_is_kept_if_training_did_not_help(tmp_path, options, common_settings, monkeypatch):
+    measured = iter([0.9, 0.1])
+    monkeypatch.setattr(comparison, "stability", lambda *given, **named: next(measured))
+    overrides = tuple(o for o in options["overrides"] if "keep" not in o)
+    run = fit(**options | {"overrides": overrides}, output=tmp_path / "run")
+    assert (run.info.status, run.info.is_first, run.config.method) == ("finished", True, "promptcal")
+    alone = fit(**without_training(options, common_settings, output=tmp_path / "alone"))
+    assert (run.path / "assignments.csv").read_bytes() == (alone.path / "assignments.csv").read_bytes()
+    results = run.directory.results()
+    assert results.comparison.kept == "frozen"
+    assert (results.comparison.frozen.stability, results.comparison.trained.stability) == (0.9, 0.1)
+    assert results.selected == results.baselines["semi_supervised_kmeans"]
+    assert list(results.stages) == ["warmup", "affinity"]
+    assert results.stages["affinity"].accuracy is not None  # of training
+    assert "not finished" not in make_report(run=run, progress=False).path.read_text()
+    ahead = fit(
+        **options | {"n_classes": None, "overrides": ("affinity.epochs=0", "warmup.epochs=0")},
+        start_from=run.path, output=tmp_path / "next",
+    )  # fmt: skip
+    assert ahead.method.name == "promptcal"
+
+
+def test_a_method_that_trains_nothing_has_one_result(tmp_path, options, common_settings):
+    run = fit(**without_training(options, common_settings, output=tmp_path / "run", method="kmeans"))
+    assert run.directory.results().comparison is None
+    assert not run.info.is_first
+
+
+def test_images_are_embedded_by_the_frozen_backbone_once(tmp_path, options, monkeypatch):
+    titles = []
+    embed = scoring.embed_all
+
+    def counted(network, view, n_images, title, session):
+        titles.append(title)
+        return embed(network, view, n_images, title, session)
+
+    for module in (prepare, scoring, finalize):
+        monkeypatch.setattr(module, "embed_all", counted)
+    settings = (*options["overrides"], "estimation.n_init=2", "estimation.max_classes=4")
+    fit(**options | {"n_classes": "auto", "overrides": settings}, output=tmp_path / "run")
+    assert titles == ["embedding", "warmup features", "embedding"]  # estimate, stage 1, result
+
+
+def test_a_long_training_on_a_cpu_needs_consent(tmp_path, options, monkeypatch):
+    monkeypatch.setattr(time_limit, "LONG_SECONDS", 0)
+    with pytest.raises(ConfigError, match=r"would take about .* on this CPU \(the first result is kept\); use"):
+        fit(**options, output=tmp_path / "run")
+    assert RunDirectory(tmp_path / "run").info().status == "training"
+    questions = []
+    with pytest.raises(ConfigError, match="--allow-long and --resume"):
+        fit(**options, output=tmp_path / "run", resume=True, confirm=lambda text: bool(questions.append(text)))
+    assert questions[0].startswith("Train for about ")
+    assert fit(**options, output=tmp_path / "run", resume=True, allow_long=True).info.status == "finished"
+
+
+def test_stability_is_the_agreement_of_clusterings():
+    generator = np.random.default_rng(0)
+    centres = np.eye(4, 8) * 5
+    clear = torch.tensor(centres.repeat(30, axis=0) + generator.normal(size=(120, 8)) / 20, dtype=torch.float32)
+    noise = torch.tensor(generator.normal(size=(120, 8)), dtype=torch.float32)
+    labels = np.where(np.arange(120) % 10 == 0, np.arange(120) // 30, -1)
+    labels[60:] = -1
+    measure = {"n_init": 3, "max_images": 1000, "seed": 1}
+    assert stability(clear, labels, 4, **measure) == 1.0
+    unstable = stability(noise, labels, 4, **measure)
+    chance = adjusted_rand_score(generator.integers(0, 4, 5000), generator.integers(0, 4, 5000))
+    assert chance + 0.05 < unstable < 0.8
+    assert unstable == stability(noise, labels, 4, **measure)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "trained", "preferred"),
+    [
+        ((1.0, 4, 0.70), (0.75, 4, 0.80), "trained"),  # one label of four proves little
+        ((0.9, 100, 0.70), (0.7, 100, 0.80), "frozen"),
+        ((None, 0, 0.80), (None, 0, 0.70), "frozen"),
+        ((0.5, 8, 0.80), (0.5, 8, 0.80), "trained"),
+    ],
+)
+def test_many_held_out_labels_outweigh_stability(frozen, trained, preferred):
+    qualities = [ResultQuality(held_out=h, n_held_out=n, stability=s) for h, n, s in (frozen, trained)]
+    assert Comparison(frozen=qualities[0], trained=qualities[1], kept="trained").preferred == preferred

@@ -1,0 +1,63 @@
+"""One thread for small operations, cores of a container, and idle threads that sleep."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from promptcal.discovery import SemiSupervisedKMeans, kmeans
+from promptcal.runtime import threads
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("n_points", "used"), [(300, 1), (60_000, 2)])
+def test_small_kmeans_problems_use_one_thread(two_threads, monkeypatch, n_points, used):
+    seen = []
+    lloyd = kmeans.lloyd
+    monkeypatch.setattr(kmeans, "lloyd", lambda *g, **n: (seen.append(torch.get_num_threads()), lloyd(*g, **n))[1])
+    points = np.random.default_rng(0).normal(size=(n_points, 64)).astype(np.float32)
+    SemiSupervisedKMeans(30, n_init=1, max_iter=1, random_state=0).fit(points)
+    assert set(seen) == {used}
+    assert torch.get_num_threads() == 2
+
+
+def test_threads_are_restored_after_an_error(two_threads):
+    def fail():
+        with threads.threads_for(1):
+            during.append(torch.get_num_threads())
+            raise ZeroDivisionError
+
+    during = []
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert during == [1]
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [("150000 100000", 2), ("50000 100000", 1), ("max 100000", 8), ("", 8)]
+)
+def test_cores_are_those_of_the_affinity_and_the_container(monkeypatch, tmp_path, content, expected):
+    monkeypatch.setattr(threads, "_QUOTA", tmp_path / "cpu.max")
+    (tmp_path / "cpu.max").write_text(content)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert threads.available_cores() == expected
+
+
+@pytest.mark.parametrize("given", [None, "active"])
+def test_the_command_line_lets_idle_threads_sleep_unless_the_user_decides(monkeypatch, promptcal, given):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that it is restored
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    if given:
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    promptcal("--version")
+    assert os.environ["OMP_WAIT_POLICY"] == (given or "passive")
