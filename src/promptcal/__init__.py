@@ -12,7 +12,8 @@ _NAMES = {  # by module
     "_version": "__version__",
     "api": "benchmark check datasets demo estimate_classes evaluate export fit make_figure make_report name predict "
     "table",
-    "errors": "ConfigError DataError Interrupted LabelError PromptCALError RunError WeightsError",
+    "errors": "ArgumentError ConfigError DataError Interrupted LabelError MissingPackageError PromptCALError RunError "
+    "WeightsError",
     "estimator": "PromptCAL",
     "run": "Assignments Run",
 }

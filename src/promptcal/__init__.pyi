@@ -12,10 +12,12 @@ from promptcal.api import make_report as make_report
 from promptcal.api import name as name
 from promptcal.api import predict as predict
 from promptcal.api import table as table
+from promptcal.errors import ArgumentError as ArgumentError
 from promptcal.errors import ConfigError as ConfigError
 from promptcal.errors import DataError as DataError
 from promptcal.errors import Interrupted as Interrupted
 from promptcal.errors import LabelError as LabelError
+from promptcal.errors import MissingPackageError as MissingPackageError
 from promptcal.errors import PromptCALError as PromptCALError
 from promptcal.errors import RunError as RunError
 from promptcal.errors import WeightsError as WeightsError

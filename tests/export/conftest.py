@@ -22,7 +22,7 @@ def awkward(tmp_path_factory, small_set, common_settings):
     named = {n: AWKWARD[y] for n, y in zip(names, labels.tolist(), strict=True) if y >= 0}
     run = fit(
         images=root / "images", labels=named, n_classes=4, method="kmeans", output=root / "run",
-        overrides=common_settings, progress=False,
+        overrides=common_settings, progress=False, report=False,
     )  # fmt: skip
     return SimpleNamespace(run=run, images=root / "images", names=names, labels=named)
 
@@ -33,5 +33,5 @@ def from_array(tmp_path_factory, small_set, common_settings):
     images, _, labels = small_set
     return fit(
         images=images, labels=labels, n_classes=4, method="kmeans", output=tmp_path_factory.mktemp("array") / "run",
-        overrides=common_settings, progress=False,
+        overrides=common_settings, progress=False, report=False,
     )  # fmt: skip

@@ -37,7 +37,7 @@ def run_of(folder, name, small_set, settings, *more):
     images, truth, labels = small_set
     return fit(
         images=images, labels=labels, truth=truth, n_classes=4, method=name, output=folder / "run",
-        overrides=(*settings, *more), progress=False,
+        overrides=(*settings, *more), progress=False, report=False,
     )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
     images, _, labels = small_set
     arguments = {
         "images": images, "labels": labels, "n_classes": 4, "method": method, "progress": False,
-        "overrides": (*common_settings, "tensorboard=no"),
+        "overrides": (*common_settings, "tensorboard=no"), "report": False,
     }  # fmt: skip
     fit(**arguments, output=tmp_path / "whole")
     done = interrupted_at(stop_at)

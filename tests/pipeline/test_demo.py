@@ -17,6 +17,7 @@ def test_demo_runs_both_stages_on_the_included_images(tmp_path, quick_settings):
         output=tmp_path / "run",
         overrides=[*shortened, "data.batch_size=64", "warmup.epochs=1", "affinity.epochs=1", "selection.by=last"],
         progress=False,
+        report=False,
     )
     assignments = run.assignments()
     data = embedded_set("train")

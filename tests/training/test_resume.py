@@ -26,6 +26,7 @@ def arguments(small_folder, quick_settings):
         "n_classes": 4,
         "overrides": quick_settings,
         "progress": False,
+        "report": False,
         "seed": 3,
     }
 

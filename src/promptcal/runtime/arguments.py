@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from promptcal.errors import ArgumentError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_KINDS = {  # what an annotation accepts, and its name in a message
+_KINDS: dict[Any, tuple[Any, str]] = {  # what an annotation accepts, and its name in a message
     int: (numbers.Integral, "a whole number"),
     float: (numbers.Real, "a number"),
     str: (str, "a text"),
