@@ -127,6 +127,16 @@ def class_numbers(names: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:
     return np.array([-1 if n is None else number[n] for n in names], dtype=np.int64), classes
 
 
+def differ_in_letter_case(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first two names that differ only in letter case, if there are any."""
+    spelled: dict[str, str] = {}
+    for name in names:
+        other = spelled.setdefault(name.casefold(), name)
+        if other != name:
+            return other, name
+    return None
+
+
 def _natural(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() and name.isascii() else (1, 0, name)
 

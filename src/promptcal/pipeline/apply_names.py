@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from promptcal.data import parse_labels
-from promptcal.data.labels import class_numbers
+from promptcal.data.labels import class_numbers, differ_in_letter_case
 from promptcal.discovery.calibration import Calibration, calibrate_run
 from promptcal.discovery.partition import Partition, nearest_centroids, rank_clusters
 from promptcal.errors import LabelError, RunError
@@ -54,15 +54,13 @@ class NamedCategories:
     names: list[str]
 
 
-def check_letter_case(names: Collection[str]) -> None:
+def check_letter_case(names: Sequence[str]) -> None:
     """Reject names that differ only in letter case."""
-    spelled: dict[str, str] = {}
-    for name in names:
-        other = spelled.setdefault(name.casefold(), name)
-        if other != name:
-            raise LabelError(
-                f"the names {other!r} and {name!r} differ only in letter case; write the same category in the same way"
-            )
+    pair = differ_in_letter_case(names)
+    if pair is not None:
+        raise LabelError(
+            f"the names {pair[0]!r} and {pair[1]!r} differ only in letter case; write the same category in the same way"
+        )
 
 
 def named_categories(

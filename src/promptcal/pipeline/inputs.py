@@ -10,6 +10,7 @@ from rich.console import Console
 from promptcal.config import AUTO, Config, Layers, validate
 from promptcal.config.layers import merge_into
 from promptcal.data import ImageSet, parse_labels, read_labels
+from promptcal.data.labels import differ_in_letter_case
 from promptcal.errors import ConfigError, DataError, RunError
 from promptcal.methods import METHODS
 from promptcal.pipeline.previous_run import PreviousRun
@@ -99,6 +100,12 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         raise ConfigError("--keep-confirmed keeps the categories of a previous run; give that run with --from")
     truth = None if request.truth is None else read_labels(request.truth, images)
     problem = Problem.of(images, names, truth, request.inductive)
+    alike = differ_in_letter_case([*(previous.run.names if previous else []), *problem.classes])
+    if alike is not None:
+        warn(
+            f"the labels {alike[0]!r} and {alike[1]!r} differ only in letter case and are two categories; if they are "
+            "one, write them in the same way"
+        )
     settings = group.on_first(lambda: _settings(request, previous, problem, console))
     draft = settings.draft(len(problem.classes))
     if previous is not None:

@@ -155,6 +155,7 @@ def changes_record(directory: RunDirectory, results: RunResults, analysis: Clust
             {"name": name(r.name), "into": None if r.into is None else name(r.into)} for r in changes.removed_categories
         ],
         "addedCategories": [{"cluster": category.cluster} for category in changes.added_categories],
+        "confirmedLosses": [{"message": loss.message(), "kept": loss.kept} for loss in changes.confirmed_losses],
         "origins": origins,
         "image": pack(np.array([image for image, _ in moves], dtype="<u4")),
         "origin": pack(np.array([origins.index(origin) for _, origin in moves], dtype="<u2")),

@@ -19,6 +19,15 @@ function changedCategories() {
       : h("p", { class: "muted", id: "changed-categories" }, "No category changed its number or name."));
 }
 
+// Confirmed categories that lost more than a few percent of their images, or would have.
+function confirmedLosses() {
+  const losses = data.changes.confirmedLosses;
+  if (!losses.length) return null;
+  const advice = losses[0].kept ? "Without --keep-confirmed these images move." : "To keep these images in their categories, run the fit again with --keep-confirmed.";
+  return h("div", { class: "panel", id: "confirmed-losses" }, h("h2", {}, "Confirmed categories"),
+    h("ul", { class: "warning" }, losses.map(({ message }) => h("li", {}, message))), h("p", {}, advice));
+}
+
 function changesView() {
   const c = data.changes;
   const moves = Array.from(images.order).filter((image) => previousCategory.has(image))
@@ -62,6 +71,7 @@ function changesView() {
       keyFigure(count(nUnlabelled), "moved without a label"),
       c.added ? keyFigure(count(c.added), "images added") : null, c.missing ? keyFigure(count(c.missing), "images removed") : null),
     h("p", { class: "muted" }, "Since ", h("span", { class: "path" }, c.previousRun)),
+    confirmedLosses(),
     changedCategories(),
     moves.length ? h("div", { class: "panel" }, h("h2", {}, "Moves between categories"), chips) : null,
     moves.length ? h("div", { class: "toolbar" }, froms, tos,

@@ -1,0 +1,79 @@
+"""A simulated user names, merges and corrects categories of real images; continuing the run does not make it worse."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from promptcal.api import fit
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+FROZEN = ("warmup.epochs=0", "affinity.epochs=0", "clustering.n_init=20", "tensorboard=false")
+
+
+@pytest.fixture(scope="module")
+def labelling():
+    """The script benchmarks/labelling.py, which uses modules beside it."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        spec = importlib.util.spec_from_file_location("benchmark_labelling", BENCHMARKS / "labelling.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+def simulate(labelling, output, *, per_class, rounds, wrong_labels, n_images):
+    images, truth = labelling.demo_images(per_class)
+    user = labelling.SimulatedUser(truth, wrong_labels=wrong_labels, clusters=1, images=n_images)
+    first = {"preset": "quick", "overrides": [*labelling.FROZEN, "clustering.n_init=20"]}
+    labels = labelling.first_labels(truth, 0.5, 5)
+    return labelling.simulate(images, truth, labels, user, output, rounds, first, {})
+
+
+def test_correct_names_and_merges_split_and_drop_no_category(labelling, tmp_path):
+    """Four categories are named or merged; fresh starts of k-means lost six points here."""
+    images, truth = labelling.demo_images(30)
+    user = labelling.SimulatedUser(truth, clusters=4)
+    common = {"images": images, "progress": False}
+    labels = labelling.first_labels(truth, 0.5, 5)
+    run = fit(
+        labels=labels, n_classes=13, preset="quick", overrides=FROZEN, output=tmp_path / "run", **common
+    )  # fmt: skip
+    found = run.assignments()
+    given = user.labels(found)
+    again = fit(labels=given, start_from=run.path, output=tmp_path / "again", **common)
+    now = again.assignments()
+    untouched = {p for p, labelled in zip(found.paths, found.labelled, strict=True) if not labelled} - given.keys()
+    accuracy = sys.modules["simulated_user"].accuracy
+    assert accuracy(truth, now, untouched) >= accuracy(truth, found, untouched)
+    merged = {name for name, _ in user.nameable(found)[:4]}
+    assert set(now.names) == {*set(found.names) - set(_named(user, found)), *merged}
+    before, after = np.array(found.categories), np.array(now.categories)
+    paths = np.array(found.paths)
+    for name in np.unique(before):
+        members = before == name
+        classes = {truth[p] for p in paths[members]}
+        if len(classes) == 1 and not set(paths[members]) & {p for p, label in given.items() if label is None}:
+            assert len(set(after[members])) == 1, name  # a perfect category stays together
+
+
+def _named(user, found):
+    return [found.names[int(found.clusters[members[0]])] for _, members in user.nameable(found)[: user.clusters]]
+
+
+def test_three_rounds(labelling, tmp_path):
+    rounds = simulate(labelling, tmp_path, per_class=15, rounds=3, wrong_labels=0.0, n_images=10)
+    assert len(rounds) == 3
+    assert min(r.gain for r in rounds) >= -1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong_labels", [0.0, 0.05])
+def test_ten_rounds(labelling, tmp_path, wrong_labels):
+    rounds = simulate(labelling, tmp_path, per_class=60, rounds=10, wrong_labels=wrong_labels, n_images=20)
+    assert min(r.gain for r in rounds) >= -1
+    assert rounds[-1].after > rounds[-1].first
