@@ -103,7 +103,7 @@ def test_the_command_shows_and_writes_every_trial(promptcal, folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--max-classes", "2"], "more than the 2 known ones"),
+        (["--max-classes", "2"], "above the 2 known classes"),
         (["--run", "nowhere"], "nowhere is not a run directory"),
         (["--run", "nowhere", "--backbone", "vit_base_patch16_224.dino"], "a run has its own backbone"),
     ],
