@@ -40,7 +40,7 @@ TRIALS = {
     "promptcal as in the paper": ("promptcal", {"warmup": 8, "affinity": 12}, ("variant=paper",)),
     "promptcal with a classifier": ("promptcal", {"warmup": 8, "affinity": 12}, ("affinity.classifier=0.5",)),
     "promptcal-warmup": ("promptcal-warmup", {"warmup": 20}, ()),
-    "distillation": ("promptcal-warmup", {"warmup": 20}, ("warmup.generic_images=somewhere",)),
+    "distillation": ("promptcal-warmup", {"warmup": 20}, ("data.generic_images=somewhere",)),
     "gcd": ("gcd", {"gcd": 20}, ()),
     "simgcd": ("simgcd", {"simgcd": 20}, ()),
     "orca": ("orca", {"orca": 20}, ()),

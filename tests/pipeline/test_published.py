@@ -31,7 +31,7 @@ def test_all_labels_are_trained_on_and_an_epoch_is_kept_as_published(method):
 
 
 def test_each_condition_that_is_not_met_is_named():
-    assert published("cub", "promptcal", "warmup.generic_images=photos")[1] == []
+    assert published("cub", "promptcal", "data.generic_images=photos")[1] == []
     assert published("cub", "gcd", "seed=3", "device=cpu", "model.weights=dino.pth", "precision=fp32")[1] == []
     assert published("cub", "gcd", "optim.epochs=2", "selection.by=validation")[1] == [
         "optim.epochs is 2, not 200",

@@ -9,7 +9,7 @@ _RENAMED = {
     "affinity.threshold": "it was removed; the threshold is always the published one, set by 'affinity.quantile'",
     "affinity.class_share": "it was removed together with the threshold rules that used it",
     "affinity.keep": "it was removed; the student's weights are kept",
-    "warmup.distillation": "it is now called 'warmup.generic_images'",
+    "warmup.distillation": "it is now called 'data.generic_images'",
     "warmup.distillation_weight": "it was removed; the weight is the published one",
     "warmup.distillation_epochs": "it was removed; the number of epochs is the published one",
 }

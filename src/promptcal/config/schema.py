@@ -68,6 +68,11 @@ class DataConfig(Section):
         "worker processes; auto: memory, or mapped if they need more than half of it",
     )
     cache: str | None = Field(None, description="folder to keep decoded images in for the next run")
+    generic_images: str | None = Field(
+        None,
+        description="folder of generic images, such as ImageNet's, for methods that use them (PromptCAL distils the "
+        "frozen backbone on them in the first epochs); none: no distillation",
+    )
     batch_size: int = Field(128, ge=2, le=65_536, description="images a batch, two views each")
     sampling: Literal["balanced", "natural"] = Field(
         "balanced",

@@ -16,7 +16,7 @@ from promptcal.experiments.jobs import FitJob, State, StoredJob
 from promptcal.experiments.run_records import RunRecord, read_record
 from promptcal.experiments.table_request import TableRequest
 from promptcal.methods import METHODS
-from promptcal.pipeline.published import GENERIC_IMAGES, NO_DISTILLATION
+from promptcal.pipeline.published import NO_DISTILLATION
 
 Job = FitJob | StoredJob | EfficiencyJob
 
@@ -56,7 +56,7 @@ def _jobs(table: Table, row: Row, column: Column, request: TableRequest, setting
         if table.kind == "efficiency":
             jobs.append(EfficiencyJob(column.backbone, row.prompts, seed, settings, request.device))
         elif row.method is not None:
-            images = request.generic_images if _applies(row.method, f"{GENERIC_IMAGES}=") else None
+            images = request.generic_images if METHODS[row.method].uses_generic_images else None
             options = (row.weights, request.kmeans_repeats, request.protocol, None if images is None else str(images))
             jobs.append(FitJob(column.benchmark, row.method, seed, settings, tuple(row.overrides), *options))
     for job in jobs:

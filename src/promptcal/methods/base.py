@@ -45,7 +45,8 @@ class Method(ABC, Generic[C]):
     preset may change, and under the name of a preset values that win over that preset's; ``variants`` maps names to
     settings that ``variant=NAME`` selects. ``published`` are settings of the protocol of the method's publication, by
     default: train on all labels and keep the last epoch. ``trains``: whether anything is trained at all.
-    ``stage_titles`` names the stages if there are several.
+    ``uses_generic_images``: whether it uses the folder `data.generic_images`. ``stage_titles`` names the stages if
+    there are several.
     """
 
     name: ClassVar[str]
@@ -56,6 +57,7 @@ class Method(ABC, Generic[C]):
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"official": {}}
     published: ClassVar[Mapping[str, Any]] = {"selection": {"by": "last"}}
     trains: ClassVar[bool] = True
+    uses_generic_images: ClassVar[bool] = False
 
     def __init__(self, config: C) -> None:
         self.config = config

@@ -141,7 +141,7 @@ def _test_set(request: FitRequest) -> TestSet:
     try:
         return request.read_test()
     except DataError as error:
-        raise DataError(f"selection.by=oracle needs test images: {error} Or add --set selection.by=last") from error
+        raise DataError(f"selection.by=oracle needs test images: {error}; or add --set selection.by=last") from error
 
 
 def _check_output_is_outside(images: ImageSet, output: Path) -> None:
@@ -168,7 +168,7 @@ def _settings(request: FitRequest, previous: PreviousRun | None, problem: Proble
     if previous is not None:
         base = previous.settings(settings_layers(request, {"method": previous.run.method.name}).method)
     layers = settings_layers(request, base)
-    if request.generic_images is not None and "warmup" not in METHODS[layers.method].config_class.model_fields:
+    if request.generic_images is not None and not METHODS[layers.method].uses_generic_images:
         raise ConfigError(f"the method {layers.method} uses no generic images; leave --generic-images out")
     values = layers.merged(METHODS[layers.method])
     if previous is not None and request.n_classes is None and not _overrides_n_classes(request):
@@ -191,7 +191,7 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
     }
     values: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
     if request.generic_images is not None:
-        values["warmup"] = {"generic_images": str(request.generic_images)}
+        values["data"] = {"generic_images": str(request.generic_images)}
     model = {"backbone": request.backbone, "weights": request.weights}
     if request.keep == "trained":
         values["selection"] = {"keep": "trained"}

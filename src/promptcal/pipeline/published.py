@@ -2,10 +2,10 @@
 
 from promptcal.config import Config, flatten
 from promptcal.config.layers import Preset
-from promptcal.methods import load_config
+from promptcal.methods import METHODS, load_config
 
 PUBLISHED_BACKBONE = "vit_base_patch16_224.dino"
-GENERIC_IMAGES = "warmup.generic_images"
+GENERIC_IMAGES = "data.generic_images"
 NO_DISTILLATION = "the distillation of stage 1 is missing (--generic-images)"
 # Settings that may differ: where and how fast a run is computed, and more seeds of k-means.
 _MAY_DIFFER = {"seed", "device", "precision", "compile", "deterministic", "tensorboard"}
@@ -28,6 +28,6 @@ def unmet_conditions(config: Config, preset: Preset, changes: tuple[str, ...] = 
     unmet = [f"{key} is {given.get(key)}, not {wanted[key]}" for key in differing if not key.startswith("estimation.")]
     if config.protocol != "published":
         return ["the protocol is not the published one (--protocol published)", *unmet]
-    if GENERIC_IMAGES in given and given[GENERIC_IMAGES] is None:
+    if METHODS[config.method].uses_generic_images and config.data.generic_images is None:
         unmet.append(NO_DISTILLATION)
     return unmet

@@ -62,7 +62,9 @@ def headline(analysis: ClusterAnalysis) -> Scores | None:
 
 
 def _parts(scores: Scores) -> dict[str, float | None]:
-    return {part: getattr(scores, part) for part in ("all", "known", "new", "nmi", "ari")}
+    """The mean over the repeats of k-means, as on the terminal and in tables."""
+    percent = scores.percent()
+    return {part: percent[part] / 100 if part in percent else None for part in ("all", "known", "new", "nmi", "ari")}
 
 
 def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:

@@ -37,6 +37,7 @@ class PromptCAL(Method[PromptCALConfig]):
     config_class = PromptCALConfig
     variants = VARIANTS
     published: ClassVar[dict[str, Any]] = {"selection": {"by": "oracle"}}
+    uses_generic_images = True
 
     @property
     def prompt_pooling(self) -> str:
@@ -53,15 +54,14 @@ class PromptCAL(Method[PromptCALConfig]):
         return (self._warmup_stage if name == WARMUP else self._affinity_stage)(network, context)
 
     def _warmup_stage(self, network: ProjectionNetwork, context: StageContext) -> WarmupStage:
-        settings = self.config.warmup
-        distillation = None
-        if settings.generic_images is not None:
+        folder, distillation = self.config.data.generic_images, None
+        if folder is not None:
             # the trunk has its pretrained weights here even in a resumed run, whose weights are loaded later
             frozen = PromptedViT(copy.deepcopy(network.vit.backbone), prompts=0, train_blocks=0)
             frozen.set_compute_dtype(network.vit.compute_dtype)
-            images = context.load_images(settings.generic_images)
+            images = context.load_images(folder)
             distillation = Distillation(frozen, images, self.config.data.batch_size)
-        return WarmupStage(WARMUP, network, self.config.loss, distillation, semicl=settings.semicl)
+        return WarmupStage(WARMUP, network, self.config.loss, distillation, semicl=self.config.warmup.semicl)
 
     def _affinity_stage(self, network: ProjectionNetwork, context: StageContext) -> AffinityStage:
         if self.config.recipe.reset_prompt_head and not context.is_continued:

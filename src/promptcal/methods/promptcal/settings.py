@@ -22,11 +22,6 @@ class WarmupSettings(Section):
 
     epochs: int = Field(200, ge=0, le=MOST_EPOCHS)
     semicl: Literal["both", "cls"] = Field("both", description="tokens with the semi-supervised loss")
-    generic_images: str | None = Field(
-        None,
-        description="folder of generic images, such as ImageNet's; in the first epochs the class token is distilled "
-        "from the frozen backbone on them. none: no distillation",
-    )
 
 
 class AffinitySettings(Section):
