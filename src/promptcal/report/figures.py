@@ -32,7 +32,7 @@ _HUES = ("#4a86c5", "#ee7733", "#2ca048", "#c4458c", "#cc9900", "#33aabb", "#d63
 _MAX_LEGEND, _MAX_NUMBERS = 30, 25
 _N_QUERIES = 10
 _TILE, _PITCH = 0.8, 0.88  # inches: an image among neighbours, and the distance to the next
-_MAX_ATTENTION_COLUMNS = 4  # with more, examples are not drawn side by side
+_MAX_ATTENTION_COLUMNS = 5  # with more, examples are not drawn side by side
 _SUFFIXES = (".png", ".svg", ".pdf")
 
 
@@ -118,6 +118,7 @@ def tsne(inputs: FigureInputs) -> Figure:
             title = f"{run.label} {_token_title(token)}"
             if token in run.embeddings:
                 _draw_map(panels[i, j], title, run.coordinates(token), shown[j])
+                panels[i, j].set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05))  # the same scale, so that titles are aligned
             else:
                 _draw_missing(panels[i, j], title, "this network has no such token")
     _draw_legends(figure, panels[-1], shown, shared=bool(by_class) and not is_single)
