@@ -11,11 +11,11 @@ Each line is one round: the accuracy before and after it on the images that no l
 import argparse
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measuring import show
 from simulated_user import LabelFile, Round, SimulatedUser, label_in_rounds
 
 from promptcal import Run, fit
@@ -54,7 +54,8 @@ def simulate(
     rounds: int,
     options: dict[str, Any],
     refit_options: dict[str, Any],
-) -> list[Round]:
+) -> Iterator[Round]:
+    """Fit, then label and fit again; each round is yielded when it is finished."""
     n_classes = len(set(truth.values()))
     first = fit(images=images, labels=labels, n_classes=n_classes, output=output / "0", progress=False, **options)
 
@@ -68,7 +69,7 @@ def simulate(
             **refit_options,
         )
 
-    return list(label_in_rounds(first, user, fit_again, rounds))
+    return label_in_rounds(first, user, fit_again, rounds)
 
 
 def main() -> None:
@@ -103,8 +104,11 @@ def main() -> None:
     preset = "quick" if args.weights is None else None
     options = {"backbone": args.backbone, "weights": args.weights, "preset": preset, "seed": args.seed}
     began = time.perf_counter()
+    print(f"{len(truth):,} images, {len(set(truth.values()))} classes, {args.wrong_labels:.0%} wrong labels\n")
+    print("| round | labels | untouched images | before | after | gain |\n|---|---|---|---|---|---|")
+    found = []
     with tempfile.TemporaryDirectory() as output:
-        found = simulate(
+        for r in simulate(
             images,
             truth,
             first_labels(truth, args.known, args.labels),
@@ -113,10 +117,10 @@ def main() -> None:
             args.rounds,
             {**options, "overrides": [*FROZEN, *args.first_set]},
             {"overrides": args.set, "keep_confirmed": args.keep_confirmed},
-        )
-    rows = [(r.number, r.labels, r.untouched, f"{r.before:.1f}", f"{r.after:.1f}", f"{r.gain:+.1f}") for r in found]
-    title = f"{len(truth):,} images, {len(set(truth.values()))} classes, {args.wrong_labels:.0%} wrong labels"
-    show(title, ("round", "labels", "untouched images", "before", "after", "gain"), rows)
+        ):
+            found.append(r)
+            line = f"| {r.number} | {r.labels} | {r.untouched} | {r.before:.1f} | {r.after:.1f} | {r.gain:+.1f} |"
+            print(line, flush=True)
     print(f"\nworst round {min(r.gain for r in found):+.1f}, overall {found[-1].first:.1f} to {found[-1].after:.1f}")
     print(f"{time.perf_counter() - began:.0f} s")
 

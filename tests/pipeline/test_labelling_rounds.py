@@ -31,7 +31,7 @@ def simulate(labelling, output, *, per_class, rounds, wrong_labels, n_images):
     user = labelling.SimulatedUser(truth, wrong_labels=wrong_labels, clusters=1, images=n_images)
     first = {"preset": "quick", "overrides": [*labelling.FROZEN, "clustering.n_init=20"]}
     labels = labelling.first_labels(truth, 0.5, 5)
-    return labelling.simulate(images, truth, labels, user, output, rounds, first, {})
+    return list(labelling.simulate(images, truth, labels, user, output, rounds, first, {}))
 
 
 def test_correct_names_and_merges_split_and_drop_no_category(labelling, tmp_path):
