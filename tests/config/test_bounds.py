@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from promptcal.errors import ConfigError
 from promptcal.methods import METHODS, load_config
+from promptcal.models import PromptedViT
 from promptcal.runtime.device import choose_device, explain_memory_errors
 
 
@@ -83,3 +84,8 @@ def test_a_failed_allocation_names_the_settings(error):
         raise error
     with pytest.raises(RuntimeError, match="shapes"), explain_memory_errors():
         raise RuntimeError("shapes do not fit")
+
+
+def test_more_trained_blocks_than_the_backbone_has_are_refused():
+    with pytest.raises(ConfigError, match="train_blocks must lie between 0 and 12, not 99"):
+        PromptedViT("vit_tiny_patch4_32.promptcal", train_blocks=99, pretrained=False)

@@ -11,7 +11,7 @@ from promptcal import api
 from promptcal.data import ImageSet, embedded_set
 from promptcal.data import check as checking
 from promptcal.data.check import Fingerprint, check_images, connected, duplicate_groups, near_pairs, perceptual_hash
-from promptcal.errors import ConfigError, DataError, LabelError, PromptCALWarning
+from promptcal.errors import ConfigError, LabelError, PromptCALWarning
 
 
 def photo(seed=0, size=64):
@@ -268,7 +268,7 @@ def test_check_refuses_invalid_arguments(tmp_path):
     save(tmp_path, a=photo())
     with pytest.raises(ConfigError, match="0 to 16, not 17"):
         api.check(images=tmp_path, near_distance=17)
-    with pytest.raises(DataError, match="does not exist; create it first"):
+    with pytest.raises(ConfigError, match="does not exist; create it first"):
         api.check(images=tmp_path, output=tmp_path / "nowhere" / "report.json")
     with pytest.raises(LabelError, match="no such image"):
         api.check(images=tmp_path, labels={"b.png": "cat"})
