@@ -74,7 +74,7 @@ def named_categories(
     for category in np.flatnonzero((targets < 0) & (2 * shared.sum(axis=0) > sizes)).tolist():
         counts = shared[:, category]
         if 2 * counts.max() <= counts.sum():
-            listed = ", ".join(f"{classes[c]} ({counts[c]})" for c in np.flatnonzero(counts))
+            listed = ", ".join(f"{classes[c]} ({counts[c]})" for c in np.flatnonzero(counts).tolist())
             raise LabelError(
                 f"the images of {previous_names[category]} have labels of several categories, none of them in more "
                 f"than half: {listed}; continue the run with `promptcal fit --from`, which can divide it"

@@ -99,8 +99,8 @@ class RunDirectory:
         """Reject links that would make a later command write outside the run directory."""
         home = self.path.resolve()
         written = (self.sheets_folder, self.thumbnails_folder, self.figures_folder, self.checkpoints_folder)
-        written += (self.pending_folder, self.original_folder)
-        for place in (*written, self.path / "tensorboard", self.metrics_file):
+        replaced = (self.pending_folder, self.original_folder)
+        for place in (*written, *replaced, self.path / "tensorboard", self.metrics_file):
             if not place.resolve().is_relative_to(home):
                 raise RunError(f"{place} is a link to a place outside the run; replace it by what it links to")
 
