@@ -98,14 +98,9 @@ class RunDirectory:
     def check_links(self) -> None:
         """Reject links that would make a later command write outside the run directory."""
         home = self.path.resolve()
-        folders = (self.sheets_folder, self.thumbnails_folder, self.figures_folder, self.checkpoints_folder)
-        for place in (
-            *folders,
-            self.pending_folder,
-            self.original_folder,
-            self.path / "tensorboard",
-            self.metrics_file,
-        ):
+        written = (self.sheets_folder, self.thumbnails_folder, self.figures_folder, self.checkpoints_folder)
+        replaced = (self.pending_folder, self.original_folder)
+        for place in (*written, *replaced, self.path / "tensorboard", self.metrics_file):
             if not place.resolve().is_relative_to(home):
                 raise RunError(f"{place} is a link to a place outside the run; replace it by what it links to")
 

@@ -6,6 +6,7 @@ whoever opens the run next finishes copying them, if the process that wrote them
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def copy_files(source: Path, target: Path) -> None:
     for name in REPLACED:
         file = source / name
         if file.is_file() and not file.is_symlink():
-            files.write_bytes(target / name, file.read_bytes())
+            files.write_with(target / name, partial(shutil.copyfile, file))
 
 
 def _copy_pending(directory: RunDirectory) -> None:

@@ -1,0 +1,124 @@
+"""Where the categories of a previous run continue, by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from promptcal.discovery import SemiSupervisedKMeans
+from promptcal.discovery.partition import Partition
+from promptcal.errors import ConfigError
+from promptcal.pipeline.continuation import (
+    CategoryTargets,
+    Continuation,
+    category_targets,
+    classified_right,
+    is_clearly_better,
+)
+
+PREVIOUS = ["ape", "bee", "new-1", "new-2", "new-3"]
+SIZES = np.array([10, 10, 6, 8, 4])
+
+
+def targets(classes, shared, n_clusters, similarity=None):
+    shared = np.array(shared)
+    similarity = np.zeros(shared.shape) if similarity is None else np.array(similarity)
+    found = category_targets(PREVIOUS, classes, shared, SIZES, similarity, n_clusters)
+    return found.clusters.tolist(), found.confirmed.tolist(), found.n_clusters
+
+
+def test_named_and_merged_categories_are_one_confirmed_class():
+    shared = [[3, 0, 0, 0, 0], [0, 3, 0, 0, 0], [0, 0, 6, 7, 0]]  # owl names new-2, and new-1 is merged into it
+    assert targets(["ape", "bee", "owl"], shared, 4) == ([0, 1, 2, 2, 3], [True] * 4 + [False], 4)
+
+
+def test_a_few_labels_do_not_merge_a_category():
+    shared = [[3, 0, 2, 0, 0], [0, 3, 0, 0, 0]]
+    assert targets(["ape", "bee"], shared, 5) == ([0, 1, 2, 3, 4], [True, True, False, False, False], 5)
+
+
+def test_a_class_without_a_category_takes_the_place_of_the_nearest_one_without_a_name():
+    shared = [[3, 0, 0, 0, 0], [0, 3, 0, 0, 0], [2, 0, 0, 0, 0]]  # owl was hidden in ape
+    similarity = [[0] * 5, [0] * 5, [0.9, 0, 0.1, 0.2, 0.5]]
+    found = targets(["ape", "bee", "owl"], shared, 5, similarity)
+    assert found == ([0, 1, 3, 4, 2], [True, True, False, False, False], 5)
+    # with one category more, every category without a name continues
+    assert targets(["ape", "bee", "owl"], shared, 6, similarity)[0] == [0, 1, 3, 4, 5]
+
+
+def test_with_fewer_categories_the_largest_without_a_name_continue():
+    shared = [[3, 0, 0, 0, 0], [0, 3, 0, 0, 0]]
+    assert targets(["ape", "bee"], shared, 3) == ([0, 1, -1, 2, -1], [True, True, False, False, False], 3)
+
+
+@pytest.fixture
+def continued():
+    """Ape has images 0 to 3 (0 is labelled, 3 is marked as wrong), bee 4 and 5 (labelled), new-1 6 and 7; 8 is new."""
+
+    def build(n_classes=3, **options):
+        before = np.array([0, 0, 0, 0, 1, 1, 2, 2, -1])
+        labels = np.array([0, -1, -1, -1, -1, 1, -1, -1, -1])
+        released = np.arange(9) == 3
+        found = CategoryTargets(np.array([0, 1, 2]), np.array([True, True, False]), 3)
+        return Continuation.of(before, labels, released, found, n_classes, **options), labels
+
+    return build
+
+
+def test_confirmed_images_stay_or_move_to_another_class(continued):
+    free, labels = continued(keep=False)
+    assert free.start.tolist() == [0, 0, 0, -1, 1, 1, 2, 2, -1]
+    assert np.flatnonzero(free.confirmed).tolist() == [1, 2, 4]
+    moved = Partition.of(np.array([0, 1, 2, 2, 2, 1, 2, 0, 1]), torch.zeros(3, 2))
+    assert free.holding(moved, 2).clusters.tolist() == [0, 1, 0, 2, 1, 1, 2, 0, 1]
+    kept, _ = continued(keep=True)
+    assert kept.holding(moved, 2).clusters.tolist() == [0, 0, 0, 2, 1, 1, 2, 0, 1]
+    assert kept.fixed(labels).tolist() == [0, 0, 0, -1, 1, 1, -1, -1, -1]
+    clusters = np.array([0, 1, 0, 2, 1, 1, 2, 2, 2])
+    for found in (free, kept):
+        (loss,) = found.losses(clusters, labels, ["ape", "bee"])
+        assert (loss.name, loss.images, loss.lost, loss.into, loss.kept) == ("ape", 3, 1, {"bee": 1}, found.keep)
+    assert "the confirmed category ape kept 1 of 3 images (33%)" in loss.message()
+
+
+def test_more_categories_than_before_may_split_any_unless_they_are_kept(continued):
+    assert not continued(4, keep=False)[0].confirmed.any()
+    assert continued(4, keep=True)[0].confirmed.sum() == 3
+    with pytest.raises(ConfigError, match="too few images for 5 more categories"):
+        continued(8, keep=True)
+
+
+def test_starts_are_the_previous_members_and_the_labelled_images(continued):
+    found, labels = continued(keep=False)
+    features = torch.arange(18.0).view(9, 2)
+    members, labelled = found.starts(features, labels)
+    assert torch.equal(members, torch.stack([features[:3].mean(0), features[4:6].mean(0), features[6:8].mean(0)]))
+    assert torch.equal(labelled, torch.stack([features[0], features[5], features[6:8].mean(0)]))
+
+
+def test_restricted_points_stay_in_the_first_clusters():
+    """Fresh clusters lower the inertia by splitting a class; its restricted points stay in it."""
+    points = np.array([[0.0], [1.0], [4.0], [5.0], [9.0], [9.5]])
+    labels = [0, -1, -1, -1, 1, -1]
+    free = SemiSupervisedKMeans(3, random_state=0).fit(points, labels, init=[[1.0], [9.0], [4.5]])
+    assert free.labels_.tolist() == [0, 0, 2, 2, 1, 1]
+    restricted = (np.array([False, True, True, False, False, False]), 2)
+    held = SemiSupervisedKMeans(3, random_state=0).fit(
+        points, labels, init=[[1.0], [9.0], [4.5]], restricted=restricted
+    )
+    assert held.labels_.tolist() == [0, 0, 0, 2, 1, 1]
+    assert np.allclose(held.cluster_centers_.ravel(), [5 / 3, 9.25, 5.0])
+    for seed in range(20):  # drawn starts and empty clusters obey it too
+        drawn = SemiSupervisedKMeans(4, n_init=1, random_state=seed).fit(points, labels, restricted=restricted)
+        assert (drawn.labels_[[1, 2]] < 2).all()
+
+
+def test_a_labelled_image_is_classified_without_itself():
+    features = torch.nn.functional.normalize(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]), dim=1)
+    partition = Partition.from_members(features, torch.tensor([0, 1, 1, 1]), 2)
+    assert classified_right(features, partition, np.array([0, 1, 1, -1])).tolist() == [False, False, True]
+
+
+def test_clearly_better_is_two_standard_errors():
+    assert not is_clearly_better(np.array([True] * 4), np.array([False] * 4))  # 4 - 0 = 2 * sqrt(4)
+    assert is_clearly_better(np.array([True] * 5), np.array([False] * 5))
+    assert not is_clearly_better(np.array([True] * 9 + [False] * 4), np.array([False] * 9 + [True] * 4))
