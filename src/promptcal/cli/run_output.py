@@ -10,7 +10,7 @@ from rich.table import Table
 from promptcal.methods import METHODS
 from promptcal.metrics import DiscoveryAccuracy
 from promptcal.run import Assignments, Run, RunResults, Scores
-from promptcal.run.accuracy import accuracy_rows, score_assignments
+from promptcal.run.accuracy_rows import accuracy_rows, score_assignments
 from promptcal.run.results import Comparison
 
 ACCURACY = (

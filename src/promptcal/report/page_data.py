@@ -14,7 +14,7 @@ from promptcal.report import measures
 from promptcal.report.attention_panels import AttentionMaps
 from promptcal.report.cluster_analysis import ClusterAnalysis
 from promptcal.run import Run, RunDirectory, RunResults, Scores
-from promptcal.run.accuracy import accuracy_rows, score_assignments
+from promptcal.run.accuracy_rows import accuracy_rows, score_assignments
 from promptcal.run.assignments import as_text, read_csv_rows
 from promptcal.runtime.json_model import damaged
 
