@@ -14,7 +14,7 @@ from promptcal.run.accuracy_rows import accuracy_rows, score_assignments
 from promptcal.run.results import Comparison
 
 ACCURACY = (
-    "The last row is the result. Accuracy: images in the right category, after clusters and true classes are matched one "
+    "The last row is the result. Accuracy: images in the right category, after clusters and classes are matched one "
     "to one. All: of all these images; Known: of classes with labels; New: of the other classes. NMI, ARI: agreement "
     "without a matching."
 )
