@@ -62,7 +62,8 @@ def run(folder, quick_settings, tmp_path_factory):
     command += ["--labels", str(folder / "labels.csv"), "--n-classes", "4", *quick(quick_settings)]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert finished.returncode == 0, finished.stderr
-    assert "PromptCAL stage 2, affinity learning: epoch 2 of 2" in finished.stderr  # progress, which is printed line by line without a terminal
+    # progress, which is printed line by line without a terminal
+    assert "PromptCAL stage 2, affinity learning: epoch 2 of 2" in finished.stderr
     assert "gradient" not in finished.stderr  # losses and graph statistics need --verbose
     assert "4 categories: 2 known (some of their images have labels) and 2 new" in finished.stdout
     assert "new-2" in finished.stdout

@@ -14,8 +14,9 @@ from promptcal.run.accuracy_rows import accuracy_rows, score_assignments
 from promptcal.run.results import Comparison
 
 ACCURACY = (
-    "Accuracy: images in the right category, after clusters and true classes are matched one to one. All: of all these "
-    "images; Known: of classes with labels; New: of the other classes. NMI, ARI: agreement without a matching."
+    "The last row is the result. Accuracy: images in the right category, after clusters and classes are matched one "
+    "to one. All: of all these images; Known: of classes with labels; New: of the other classes. NMI, ARI: agreement "
+    "without a matching."
 )
 
 
@@ -109,8 +110,7 @@ def results_table(results: RunResults) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     for title, scores, is_result in rows:
-        label = f"{title} (the result)" if is_result else title
-        table.add_row(label, *_percentages(scores, tuple(columns.values())), style="bold" if is_result else None)
+        table.add_row(title, *_percentages(scores, tuple(columns.values())), style="bold" if is_result else None)
     return table
 
 
