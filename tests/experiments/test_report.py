@@ -203,13 +203,16 @@ def test_every_table_of_the_published_protocol_says_that_the_distillation_is_mis
     missing = "the distillation of stage 1 is missing (--generic-images)."
     text = make_table(request).markdown.read_text()
     assert f"- mine: no difference to the published values is shown: {missing}\n- other: {missing}\n" in text
+    assert "\n- Published protocol: trained on all labels, epoch selected by each method's own rule.\n" in text
     assert f"- mine, other: {missing}\n" in make_table(replace(request, scale="mini")).markdown.read_text()
     page.write_text("<!-- table: mine -->\n<!-- end -->\n")
     write_document(request, page)
     assert f"|\n\nmine, other: {missing}\n<!-- end -->" in page.read_text()
     for without in (replace(request, protocol="default"), replace(request, generic_images=tmp_path)):
         write_document(without, page)
-        assert "distillation" not in make_table(without).markdown.read_text() + page.read_text()
+        text = make_table(without).markdown.read_text()
+        assert "distillation" not in text + page.read_text()
+        assert ("Published protocol" in text) == (without.protocol == "published")
 
 
 def test_the_last_epoch_is_shown_where_it_is_asked_for(three_seeds):

@@ -14,6 +14,8 @@ from promptcal.methods import METHODS, load_config
 from promptcal.pipeline.published import NO_DISTILLATION, unmet_conditions
 from promptcal.run.epoch_records import read_records
 
+SMALL = ("model.image_size=8", "data.batch_size=128", "clustering.n_init=1")
+
 
 def published(benchmark_name, method, *overrides):
     entry = get_benchmark(benchmark_name)
@@ -56,7 +58,7 @@ def test_promptcal_selects_an_epoch_by_the_true_classes_of_images_it_does_not_sc
         name=name,
         protocol="published",
         output=tmp_path / "run",
-        overrides=(*quick_settings, "selection.n_init=1", "warmup.epochs=2", "affinity.epochs=1"),
+        overrides=(*quick_settings, *SMALL, "selection.n_init=1", "warmup.epochs=2", "affinity.epochs=1"),
         progress=False,
     )
     results = run.directory.results()
@@ -71,8 +73,8 @@ def test_promptcal_selects_an_epoch_by_the_true_classes_of_images_it_does_not_sc
     assert held_out == []  # every label is trained on
 
 
-def test_the_default_protocol_states_no_conditions(tmp_path, quick_settings):
-    run = benchmark(name="mini", method="kmeans", output=tmp_path / "run", progress=False)
+def test_the_default_protocol_states_no_conditions(tmp_path):
+    run = benchmark(name="mini", method="kmeans", output=tmp_path / "run", overrides=SMALL, progress=False)
     assert run.directory.results().unmet_conditions is None
 
 

@@ -50,6 +50,8 @@ def notes(summary: Summary) -> list[str]:
         lines.append(
             f"Accuracy in % with the weights of the {request.epoch} epoch; the CSV also has the {other} epoch."
         )
+    if table.kind == "accuracy" and request.protocol == "published":
+        lines.append("Published protocol: trained on all labels, epoch selected by each method's own rule.")
     seeds = request.unique_seeds
     repeats = f", {request.kmeans_repeats} k-means repeats each" if table.kind == "accuracy" else ""
     if len(seeds) > 1:
