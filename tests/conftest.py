@@ -1,5 +1,6 @@
 """Small real problems shared by the tests."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -16,6 +17,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 from promptcal import cli
 from promptcal.data import embedded_set
+from promptcal.data.benchmarks import BENCHMARKS, Layout, Split
+from promptcal.data.images import ImageSet
 from promptcal.methods import METHODS
 from promptcal.methods.base import build_network, build_vit
 from promptcal.training.loop import Loop
@@ -84,6 +87,23 @@ def small_folder(tmp_path_factory, small_set):
             lines.append(f"{i:03d}.png,class {labels[i]}")
     (root / "labels.csv").write_text("\n".join(lines))
     return root
+
+
+@pytest.fixture
+def few_images(monkeypatch, request):
+    """The benchmarks called mini have 8 images of each class, or as many as the parameter says, so a fit is short."""
+    of_a_class = getattr(request, "param", 8)
+
+    def read(place, test):
+        data = embedded_set("test" if test else "train")
+        chosen = np.concatenate([np.flatnonzero(data.labels == c)[:of_a_class] for c in range(10)])
+        return Split(ImageSet.of(data.images[chosen]), data.labels[chosen], data.classes)
+
+    layout = Layout("cifar10_mini.npz", read, embedded=True)
+    for name in BENCHMARKS.names():
+        if name.startswith("mini"):
+            few = dataclasses.replace(BENCHMARKS[name], n_images=10 * of_a_class, layouts=(layout,))
+            monkeypatch.setitem(BENCHMARKS._registered, name, few)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,6 @@
 """`promptcal check` on real files: what it prints, what it writes, and its exit code."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -131,10 +129,9 @@ def test_many_classes_are_shown_by_the_largest_and_smallest(check, folder, tmp_p
     assert row(out, "class 48") == ["class 48", "1"]
 
 
-def test_the_exit_code_of_a_process_is_1_if_a_file_is_unreadable(folder):
+def test_progress_is_shown_and_an_unreadable_file_exits_with_1(check, folder):
     (folder / "bad.jpg").write_bytes(b"")
-    command = [sys.executable, "-m", "promptcal", "check", str(folder)]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert finished.returncode == 1
-    assert "checking" in finished.stderr
-    assert "bad.jpg" in finished.stdout
+    code, out, err = check(folder)
+    assert code == 1
+    assert "checking" in err
+    assert "bad.jpg" in out

@@ -1,16 +1,9 @@
-"""The tables' mini scale with fewer of the embedded images, so that a run takes about a second."""
+"""Settings with which a run of a table's mini scale takes about a second, and its results."""
 
-import dataclasses
 import json
 
-import numpy as np
 import pytest
 
-from promptcal.data import embedded_set
-from promptcal.data.benchmarks import BENCHMARKS, Layout, Split
-from promptcal.data.images import ImageSet
-
-A_CLASS = 8  # images of each class
 SMALL = (
     "model.image_size=8",
     "model.head_hidden=32",
@@ -27,22 +20,6 @@ SMALL = (
     "clustering.max_iter=20",
     "tensorboard=false",
 )
-
-
-def read_few(place, test):
-    data = embedded_set("test" if test else "train")
-    chosen = np.concatenate([np.flatnonzero(data.labels == c)[:A_CLASS] for c in range(10)])
-    return Split(ImageSet.of(data.images[chosen]), data.labels[chosen], data.classes)
-
-
-@pytest.fixture
-def few_images(monkeypatch):
-    """The benchmarks called mini have so few images that a whole fit takes about a second."""
-    layout = Layout("cifar10_mini.npz", read_few, embedded=True)
-    for name in BENCHMARKS.names():
-        if name.startswith("mini"):
-            few = dataclasses.replace(BENCHMARKS[name], n_images=10 * A_CLASS, layouts=(layout,))
-            monkeypatch.setitem(BENCHMARKS._registered, name, few)
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,8 @@ def test_a_saved_configuration_cannot_get_another_protocol():
         load_config(values=saved, overrides=["protocol=published"])
 
 
-@pytest.mark.parametrize("name", ["mini", "mini-inductive"])
+@pytest.mark.usefixtures("few_images")
+@pytest.mark.parametrize(("name", "few_images"), [("mini", 8), ("mini-inductive", 20)], indirect=["few_images"])
 def test_promptcal_selects_an_epoch_by_the_true_classes_of_images_it_does_not_score(name, tmp_path, quick_settings):
     run = benchmark(
         name=name,
@@ -73,6 +74,7 @@ def test_promptcal_selects_an_epoch_by_the_true_classes_of_images_it_does_not_sc
     assert held_out == []  # every label is trained on
 
 
+@pytest.mark.usefixtures("few_images")
 def test_the_default_protocol_states_no_conditions(tmp_path):
     run = benchmark(name="mini", method="kmeans", output=tmp_path / "run", overrides=SMALL, progress=False)
     assert run.directory.results().unmet_conditions is None

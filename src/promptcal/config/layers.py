@@ -8,6 +8,7 @@ import difflib
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
@@ -121,7 +122,12 @@ def preset_settings(preset: Preset) -> Mapping[str, Any]:
     """The settings of a preset; it may have sections of several methods."""
     if not isinstance(preset, str):
         return preset or {}
-    return parse_yaml((PRESETS_FOLDER / f"{preset}.yaml").read_text(encoding="utf-8"), f"the preset {preset}")
+    return _read_preset(preset)
+
+
+@cache  # a configuration looks a preset up several times, and a table makes hundreds of configurations
+def _read_preset(name: str) -> Mapping[str, Any]:
+    return parse_yaml((PRESETS_FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), f"the preset {name}")
 
 
 def validate(values: Mapping[str, Any], method: MethodSettings) -> Config:

@@ -75,8 +75,11 @@ def test_fast_backends_find_the_positives_of_the_dense_graph(diagonal, consensus
 
 
 @pytest.mark.parametrize(("classes", "spread"), [(100, 0.6), (20, 1.0)])
-def test_threshold_from_sampled_rows_is_within_one_percent(classes, spread):
-    embeddings = nodes(9000, classes, dim=16, spread=spread)
+def test_threshold_from_sampled_rows_is_within_one_percent(monkeypatch, classes, spread):
+    # the package's attribute of this name is the function
+    module = importlib.import_module("promptcal.methods.promptcal.graph.affinity_graph")
+    monkeypatch.setattr(module, "SAMPLED_ROWS", 1536)
+    embeddings = nodes(3400, classes, dim=16, spread=spread)
     found = sampled_affinity_graph(embeddings, 128, GraphSettings(7, 0.8))
     exact = sparse_affinity_graph(embeddings, 128, GraphSettings(7, 0.8))
     assert (found.exact, exact.exact) == (False, True)
