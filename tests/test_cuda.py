@@ -236,5 +236,6 @@ def test_deterministic_runs_repeat_themselves(tmp_path, small_set, quick_setting
             precision=precision,
             deterministic=True,
             progress=False,
+            report=False,
         )
     assert outcome(tmp_path / "a") == outcome(tmp_path / "b")

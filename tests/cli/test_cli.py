@@ -341,7 +341,7 @@ def help_lines(promptcal, monkeypatch, *arguments):
 @pytest.mark.parametrize(
     ("command", "request_type", "without"),
     [
-        ("fit", FitRequest, {"inductive", "read_test", "benchmark", "protocol", "confirm"}),
+        ("fit", FitRequest, {"inductive", "read_test", "benchmark", "protocol", "confirm", "command"}),
         ("benchmark", BenchmarkRequest, {"confirm"}),
         ("demo", BenchmarkRequest, {"name", "root", "download", "confirm"}),
         ("table", TableRequest, set()),

@@ -87,5 +87,5 @@ def test_a_failed_allocation_names_the_settings(error):
 
 
 def test_more_trained_blocks_than_the_backbone_has_are_refused():
-    with pytest.raises(ConfigError, match="train_blocks must lie between 0 and 12, not 99"):
+    with pytest.raises(ConfigError, match="train_blocks must lie between 0 and 6, not 99"):
         PromptedViT("vit_tiny_patch4_32.promptcal", train_blocks=99, pretrained=False)

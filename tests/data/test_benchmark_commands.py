@@ -128,6 +128,7 @@ def test_inductive_benchmark_scores_the_test_images_of_the_tree(tmp_path, common
             output=tmp_path / "run",
             overrides=settings,
             progress=False,
+            report=False,
         )
     found = run.directory.results()
     assert found.protocol == "inductive"

@@ -121,7 +121,7 @@ def test_a_fit_is_the_same_whatever_the_store(tmp_path, small_set, quick_setting
     for store in ("memory", "mapped", "stream"):
         settings = (*quick_settings, f"data.store={store}", "warmup.epochs=1", "affinity.epochs=1")
         options = {"n_classes": 4, "output": tmp_path / store, "overrides": settings, "progress": False}
-        run = fit(images=images, labels=labels, **options)
+        run = fit(images=images, labels=labels, **options, report=False)
         embeddings = (tmp_path / store / "embeddings.npy").read_bytes()
         outcomes.append((embeddings, run.directory.assignments_file.read_text()))
     assert outcomes[0] == outcomes[1] == outcomes[2]

@@ -225,7 +225,7 @@ def run(tmp_path_factory, common_settings):
     return fit(
         images=data.images[chosen], labels=labels, n_classes=6, method="kmeans", progress=False,
         output=tmp_path_factory.mktemp("calibrated") / "run",
-        overrides=[*common_settings, "model.image_size=32", "data.validation_fraction=0.4"],
+        overrides=[*common_settings, "model.image_size=32", "data.validation_fraction=0.4"], report=False,
     )  # fmt: skip
 
 
@@ -294,7 +294,7 @@ def test_a_classifier_is_calibrated_on_its_own_outputs(small_set, common_setting
     images, _, labels = small_set
     run = fit(
         images=images, labels=labels, n_classes=4, method="simgcd", output=tmp_path / "run", progress=False,
-        overrides=[*common_settings, "data.validation_fraction=0.5"],
+        overrides=[*common_settings, "data.validation_fraction=0.5"], report=False,
     )  # fmt: skip
     stored = run.calibration
     assert (stored.scores, stored.basis, stored.n) == ("outputs", "held-out", 6)

@@ -202,7 +202,7 @@ def test_stage_1_of_a_run_is_what_the_warm_up_alone_gives(shared_output, tmp_pat
     alone = tmp_path / "alone"
     api.benchmark(
         name="mini", method="promptcal-warmup", output=alone, seed=0, progress=False,
-        overrides=[*small_settings, "clustering.repeats=2"],
+        overrides=[*small_settings, "clustering.repeats=2"], report=False,
     )  # fmt: skip
     expected = json.loads((alone / "results.json").read_text())["selected"]
     assert results_of(shared_output, row)["stages"]["warmup"]["accuracy"] == expected

@@ -151,7 +151,8 @@ def test_files_listed_relative_to_where_the_fit_ran_are_found(awkward, common_se
     run = fit(
         images=awkward.names, labels=awkward.labels, n_classes=4, method="kmeans", output=tmp_path / "run",
         overrides=common_settings, progress=False,
-    )  # fmt: skip
+            report=False,
+        )  # fmt: skip
     monkeypatch.chdir("/")
     assert run.image_files() == [awkward.images / n for n in awkward.names]
 

@@ -25,7 +25,7 @@ def exported(request, small_set, common_settings, tmp_path_factory):
     images, _, labels = small_set
     run = fit(
         images=images, labels=labels, n_classes=4, method=method, output=folder / "run", progress=False,
-        overrides=[*common_settings, *epochs, "tensorboard=false"],
+        overrides=[*common_settings, *epochs, "tensorboard=false"], report=False,
     )  # fmt: skip
     path = export(run=run, to="onnx", output=folder / "net.onnx", progress=False)
     return run, path, onnxruntime.InferenceSession(path)

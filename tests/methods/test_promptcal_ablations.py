@@ -228,7 +228,7 @@ def test_a_fit_passes_the_settings_to_its_stages(small_set, quick_settings, tmp_
     epochs = ["warmup.epochs=1", "affinity.epochs=1", "selection.by=last"]
     run = fit(
         images=images, labels=labels, n_classes=4, output=tmp_path / "run", progress=False,
-        overrides=[*quick_settings, *epochs, *changes],
+        overrides=[*quick_settings, *epochs, *changes], report=False,
     )  # fmt: skip
     warmup, affinity = run.records()
     assert "cls/self" in warmup

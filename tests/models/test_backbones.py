@@ -61,7 +61,7 @@ def test_without_hub_the_weights_come_from_the_cache_or_an_error_comes_soon(offl
     assert time.monotonic() - started < 10
     message = str(refusal.value)
     assert "\n" not in message
-    for fragment in (HUB_NAME, "HF_HOME", "local file", EMBEDDED_BACKBONE):
+    for fragment in (HUB_NAME, "HF_HOME", "local file", "--preset quick"):
         assert fragment in message
     assert ("127.0.0.1 cannot be reached: Connection refused); connect" in message) != offline
     assert len(hub_gone) == (0 if offline else 2)

@@ -29,7 +29,7 @@ def fitted(tmp_path_factory, small_set, whole_size_settings):
     given = {n: ("ape", "bee")[y] for n, y in zip(names, labels.tolist(), strict=True) if y >= 0}
     return fit(
         images=root / "images", labels=given, n_classes=5, output=root / "run", progress=False,
-        overrides=[*whole_size_settings, *UNTRAINED],
+        overrides=[*whole_size_settings, *UNTRAINED], report=False,
     )  # fmt: skip
 
 
@@ -151,7 +151,14 @@ def test_a_named_run_is_continued_with_its_names(run, tmp_path):
     named = Run(run.path, "cpu")
     table = tmp_path / "more.csv"
     table.write_text(f"path,label\n{members(named, named.names.index('new-3'))[0]},heron\n")
-    again = fit(images=named.info.folder, labels=table, start_from=run.path, output=tmp_path / "next", progress=False)
+    again = fit(
+        images=named.info.folder,
+        labels=table,
+        start_from=run.path,
+        output=tmp_path / "next",
+        progress=False,
+        report=False,
+    )
     assert sorted(again.names) == ["ape", "bee", "goose", "heron"]
     assert [n for n in again.names if n in named.names] == [n for n in named.names if n in again.names]
 
@@ -179,7 +186,7 @@ def test_a_classifier_can_be_named_but_not_merged(fitted, common_settings, tmp_p
     known = {p: c for p, c, y in zip(*_columns(fitted.assignments()), strict=True) if y}
     made = fit(
         images=fitted.info.folder, labels=known, n_classes=4, method="uno", progress=False, output=tmp_path / "run",
-        overrides=[*common_settings, "model.image_size=32", "optim.epochs=0", "tensorboard=false"],
+        overrides=[*common_settings, "model.image_size=32", "optim.epochs=0", "tensorboard=false"], report=False,
     )  # fmt: skip
     features = made.embed(made.info.folder, progress=False)[1]
     largest = max((2, 3), key=lambda c: len(members(made, c)))

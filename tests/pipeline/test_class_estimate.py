@@ -129,8 +129,8 @@ def auto_run(small_set, common_settings):
         images, _, labels = small_set
         return fit(
             images=images, labels=labels, n_classes="auto", method="kmeans", output=output,
-            overrides=(*common_settings, "model.image_size=32", *SMALL), progress=False, **options,
-        )  # fmt: skip
+            overrides=(*common_settings, "model.image_size=32", *SMALL), progress=False, **options, report=False,
+    )  # fmt: skip
 
     return run
 
@@ -166,6 +166,7 @@ def test_an_estimated_run_is_not_resumed_with_a_number_given(auto_run, small_set
         fit(
             images=small_set[0], labels=small_set[2], n_classes=run.config.n_classes, method="kmeans",
             output=run.path, overrides=(*common_settings, "model.image_size=32", *SMALL), resume=True, progress=False,
+            report=False,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ def test_each_image_is_decoded_once(tmp_path, monkeypatch, small_set, common_set
     monkeypatch.setattr(store, "_load", lambda given, side, i: (decoded.update([i]), load(given, side, i))[1])
     run = fit(
         images=images, labels=labels, n_classes=n_classes, method="kmeans", output=tmp_path / "run", progress=False,
-        overrides=(*common_settings, "estimation.max_classes=6", "estimation.n_init=2"),
+        overrides=(*common_settings, "estimation.max_classes=6", "estimation.n_init=2"), report=False,
     )  # fmt: skip
     assert run.config.n_classes_estimated == (n_classes == "auto")
     assert decoded == dict.fromkeys(range(48), 1)

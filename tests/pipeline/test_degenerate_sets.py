@@ -35,6 +35,7 @@ def fitted(tmp_path, settings, images, labels, n_classes, *more, method=None):
         run = api.fit(
             images=images, labels=labels, n_classes=n_classes, method=method, output=tmp_path / "run",
             overrides=[*settings, *more], progress=False,
+            report=False,
         )  # fmt: skip
     check_valid(run, images, labels, n_classes)
     return run
@@ -141,6 +142,7 @@ def test_without_labels_the_variant_is_dropped(tmp_path, quick_settings):
             overrides=[*quick_settings, "variant=recommended"],
             output=tmp_path / "run",
             progress=False,
+            report=False,
         )
     assert (run.config.method, run.config.variant) == ("kmeans", "official")
     assert len(api.predict(run=tmp_path / "run", images=images[:3], progress=False)) == 3
@@ -178,5 +180,6 @@ def test_an_impossible_fit_is_an_error_of_one_sentence(tmp_path, quick_settings,
         api.fit(
             images=DATA.images[:n], labels=labels, n_classes=n_classes, output=tmp_path / "run",
             overrides=quick_settings, progress=False,
+            report=False,
         )  # fmt: skip
     assert not (tmp_path / "run").exists()

@@ -15,7 +15,7 @@ def test_demo_runs_both_stages_on_the_included_images(tmp_path, quick_settings):
     shortened = [s for s in quick_settings if not s.startswith(("data.", "affinity.k"))]
     run = demo(
         output=tmp_path / "run",
-        overrides=[*shortened, "data.batch_size=64", "warmup.epochs=1", "affinity.epochs=1", "selection.by=last"],
+        overrides=[*shortened, "model.image_size=8", "data.batch_size=64", "warmup.epochs=1", "affinity.epochs=1"],
         progress=False,
         report=False,
     )
@@ -36,13 +36,18 @@ def test_demo_runs_both_stages_on_the_included_images(tmp_path, quick_settings):
 @pytest.mark.slow
 def test_a_demo_continues_with_labels_from_its_report(tmp_path, quick_settings):
     shortened = [s for s in quick_settings if not s.startswith("affinity.k")]
-    run = demo(output=tmp_path / "run", overrides=[*shortened, "warmup.epochs=0", "affinity.epochs=0"], progress=False)
+    run = demo(
+        output=tmp_path / "run",
+        overrides=[*shortened, "warmup.epochs=0", "affinity.epochs=0"],
+        progress=False,
+        report=False,
+    )
     assignments = run.assignments()
     frogs = [name for name, c in zip(assignments.paths, assignments.clusters, strict=True) if c == 6][:5]
     (tmp_path / "labels.csv").write_text("path,label\n" + "".join(f"{name},frog\n" for name in frogs))
     continued = demo(
         output=tmp_path / "continued", labels=tmp_path / "labels.csv", start_from=run.path, progress=False,
-        overrides=["affinity.epochs=0"],
+        overrides=["affinity.epochs=0"], report=False,
     )  # fmt: skip
     assert continued.names[:5] == assignments.names[:5]
     assert (continued.names[6], continued.known[6]) == ("frog", True)

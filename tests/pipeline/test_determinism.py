@@ -62,6 +62,7 @@ def test_deterministic_changes_nothing_on_a_cpu_and_nothing_afterwards(
             overrides=(*quick_settings, *SMALL, "device=cpu"),
             deterministic=deterministic,
             progress=False,
+            report=False,
         )
         assert global_settings() == before
     assert during[0] == before

@@ -56,6 +56,7 @@ def run_inductive(small_set, quick_settings, common_settings, validation, test_p
             overrides=[*settings, *SHORT, *more],
             progress=False,
             **options,
+            report=False,
         )
 
     return run
@@ -131,6 +132,7 @@ def test_a_run_is_not_resumed_with_another_protocol(run_inductive, small_set, co
         fit(
             images=small_set[0], labels=small_set[2], n_classes=4, method="kmeans", output=run.path,
             overrides=[*common_settings, *SHORT], resume=True, progress=False,
+            report=False,
         )  # fmt: skip
     assert run_inductive("kmeans", resume=True).directory.results().protocol == "inductive"
 
@@ -141,6 +143,7 @@ def test_too_few_test_images_are_refused(small_set, quick_settings, validation, 
         fit(
             images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=quick_settings,
             inductive=Inductive(validation, ImageSet.of(images[:3]), ["0", "1", "0"]), progress=False,
+            report=False,
         )  # fmt: skip
 
 
@@ -168,4 +171,4 @@ def test_mini_inductive_needs_no_download(promptcal, tmp_path, quick_settings):
 def test_a_source_without_test_images_is_refused(tmp_path):
     (tmp_path / "cub_train.tar").touch()
     with pytest.raises(DataError, match="cub_train.tar in .* has no test images, which cub-inductive needs"):
-        benchmark(name="cub-inductive", root=tmp_path, output=tmp_path / "run")
+        benchmark(name="cub-inductive", root=tmp_path, output=tmp_path / "run", report=False)

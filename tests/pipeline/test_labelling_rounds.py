@@ -41,11 +41,11 @@ def test_correct_names_and_merges_split_and_drop_no_category(labelling, tmp_path
     common = {"images": images, "progress": False}
     labels = labelling.first_labels(truth, 0.5, 5)
     run = fit(
-        labels=labels, n_classes=13, preset="quick", overrides=FROZEN, output=tmp_path / "run", **common
+        labels=labels, n_classes=13, preset="quick", overrides=FROZEN, output=tmp_path / "run", **common, report=False,
     )  # fmt: skip
     found = run.assignments()
     given = user.labels(found)
-    again = fit(labels=given, start_from=run.path, output=tmp_path / "again", **common)
+    again = fit(labels=given, start_from=run.path, output=tmp_path / "again", **common, report=False)
     now = again.assignments()
     untouched = {p for p, labelled in zip(found.paths, found.labelled, strict=True) if not labelled} - given.keys()
     accuracy = sys.modules["simulated_user"].accuracy

@@ -61,6 +61,7 @@ def test_promptcal_selects_an_epoch_by_the_true_classes_of_images_it_does_not_sc
         output=tmp_path / "run",
         overrides=(*quick_settings, *SMALL, "selection.n_init=1", "warmup.epochs=2", "affinity.epochs=1"),
         progress=False,
+        report=False,
     )
     results = run.directory.results()
     assert NO_DISTILLATION in results.unmet_conditions
@@ -76,7 +77,9 @@ def test_promptcal_selects_an_epoch_by_the_true_classes_of_images_it_does_not_sc
 
 @pytest.mark.usefixtures("few_images")
 def test_the_default_protocol_states_no_conditions(tmp_path):
-    run = benchmark(name="mini", method="kmeans", output=tmp_path / "run", overrides=SMALL, progress=False)
+    run = benchmark(
+        name="mini", method="kmeans", output=tmp_path / "run", overrides=SMALL, progress=False, report=False
+    )
     assert run.directory.results().unmet_conditions is None
 
 

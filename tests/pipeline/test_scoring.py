@@ -24,6 +24,7 @@ def run_of(small_set, common_settings, tmp_path_factory):
         return fit(
             images=images, labels=labels, truth=truth, n_classes=4, method=method,
             output=tmp_path_factory.mktemp("run"), overrides=[*common_settings, *SHORT, *more], progress=False,
+            report=False,
         )  # fmt: skip
 
     return run

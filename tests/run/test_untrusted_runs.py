@@ -53,6 +53,7 @@ def intact(tmp_path_factory, small_set, common_settings):
         api.fit(
             images=root / "images", labels=given, n_classes=4, method="kmeans", output=root / "run",
             overrides=common_settings, skip_unreadable=True, progress=False,
+            report=False,
         )  # fmt: skip
     record = {"stage": "warmup", "epoch": 1, "epochs": 1, "loss": 2.5}
     (root / "run" / "metrics.jsonl").write_text(json.dumps(record) + "\n")

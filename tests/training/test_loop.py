@@ -161,7 +161,15 @@ def test_affinity_learning_starts_from_the_kept_warm_up(
 
     monkeypatch.setattr(AffinityStage, "__init__", watch)
     settings = (*quick_settings, f"variant={variant}", "affinity.epochs=1", "optim.lr=0.05")
-    fit(images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=settings, progress=False)
+    fit(
+        images=images,
+        labels=labels,
+        n_classes=4,
+        output=tmp_path / "run",
+        overrides=settings,
+        progress=False,
+        report=False,
+    )
     kept = load_file(tmp_path / "run" / "checkpoints" / "warmup-best.safetensors")
     for name, value in kept.items():
         is_new = not torch.equal(starts[0][name], value)
@@ -172,7 +180,13 @@ def test_affinity_learning_starts_from_the_kept_warm_up(
 def test_tensorboard_has_the_curves_of_both_stages(tmp_path, small_set, quick_settings):
     images, _, labels = small_set
     run = fit(
-        images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=quick_settings, progress=False
+        images=images,
+        labels=labels,
+        n_classes=4,
+        output=tmp_path / "run",
+        overrides=quick_settings,
+        progress=False,
+        report=False,
     )
     for stage in ("warmup", "affinity"):
         events = EventAccumulator(str(tmp_path / "run" / "tensorboard" / stage)).Reload()
@@ -262,10 +276,20 @@ def test_the_gradient_norm_is_recorded(scene, tmp_path):
 
 def test_a_loss_of_nan_stops_a_fit(tmp_path, small_set, quick_settings):
     images, _, labels = small_set
-    settings = (*quick_settings, "model.image_size=8", "optim.lr=1e30")
+    settings = (*quick_settings, "model.image_size=8", "optim.lr=10000")
     with pytest.raises(TrainingError, match="lower optim.lr"):
-        fit(images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=settings, progress=False)
-    assert not (tmp_path / "run" / "checkpoints").exists()
+        fit(
+            images=images,
+            labels=labels,
+            n_classes=4,
+            output=tmp_path / "run",
+            overrides=settings,
+            progress=False,
+            report=False,
+        )
+    checkpoint = torch.load(tmp_path / "run" / "checkpoints" / "last.pt", weights_only=True)
+    weights = [value for value in checkpoint["network"].values() if value.is_floating_point()]
+    assert all(bool(value.isfinite().all()) for value in weights)
 
 
 def test_the_global_random_state_is_restored(interrupted_at, tmp_path, small_set, quick_settings):
@@ -287,8 +311,8 @@ def test_the_global_random_state_is_restored(interrupted_at, tmp_path, small_set
     interrupted_at(4)
     seed()
     with pytest.raises(Interrupted):
-        fit(**given, progress=False)
+        fit(**given, progress=False, report=False)
     assert drawn() == expected
     seed()
-    fit(**given, resume=True, progress=False)
+    fit(**given, resume=True, progress=False, report=False)
     assert drawn() == expected

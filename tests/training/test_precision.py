@@ -117,6 +117,7 @@ def test_each_fit_compiles_its_own_network(tmp_path, monkeypatch, small_set, qui
             output=tmp_path / name,
             overrides=settings,
             progress=False,
+            report=False,
         )
         counts.append(len(compiled))
     assert counts[0] > 0
@@ -146,6 +147,7 @@ def test_training_curves_in_bf16_equal_those_in_float32_within_the_noise_of_seed
                 precision=precision,
                 seed=seed,
                 progress=False,
+                report=False,
             )
             for seed in range(3)
         ]

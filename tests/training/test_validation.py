@@ -159,9 +159,12 @@ def test_held_out_labels_are_not_trained_on_but_are_used_for_the_result(
         output=tmp_path / "run",
         overrides=(*quick_settings, "data.validation_fraction=0.34"),
         progress=False,
+        report=False,
     )
     n_labelled, n_held_out = (labels >= 0).sum(), 4
-    assert seen == [n_labelled - n_held_out] * 4 + [n_labelled]
+    n_trained = n_labelled - n_held_out
+    assert seen[:6] == [n_labelled, *[n_trained] * 4, n_labelled]  # first result, validations, final result
+    assert set(seen[6:]) == {n_trained}  # the comparison of both results
 
 
 def test_the_truth_changes_nothing_but_the_report(tmp_path, small_set, quick_settings):
@@ -176,6 +179,7 @@ def test_the_truth_changes_nothing_but_the_report(tmp_path, small_set, quick_set
             output=tmp_path / name,
             overrides=quick_settings,
             progress=False,
+            report=False,
         )
         outcomes.append((run.directory.assignments_file.read_text(), (tmp_path / name / "embeddings.npy").read_bytes()))
         assert (run.directory.results().stages["affinity"].accuracy is None) == (given is None)
@@ -192,5 +196,6 @@ def test_oracle_without_test_images_is_refused(tmp_path, small_set, quick_settin
             output=tmp_path / "run",
             overrides=(*quick_settings, "selection.by=oracle"),
             progress=False,
+            report=False,
         )
     assert not (tmp_path / "run").exists()

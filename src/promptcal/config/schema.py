@@ -13,7 +13,7 @@ LEAST_TEMPERATURE = 1e-6  # a cosine divided by less can overflow float32
 MOST_EPOCHS = 100_000
 MOST_STARTS = 100_000  # of k-means
 MOST_CLASSES = 1_000_000
-LARGEST_WEIGHT = 1000.0  # of a loss term, a learning rate or a temperature
+LARGEST_WEIGHT = 10_000.0  # of a loss term, a learning rate or a temperature
 
 
 class Section(BaseModel):

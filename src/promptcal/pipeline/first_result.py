@@ -17,8 +17,10 @@ from promptcal.pipeline.scoring import frozen_features, score_frozen
 from promptcal.pipeline.session import Session, say
 from promptcal.report.build import write_report
 from promptcal.run.inference import Run
+from promptcal.runtime.seeds import isolated_rng
 
 
+@isolated_rng(0)
 def make_first_result(prepared: Prepared, session: Session, *, report: bool) -> FirstResult | None:
     """Write the first result and announce it; None for a fit that trains nothing or continues another run.
 

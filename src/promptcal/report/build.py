@@ -22,6 +22,7 @@ from promptcal.report.page_data import read_asset
 from promptcal.report.report_inputs import ReportInputs
 from promptcal.run import Run
 from promptcal.runtime import files
+from promptcal.runtime.seeds import isolated_rng
 
 _SCRIPTS = (
     *("core.js", "decisions.js", "selection.js", "viewer.js", "naming.js", "clusters.js", "map.js", "labels.js"),
@@ -39,6 +40,7 @@ class Report:
     n_shown: int
 
 
+@isolated_rng(0)  # new networks draw weights
 def write_report(run: Run, output: Path | None, console: Console) -> Report:
     """Write the page to ``output``, by default `report.html` in the run directory."""
     path = run.directory.report_file if output is None else output

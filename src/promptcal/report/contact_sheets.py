@@ -74,4 +74,4 @@ def _file_name(name: str) -> str:
 
 
 def _save(image: Image.Image, path: Path) -> None:
-    write_with(path, lambda temporary: image.save(temporary, format="PNG"))
+    write_with(path, lambda temporary: image.save(temporary, format="PNG", compress_level=1))
