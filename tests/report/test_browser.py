@@ -301,7 +301,10 @@ def test_images_marked_wrong_have_no_label(page, data):
     *shown, command = one(page, "#decisions").text.split("\n")
     assert shown == ["1 cluster named · 3 images marked as wrong", "Undo", "Discard all", "Download labels"]
     parts = data["nextCommand"]
-    assert command == f"In the folder with {file.name}, run: {parts['before']}{file.name}{parts['after']}"
+    assert command == (
+        f"In the folder with {file.name}, run this to apply the names at once: {parts['name']}{file.name} "
+        f"or this to fit again with the labels: {parts['before']}{file.name}{parts['after']}"
+    )
 
     page.refresh()  # the browser has stored the decisions
     until(lambda: "3 images marked as wrong" in one(page, "#decisions").text)

@@ -66,7 +66,9 @@ def test_the_data_is_that_of_the_run(hostile_run, hostile_report):
     assert data["accuracy"][-1]["all"] == hostile_run.directory.results().selected.all
     root, path = hostile_run.info.root, hostile_run.path
     parts = {"before": f"promptcal fit {root} --labels ", "after": f" --from {path} --output {path}-2"}
-    assert data["nextCommand"] == {**parts, "nClasses": " --n-classes ", "end": ""}
+    assert data["nextCommand"] == {
+        **parts, "nClasses": " --n-classes ", "end": "", "name": f"promptcal name {path} "
+    }  # fmt: skip
     matrix = data["confusion"]  # a cluster has the colour of the class it matches
     assert [data["clusters"][c]["colour"] for c in matrix["clusters"]] == list(range(4))
     assert matrix["classes"] == data["classes"]

@@ -86,7 +86,7 @@ def test_representations_are_one_short_line(run):
         (assignments(10_000), "10000 images, 2 known and 1 new categories"),
         (assignments(4, accepted=np.array([True, False, True, True])), "1 images in none of them"),
         (ImageSet.of(np.zeros((5000, 2, 2, 3), np.uint8)), "5000 images"),
-        (ClassCount(7, trials, (2, 40)), "7 classes; tried 38 numbers from 2 to 40"),
+        (ClassCount(n_classes=7, trials=trials, bounds=(2, 40)), "7 classes; tried 38 numbers from 2 to 40"),
         (
             promptcal.check(images=np.zeros((50, 40, 40, 3), np.uint8), progress=False),
             "50 images, 0 classes: 0 problems",
@@ -143,7 +143,7 @@ def test_data_frames_have_the_columns_of_the_csv_file(run):
     assert frame["cluster"].tolist() == stored["cluster"].tolist()
     assert frame["labelled"].sum() == (stored["labelled"] == "yes").sum() == 12
     trials = (Trial(2, 0.5, 0.1, 1.0), Trial(3, 0.75, 0.2, 0.5))
-    assert ClassCount(3, trials, (2, 3)).to_pandas()["accuracy"].tolist() == [0.5, 0.75]
+    assert ClassCount(n_classes=3, trials=trials, bounds=(2, 3)).to_pandas()["accuracy"].tolist() == [0.5, 0.75]
     assert assignments().to_pandas()["second"].isna().tolist() == [False, True] * 3
 
 

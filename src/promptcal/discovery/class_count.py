@@ -9,11 +9,11 @@ neighbouring K, so among those within one standard error of the best accuracy, t
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import field_serializer
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
@@ -21,6 +21,7 @@ from promptcal.discovery.kmeans import SemiSupervisedKMeans
 from promptcal.errors import ConfigError, LabelError, PromptCALWarning
 from promptcal.metrics import discovery_accuracy, silhouette
 from promptcal.runtime.frames import data_frame
+from promptcal.runtime.json_model import JSONModel
 
 _MAX_CLASSES = 1000
 _GRID = 8
@@ -37,13 +38,16 @@ class Trial(NamedTuple):
     inertia: float
 
 
-@dataclass(frozen=True)
-class ClassCount:
-    """An estimate, and its trials sorted by number of classes."""
+class ClassCount(JSONModel):
+    """`class-count.json`: an estimate, and its trials sorted by number of classes."""
 
     n_classes: int
     trials: tuple[Trial, ...]
     bounds: tuple[int, int]
+
+    @field_serializer("trials")
+    def _by_name(self, trials: tuple[Trial, ...]) -> list[dict[str, Any]]:
+        return [trial._asdict() for trial in trials]
 
     def __repr__(self) -> str:
         low, high = self.bounds
@@ -168,7 +172,7 @@ def count_classes(
         best = max(trials, key=lambda trial: trial.accuracy)
     else:
         best = _search_grid(trials, low, high)
-    count = ClassCount(best.n_classes, tuple(trials), (low, high))
+    count = ClassCount(n_classes=best.n_classes, trials=tuple(trials), bounds=(low, high))
     if count.at_bound:
         advice = "that of the known ones: none are new, or the embeddings do not separate them; check the curves"
         if count.n_classes > low:

@@ -114,6 +114,11 @@ class Method(ABC, Generic[C]):
         """The settings that two runs must share to share their first stage; None if it cannot be shared."""
         return None
 
+    @classmethod
+    def first_stage_weights(cls, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The weights that the first stage trains; the others are those of later stages."""
+        return weights
+
     def assignment(self, network: Any) -> Assignment:
         """How embeddings become clusters; by default semi-supervised k-means."""
         return KMeansAssignment(self.config.loss.affinity_temperature)

@@ -48,8 +48,8 @@ class SharedStage:
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"the stage {self.name} of {self.directory.path} cannot be read ({error})") from error
         checkpoints.folder.mkdir(parents=True, exist_ok=True)
-        own = {name: values for name, values in weights.items() if not name.startswith("classifier.")}  # of stage 2
-        files.write_safetensors(checkpoints.best(self.name), own)
+        method = METHODS[self.directory.config().method]
+        files.write_safetensors(checkpoints.best(self.name), method.first_stage_weights(weights))
         files.write_text(metrics, "".join(f"{line}\n" for line in lines if stage_of(line) == self.name))
         return self.result
 

@@ -1,6 +1,5 @@
 """How the number of classes was estimated: a table for the terminal, and files with the curves."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -25,7 +24,7 @@ def class_count_table(count: ClassCount) -> Table:
 def write_class_count(folder: Path, count: ClassCount) -> None:
     """Write class-count.json, .csv and .png to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    files.write_json(folder / "class-count.json", asdict(count) | {"trials": [t._asdict() for t in count.trials]})
+    count.write(folder / "class-count.json")
     rows = [(n_classes, *(f"{value:.6f}" for value in values)) for n_classes, *values in count.trials]
     files.write_csv(folder / "class-count.csv", ("classes", "accuracy", "silhouette", "inertia"), rows)
     figure = _figure(count)

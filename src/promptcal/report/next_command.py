@@ -1,4 +1,4 @@
-"""The command that continues a run with the labels that its page downloads."""
+"""The commands that use the labels that a run's page downloads: apply them at once, or train again with them."""
 
 import re
 import shlex
@@ -10,20 +10,23 @@ from promptcal.run import Run
 def next_command(run: Run) -> dict[str, str]:
     """The parts around the name of the label file and, where the labels need more categories, their number.
 
-    The page knows both only when the labels are downloaded.
+    The page knows both only when the labels are downloaded. ``name`` is the start of the command that applies the
+    labels without training.
     """
     this_run, command = run.path.absolute(), _repeated_words(run)
+    name = shlex.join(["promptcal", "name", str(this_run)]) + " "
     output = next_output(this_run)
     if command:
         before = shlex.join(["promptcal", *command, "--labels"])
         after = shlex.join(["--from", str(this_run), "--output", str(output)])
-        return {"before": f"{before} ", "after": f" {after}", "nClasses": " --n-classes ", "end": ""}
+        return {"before": f"{before} ", "after": f" {after}", "nClasses": " --n-classes ", "end": "", "name": name}
     skip = ", skip_unreadable=True" if run.directory.skipped_file.is_file() else ""
     return {
         "before": 'promptcal.fit(images=..., labels="',
         "after": f'", start_from={str(this_run)!r}, output={str(output)!r}{skip}',
         "nClasses": ", n_classes=",
         "end": ")",
+        "name": name,
     }
 
 

@@ -1,36 +1,39 @@
 """`metrics.jsonl`: one record for each epoch."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict, ValidationError
+
 from promptcal.errors import RunError
+from promptcal.runtime.json_model import JSONModel, first_problem
+
+
+class EpochRecord(JSONModel):
+    """One line: the stage, and numbers by name (epoch, losses, statistics), None where a number is not finite."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, int | float | None]
+
+    stage: str
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:
-    """The records of a run, each with a ``stage`` and numbers (or None); none if there is no such file."""
+    """The records of a run; none if there is no such file."""
     if not file.is_file():
         return []
     try:
-        records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    except (ValueError, RecursionError) as error:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return [EpochRecord.model_validate_json(line).model_dump() for line in lines]
+    except ValidationError as error:
+        raise RunError(f"{file} is damaged ({first_problem(error)}); delete it") from error
+    except UnicodeDecodeError as error:
         raise RunError(f"{file} is damaged ({error}); delete it") from error
-    if not all(map(_is_record, records)):
-        raise RunError(f"{file} is damaged (an epoch without a stage, or values that are not numbers); delete it")
-    return records
 
 
 def stage_of(line: str) -> str | None:
     """The stage of a record; None for a line that a killed process did not finish."""
     try:
-        return json.loads(line)["stage"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return EpochRecord.model_validate_json(line).stage
+    except ValidationError:
         return None
-
-
-def _is_record(record: Any) -> bool:
-    return (
-        isinstance(record, dict)
-        and isinstance(record.get("stage"), str)
-        and all(value is None or isinstance(value, int | float) for key, value in record.items() if key != "stage")
-    )

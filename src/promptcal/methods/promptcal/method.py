@@ -8,6 +8,7 @@ import copy
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from promptcal.methods.base import Method, StageContext
 from promptcal.methods.promptcal.affinity import AffinityStage
@@ -80,6 +81,10 @@ class PromptCAL(Method[PromptCALConfig]):
         if not (self.config.warmup.epochs and self.config.affinity.epochs):
             return None
         return {"prompt_pooling": self.prompt_pooling, **self.config.model_dump(exclude=_NOT_IN_STAGE_1)}
+
+    @classmethod
+    def first_stage_weights(cls, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: values for name, values in weights.items() if not name.startswith("classifier.")}
 
 
 class PromptCALWarmup(PromptCAL):

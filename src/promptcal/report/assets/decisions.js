@@ -102,7 +102,7 @@ const decisions = (() => {
     return `${run}-labels-${date}-${two(now.getHours())}${two(now.getMinutes())}${two(now.getSeconds())}.csv`;
   }
 
-  // downloads the labels; the result is the command that continues with them
+  // downloads the labels; the result has the commands that apply them, or continue with them
   function download() {
     const file = fileName();
     const url = URL.createObjectURL(new Blob([csv()], { type: "text/csv" }));
@@ -111,9 +111,9 @@ const decisions = (() => {
     link.click();
     link.remove();
     setTimeout(() => URL.revokeObjectURL(url), 10_000);
-    const { before, after, nClasses, end } = data.nextCommand;
+    const { before, after, nClasses, end, name } = data.nextCommand;
     const extra = extraNames().length;
-    return { file, command: `${before}${file}${after}${extra ? `${nClasses}${roots().length + extra}` : ""}${end}` };
+    return { file, name: `${name}${file}`, command: `${before}${file}${after}${extra ? `${nClasses}${roots().length + extra}` : ""}${end}` };
   }
 
   load();
@@ -187,7 +187,7 @@ function showDecisions() {
       h("button", { type: "button", id: "undo", title: "Key u", disabled: !decisions.canUndo(), onclick: decisions.undo }, "Undo"),
       h("button", { type: "button", id: "discard-all", onclick: decisions.discardAll }, "Discard all"),
       h("button", { type: "button", class: "primary", id: "download", onclick: () => { downloaded = decisions.download(); showDecisions(); } }, "Download labels")),
-    downloaded ? h("p", { class: "next" }, "In the folder with ", h("span", { class: "file" }, downloaded.file), ", run: ", h("code", { id: "next-command" }, downloaded.command)) : null,
+    downloaded ? h("p", { class: "next" }, "In the folder with ", h("span", { class: "file" }, downloaded.file), ", run this to apply the names at once: ", h("code", { id: "name-command" }, downloaded.name), " or this to fit again with the labels: ", h("code", { id: "next-command" }, downloaded.command)) : null,
   );
 }
 decisions.onChange(() => { downloaded = null; showDecisions(); }); // a file without the new decision is not suggested
