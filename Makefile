@@ -21,9 +21,10 @@ lint: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# One process per core, each with one thread. The test files are distributed among the processes.
+# One process per core, each with one thread. The test files are distributed among the processes, slow ones first
+# (tests/conftest.py).
 # TESTS limits a run to some folders or files: make coverage TESTS='tests/models tests/training'
-PYTEST := -m pytest -n auto --dist loadfile
+PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) $(TESTS)

@@ -61,7 +61,6 @@ def run(small_folder, common_settings, tmp_path_factory):
         overrides=common_settings,
         output=tmp_path_factory.mktemp("runs") / HOSTILE.replace("/", "|"),
         progress=False,
-        report=False,
     )
 
 
