@@ -50,8 +50,8 @@ QUICK = (
 SLOW_FILES = (
     "test_torchrun", "test_resume", "test_previous_run", "test_browser", "test_own_packages", "test_making",
     "test_kills", "test_disk", "test_methods", "test_cli", "test_figures", "test_precision", "test_demo",
-    "test_inductive", "test_distributed", "test_onnx_model", "test_benchmark_commands", "test_validation", "test_first_result",
-    "test_labelling_rounds", "test_broken_files", "test_cache",
+    "test_inductive", "test_distributed", "test_onnx_model", "test_benchmark_commands", "test_validation",
+    "test_first_result", "test_labelling_rounds", "test_broken_files", "test_cache",
 )  # fmt: skip
 
 
