@@ -183,3 +183,9 @@ def test_an_impossible_fit_is_an_error_of_one_sentence(tmp_path, quick_settings,
             report=False,
         )  # fmt: skip
     assert not (tmp_path / "run").exists()
+
+
+def test_a_fit_can_train_heads_alone(small_set, common_settings, tmp_path):
+    settings = (*common_settings, "model.image_size=8", "model.train_blocks=0", "optim.epochs=1")
+    run = fitted(tmp_path, settings, small_set[0], small_set[2], 4, method="simgcd")
+    assert list(run.directory.results().stages) == ["simgcd"]

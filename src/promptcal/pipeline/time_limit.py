@@ -53,7 +53,9 @@ def _measure_step(prepared: Prepared, n_images: int) -> float:
         for attempt in range(2):  # the first one allocates memory
             started = time.monotonic()
             views = next(iter(prepared.view.batches(order.unsqueeze(0), [attempt])))
-            network.vit(views).cls.float().square().sum().backward()
+            total = network.vit(views).cls.float().square().sum()
+            if total.requires_grad:  # not if only heads are trained
+                total.backward()
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             seconds = time.monotonic() - started

@@ -83,11 +83,11 @@ def _train_stages(prepared: Prepared, results: RunResults, consent: Consent, ses
         results = _with_stage(results, shared.name, reused)
         _write(results, session)
         done = [shared.name]
-    for place, name in enumerate(stages):
+    for number, name in enumerate(stages):
         if name in done:
             continue
-        if place:
-            session.checkpoints.load_best(stages[place - 1], prepared.network)
+        if number:
+            session.checkpoints.load_best(stages[number - 1], prepared.network)
         stage = method.stage(name, prepared.network, _context(prepared, session, is_resumed=state is not None))
         results = _with_stage(
             results, name, _run_stage(stage, prepared, data, validator, recorder, state, clock, session)
