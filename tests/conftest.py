@@ -26,7 +26,7 @@ from promptcal.training.loop import Loop
 # The included backbone and images, reduced so that a whole fit takes seconds.
 COMMON = (
     "model.backbone=vit_tiny_patch4_32.promptcal",
-    "model.image_size=16",
+    "model.image_size=8",
     "model.head_hidden=32",
     "model.head_bottleneck=16",
     "model.head_prototypes=64",

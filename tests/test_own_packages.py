@@ -13,7 +13,7 @@ from PIL import Image
 
 from promptcal import api
 from promptcal.data import embedded_set
-from promptcal.data.benchmarks import benchmark_names
+from promptcal.data.benchmarks import BENCHMARKS, benchmark_names
 from promptcal.errors import ConfigError
 from promptcal.methods import METHODS, load_config
 from promptcal.run.directory import RunDirectory
@@ -22,7 +22,7 @@ from promptcal.runtime import plugins
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SETTINGS = (
     "model.backbone=vit_tiny_patch4_32.promptcal",
-    "model.image_size=16",
+    "model.image_size=8",
     "data.batch_size=16",
     "optim.epochs=3",
     "clustering.n_init=2",
@@ -44,6 +44,8 @@ def installed(tmp_path_factory):
         subprocess.run([*install, "--target", target, package], check=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(target)
+        for registry in (METHODS, BENCHMARKS):  # what is loaded from the packages is forgotten at the end
+            patch.setattr(registry, "_registered", dict(registry._registered))
         plugins.entry_points_of.cache_clear()
         yield target
     plugins.entry_points_of.cache_clear()

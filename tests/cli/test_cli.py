@@ -234,7 +234,7 @@ WRONG = {
     "typo in --set": ({"--set": "afinity.k=3"}, ["afinity", "did you mean"]),
     "--set without value": ({"--set": "seed"}, ["key=value"]),
     "wrong type": ({"--set": "affinity.k=many"}, ["affinity.k"]),
-    "resize below the crop": ({"--set": "data.resize=8"}, ["data.resize"]),
+    "resize below the crop": ({"--set": "data.resize=7"}, ["data.resize"]),
     "broken YAML": ({"--config": "bad.yaml"}, ["bad.yaml", "YAML"]),
     "typo in YAML": ({"--config": "typo.yaml"}, ["afinity"]),
     "unknown method": ({"--method": "magic"}, ["method", "promptcal-warmup"]),

@@ -101,7 +101,7 @@ def test_benchmark_runs_the_method_on_a_tree_in_the_official_layout(promptcal, t
     ids = range(1, 401)
     cub_tree(tmp_path, ids, {i: (i - 1) % 200 + 1 for i in ids}, dict.fromkeys(ids, True), real_image)
     one_step_a_stage = ["data.batch_size=201", "warmup.epochs=1", "affinity.epochs=1", "selection.by=last"]
-    settings = [*quick_settings, *one_step_a_stage, "model.image_size=16", "clustering.n_init=1", "tensorboard=false"]
+    settings = [*quick_settings, *one_step_a_stage, "clustering.n_init=1", "tensorboard=false"]
     arguments = ["benchmark", "cub", "--root", tmp_path, "--output", tmp_path / "run", "--seed", "3", "-q"]
     arguments += ["--no-report"]
     code, out, err = promptcal(*arguments, *(part for s in settings for part in ("--set", s)))
@@ -119,7 +119,7 @@ def test_inductive_benchmark_scores_the_test_images_of_the_tree(tmp_path, common
     ids = range(1, 1001)
     in_training = {i: i <= 800 for i in ids}
     cub_tree(tmp_path, ids, {i: (i - 1) % 200 + 1 for i in ids}, in_training, real_image)
-    settings = [*common_settings, "model.image_size=16", "clustering.n_init=1", "tensorboard=false"]
+    settings = [*common_settings, "clustering.n_init=1", "tensorboard=false"]
     with pytest.warns(PromptCALWarning, match="not the published"):
         run = api.benchmark(
             name="cub-inductive",

@@ -61,7 +61,7 @@ def test_the_input_is_the_centre_of_the_resized_image(exported):
 def test_the_description_says_how_to_use_the_file(exported):
     run, path, session = exported
     description = json.loads(path.with_suffix(".json").read_text())
-    assert description["input"]["shape"][1:] == session.get_inputs()[0].shape[1:] == [3, 16, 16]
+    assert description["input"]["shape"][1:] == session.get_inputs()[0].shape[1:] == [3, 8, 8]
     assert session.get_inputs()[0].type == "tensor(float)"
     assert list(description["outputs"]) == [o.name for o in session.get_outputs()]
     assert description["categories"] == run.names

@@ -302,5 +302,5 @@ def test_test_images_must_exist_and_be_the_same_for_all_runs(promptcal, runs, mo
 def test_attention_of_own_images_needs_one_image_size(runs, hostile_run, monkeypatch):
     monkeypatch.setattr(type(runs["gcd"].network.vit.preprocessing), "image_size", 20)
     inputs = FigureInputs.load([runs["promptcal"], runs["gcd"]], QUIET)
-    with pytest.raises(DataError, match="20 pixels and the first run of 16"):
+    with pytest.raises(DataError, match="20 pixels and the first run of 8"):
         figures.attention(inputs)

@@ -21,7 +21,7 @@ from promptcal.training.validation import OracleValidator, Validator
 @pytest.fixture(scope="module")
 def scene(small_set, quick_settings, pretrained_network):
     images, truth, labels = small_set
-    config = load_config(overrides=quick_settings, values={"n_classes": 4})
+    config = load_config(overrides=(*quick_settings, "model.image_size=16"), values={"n_classes": 4})
     network = pretrained_network(config)
     store, _, _ = decode(ImageSet.of(images), 36)
     held_out = np.full(len(labels), -1)
