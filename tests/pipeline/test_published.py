@@ -9,7 +9,7 @@ from promptcal.api import benchmark
 from promptcal.cli.run_output import show_run
 from promptcal.data.benchmarks import get_benchmark
 from promptcal.data.benchmarks.benchmark_data import load_test_images
-from promptcal.errors import ConfigError
+from promptcal.errors import ConfigError, DataError
 from promptcal.methods import METHODS, load_config
 from promptcal.pipeline.published import NO_DISTILLATION, unmet_conditions
 from promptcal.run.epoch_records import read_records
@@ -73,6 +73,13 @@ def test_promptcal_selects_an_epoch_by_the_true_classes_of_images_it_does_not_sc
     assert results.stages["warmup"].score == max(scores[:2])
     held_out = run.directory.held_out() if name == "mini" else []
     assert held_out == []  # every label is trained on
+
+
+@pytest.mark.usefixtures("few_images")
+def test_too_few_validation_images_are_an_error_before_anything_is_written(tmp_path):
+    with pytest.raises(DataError, match="cannot cluster 0 validation images .* add --set selection.by=last"):
+        benchmark(name="mini-inductive", protocol="published", output=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.usefixtures("few_images")

@@ -112,8 +112,14 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         previous.check(draft, directory.path)
     if not settings.estimates_classes:
         problem.check(draft.n_classes)
-    if draft.selection.by == "oracle" and problem.inductive is None:
-        problem = replace(problem, oracle=_test_set(request))
+    if draft.selection.by == "oracle":
+        if problem.inductive is None:
+            problem = replace(problem, oracle=_test_set(request))
+        elif (n_images := int(problem.inductive.validation.sum())) < draft.n_classes:
+            raise DataError(
+                f"selection.by=oracle cannot cluster {n_images} validation images (a tenth of each class) into "
+                f"{draft.n_classes} classes; give more images, or add --set selection.by=last"
+            )
     shared = group.on_first(lambda: _shared_stage(request, draft, directory))
     unmet = unmet_conditions(draft, request.preset) if draft.protocol == "published" else None
     command = repeated_words(request, draft)
