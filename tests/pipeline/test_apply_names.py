@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from promptcal.api import fit, name, predict
 from promptcal.errors import LabelError, RunError
@@ -18,19 +17,16 @@ UNTRAINED = ("warmup.epochs=0", "affinity.epochs=0", "tensorboard=false")
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory, small_set, whole_size_settings):
+def fitted(tmp_path_factory, apes_and_bees, whole_size_settings):
     """An untrained run of image files with two known classes and three discovered categories."""
-    root = tmp_path_factory.mktemp("named")
-    images, _, labels = small_set
-    (root / "images").mkdir()
-    names = [f"{i:03d}.png" for i in range(48)]
-    for path, image in zip(names, images, strict=True):
-        Image.fromarray(image).save(root / "images" / path)
-    given = {n: ("ape", "bee")[y] for n, y in zip(names, labels.tolist(), strict=True) if y >= 0}
     return fit(
-        images=root / "images", labels=given, n_classes=5, output=root / "run", progress=False,
-        overrides=[*whole_size_settings, *UNTRAINED], report=False,
-    )  # fmt: skip
+        **apes_and_bees._asdict(),
+        n_classes=5,
+        output=tmp_path_factory.mktemp("named") / "run",
+        progress=False,
+        overrides=[*whole_size_settings, *UNTRAINED],
+        report=False,
+    )
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from sklearn.metrics import adjusted_rand_score
 from promptcal.api import evaluate, export, fit, make_report, predict
 from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunError
 from promptcal.pipeline import comparison, finalize, first_result, prepare, scoring, time_limit
-from promptcal.pipeline.comparison import stability
+from promptcal.pipeline.comparison import score, stability
 from promptcal.run import Run, RunDirectory
-from promptcal.run.results import Comparison, ResultQuality
+from promptcal.run.results import ResultQuality
 
 
 @pytest.fixture
@@ -172,5 +172,5 @@ def test_stability_is_the_agreement_of_clusterings():
     ],
 )
 def test_many_held_out_labels_outweigh_stability(frozen, trained, preferred):
-    qualities = [ResultQuality(held_out=h, n_held_out=n, stability=s) for h, n, s in (frozen, trained)]
-    assert Comparison(frozen=qualities[0], trained=qualities[1], kept="trained").preferred == preferred
+    scores = [score(ResultQuality(held_out=h, n_held_out=n, stability=s)) for h, n, s in (frozen, trained)]
+    assert ("frozen" if scores[0] > scores[1] else "trained") == preferred

@@ -36,25 +36,23 @@ SHORT = ("warmup.epochs=1", "affinity.epochs=1", "tensorboard=false")
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory, small_set, whole_size_settings):
+def first(tmp_path_factory, apes_and_bees, whole_size_settings):
     """A finished run of image files with two known and two new categories, and labels to continue it with."""
-    root = tmp_path_factory.mktemp("loop")
-    images, _, labels = small_set
-    (root / "images").mkdir()
-    names = [f"{i:03d}.png" for i in range(48)]
-    for name, image in zip(names, images, strict=True):
-        Image.fromarray(image).save(root / "images" / name)
-    named = {n: ("ape", "bee")[y] for n, y in zip(names, labels.tolist(), strict=True) if y >= 0}
+    images, labels = apes_and_bees
     run = fit(
-        images=root / "images", labels=named, n_classes=4, output=root / "run", progress=False,
-        overrides=[*whole_size_settings, *SHORT, "data.validation_fraction=0.4"], report=False,
-    )  # fmt: skip
+        images=images,
+        labels=labels,
+        n_classes=4,
+        output=tmp_path_factory.mktemp("loop") / "run",
+        progress=False,
+        overrides=[*whole_size_settings, *SHORT, "data.validation_fraction=0.4"],
+        report=False,
+    )
     assert run.names == ["ape", "bee", "new-1", "new-2"]
     found = run.assignments()
-    members = [n for n, c in zip(names, found.clusters, strict=True) if c == 3]
-    return SimpleNamespace(
-        run=run, images=root / "images", names=names, labels=named, to_name=dict.fromkeys(members[:4], "goose")
-    )
+    members = [n for n, c in zip(found.paths, found.clusters, strict=True) if c == 3]
+    to_name = dict.fromkeys(members[:4], "goose")
+    return SimpleNamespace(run=run, images=images, names=found.paths, labels=labels, to_name=to_name)
 
 
 def continue_run(first, output, labels=None, images=None, **options):

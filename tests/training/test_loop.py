@@ -35,6 +35,13 @@ def scene(small_set, quick_settings, pretrained_network):
     return config, network, data
 
 
+def fit_small(small_set, output, settings):
+    images, _, labels = small_set
+    return fit(
+        images=images, labels=labels, n_classes=4, output=output, overrides=settings, progress=False, report=False
+    )
+
+
 def a_loop(scene, folder, epochs=3, data=None, **options):
     config, network, given = scene
     return Loop(
@@ -151,7 +158,6 @@ def test_augment_changes_the_views_and_not_the_draws_of_the_stage(scene):
 def test_affinity_learning_starts_from_the_kept_warm_up(
     monkeypatch, tmp_path, small_set, quick_settings, variant, head_is_new
 ):
-    images, _, labels = small_set
     starts = []
     original = AffinityStage.__init__
 
@@ -161,15 +167,7 @@ def test_affinity_learning_starts_from_the_kept_warm_up(
 
     monkeypatch.setattr(AffinityStage, "__init__", watch)
     settings = (*quick_settings, f"variant={variant}", "affinity.epochs=1", "optim.lr=0.05")
-    fit(
-        images=images,
-        labels=labels,
-        n_classes=4,
-        output=tmp_path / "run",
-        overrides=settings,
-        progress=False,
-        report=False,
-    )
+    fit_small(small_set, tmp_path / "run", settings)
     kept = load_file(tmp_path / "run" / "checkpoints" / "warmup-best.safetensors")
     for name, value in kept.items():
         is_new = not torch.equal(starts[0][name], value)
@@ -178,16 +176,7 @@ def test_affinity_learning_starts_from_the_kept_warm_up(
 
 
 def test_tensorboard_has_the_curves_of_both_stages(tmp_path, small_set, quick_settings):
-    images, _, labels = small_set
-    run = fit(
-        images=images,
-        labels=labels,
-        n_classes=4,
-        output=tmp_path / "run",
-        overrides=quick_settings,
-        progress=False,
-        report=False,
-    )
+    run = fit_small(small_set, tmp_path / "run", quick_settings)
     for stage in ("warmup", "affinity"):
         events = EventAccumulator(str(tmp_path / "run" / "tensorboard" / stage)).Reload()
         curve = [e.value for e in events.Scalars("loss")]
@@ -275,18 +264,9 @@ def test_the_gradient_norm_is_recorded(scene, tmp_path):
 
 
 def test_a_loss_of_nan_stops_a_fit(tmp_path, small_set, quick_settings):
-    images, _, labels = small_set
     settings = (*quick_settings, "model.image_size=8", "optim.lr=10000")
     with pytest.raises(TrainingError, match="lower optim.lr"):
-        fit(
-            images=images,
-            labels=labels,
-            n_classes=4,
-            output=tmp_path / "run",
-            overrides=settings,
-            progress=False,
-            report=False,
-        )
+        fit_small(small_set, tmp_path / "run", settings)
     checkpoint = torch.load(tmp_path / "run" / "checkpoints" / "last.pt", weights_only=True)
     weights = [value for value in checkpoint["network"].values() if value.is_floating_point()]
     assert all(bool(value.isfinite().all()) for value in weights)

@@ -18,12 +18,12 @@ from torch import Tensor
 from promptcal.data import parse_labels
 from promptcal.data.labels import class_numbers, differ_in_letter_case
 from promptcal.discovery.calibration import Calibration, calibrate_run
-from promptcal.discovery.partition import Partition, nearest_centroids, rank_clusters
+from promptcal.discovery.partition import Partition, nearest_centroids
 from promptcal.errors import LabelError, RunError
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.metrics import contingency_table
 from promptcal.pipeline.continuation import REPORTED_SHARE
-from promptcal.pipeline.matching import class_origins
+from promptcal.pipeline.matching import class_origins, kept_numbers
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.run.assignments import Assignments
 from promptcal.run.directory import RunDirectory
@@ -80,19 +80,19 @@ def named_categories(
                 f"than half: {listed}; continue the run with `promptcal fit --from`, which can divide it"
             )
         targets[category] = int(counts.argmax())
-    for number in sorted(set(range(len(classes))) - set(origins)):
+    without = [number for number in range(len(classes)) if number not in origins]
+    if without:
         raise LabelError(
-            f"{classes[number]} is the label of {shared[number].sum()} images but of no category: each category with "
-            "these images has another name. Continue the run with `promptcal fit --from`, which can find it"
+            f"{classes[without[0]]} is the label of {shared[without[0]].sum()} images but of no category: each "
+            "category with these images has another name; continue the run with `promptcal fit --from`, which can "
+            "find it"
         )
     unnamed = np.flatnonzero(targets < 0)
     targets[unnamed] = len(classes) + np.arange(len(unnamed))
     n_categories = len(classes) + len(unnamed)
     origins |= dict(zip(targets[unnamed].tolist(), unnamed.tolist(), strict=True))
     kept = np.array([origins[i] for i in range(n_categories)])
-    numbers = np.where(kept < n_categories, kept, -1)
-    free = (n for n in range(n_categories) if n not in numbers.tolist())
-    numbers = np.array([next(free) if n < 0 else n for n in numbers.tolist()])
+    numbers = kept_numbers(origins, n_categories)
     names = [""] * n_categories
     for i, number in enumerate(numbers):
         names[number] = classes[i] if i < len(classes) else previous_names[kept[i]]
@@ -134,7 +134,15 @@ def _apply(previous: PreviousRun, labels: Any) -> NamingResult:
     partition = _partition(previous, features, clusters, categories)
     calibration = _calibrate(previous, features, partition, numbers)
     partition = partition.reordered(np.argsort(categories.numbers))
-    assignments = _assignments(previous, features, partition, calibration, categories.names, numbers >= 0, classes)
+    scores = run.assignment.scores(features, partition.centroids, partition.columns)
+    assignments = Assignments.of(
+        found.paths,
+        torch.softmax(scores / calibration.temperature, dim=1),
+        torch.from_numpy(partition.clusters),
+        categories.names,
+        [name in classes for name in categories.names],
+        numbers >= 0,
+    )
     result = _result(previous, categories, assignments, removed, features, partition)
     _write(previous, assignments, partition, calibration, classes)
     return result
@@ -167,30 +175,6 @@ def _calibrate(previous: PreviousRun, features: Tensor, partition: Partition, nu
         outputs=assignment.outputs(features, partition.columns),
         labels_in_centroids=assignment.uses_kmeans,  # the centroids are means of all members
         temperature=assignment.temperature,
-    )
-
-
-def _assignments(
-    previous: PreviousRun,
-    features: Tensor,
-    partition: Partition,
-    calibration: Calibration,
-    names: list[str],
-    labelled: np.ndarray,
-    classes: Sequence[str],
-) -> Assignments:
-    scores = previous.run.assignment.scores(features, partition.centroids, partition.columns)
-    probabilities = torch.softmax(scores / calibration.temperature, dim=1)
-    ranked = rank_clusters(probabilities, torch.from_numpy(partition.clusters))
-    return Assignments(
-        previous.assignments.paths,
-        ranked.clusters,
-        ranked.confidence,
-        names,
-        [name in classes for name in names],
-        labelled,
-        ranked.second,
-        ranked.second_confidence,
     )
 
 

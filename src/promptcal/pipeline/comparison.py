@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from promptcal.runtime.seeds import derive_seed
 
 _PARTS = 5  # random parts of the images that are clustered
 _SHARE = 0.8  # of the images in each part
+_LABELS_LIKE_STABILITY = 20  # held-out labels that the stability counts as much as
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,18 @@ def compare(prepared: Prepared, first: FirstResult, features: Tensor, session: S
             bar.advance(task)
             trained = measure(features, prepared, prepared.method.assignment(network), config)
             bar.advance(task)
-        found = Comparison(frozen=frozen, trained=trained, kept="trained")
-        keeps_frozen = config.selection.keep == "better" and found.preferred == "frozen"
-        return found.model_copy(update={"kept": "frozen"}) if keeps_frozen else found
+        preferred: Literal["frozen", "trained"] = "frozen" if score(frozen) > score(trained) else "trained"
+        kept = preferred if config.selection.keep == "better" else "trained"
+        return Comparison(frozen=frozen, trained=trained, preferred=preferred, kept=kept)
 
     return session.group.on_first(both)
+
+
+def score(quality: ResultQuality) -> float:
+    """The mean of both measures; the stability counts as much as 20 labels, because few labels prove little."""
+    held_out = 0.0 if quality.held_out is None else quality.held_out
+    weights = quality.n_held_out, _LABELS_LIKE_STABILITY
+    return (weights[0] * held_out + weights[1] * quality.stability) / sum(weights)
 
 
 def measure(features: Tensor, prepared: Prepared, assignment: Assignment, config: Config) -> ResultQuality:

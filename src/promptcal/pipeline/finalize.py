@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from promptcal.discovery.calibration import Calibration, calibrate_run
-from promptcal.discovery.partition import Partition, rank_clusters
+from promptcal.discovery.partition import Partition
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
 from promptcal.pipeline.clustering import embed_all
@@ -81,17 +81,13 @@ def assign(prepared: Prepared, features: Tensor, session: Session) -> Outcome:
     calibration = _calibrate(prepared, assignment, features, partition)
     partition, names = _numbered(prepared, partition)
     scores = assignment.scores(features, partition.centroids, partition.columns)
-    probabilities = torch.softmax(scores / calibration.temperature, dim=1)
-    ranked = rank_clusters(probabilities, torch.from_numpy(partition.clusters))
-    assignments = Assignments(
+    assignments = Assignments.of(
         problem.images.names,
-        ranked.clusters,
-        ranked.confidence,
+        torch.softmax(scores / calibration.temperature, dim=1),
+        torch.from_numpy(partition.clusters),
         names,
         [name in problem.classes for name in names],
         problem.labels >= 0,
-        ranked.second,
-        ranked.second_confidence,
     )
     return Outcome(features, partition, calibration, assignments, accuracy, losses)
 

@@ -28,3 +28,11 @@ def match_pairs(weights: np.ndarray) -> list[tuple[int, int]]:
     """The one-to-one matching of rows and columns with the largest sum; only pairs with a weight above 0."""
     pairs = zip(*linear_sum_assignment(weights, maximize=True), strict=True)
     return [(int(row), int(column)) for row, column in pairs if weights[row, column] > 0]
+
+
+def kept_numbers(origins: dict[int, int], n_clusters: int) -> np.ndarray:
+    """The number of each cluster: that of its previous category, if it has one and the number still exists; the other
+    clusters take the numbers that remain, in their order."""
+    kept = {i: number for i, number in origins.items() if number < n_clusters}
+    free = iter(sorted(set(range(n_clusters)) - set(kept.values())))
+    return np.array([kept[i] if i in kept else next(free) for i in range(n_clusters)])

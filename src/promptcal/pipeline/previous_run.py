@@ -22,7 +22,7 @@ from promptcal.methods import METHODS
 from promptcal.metrics import contingency_table
 from promptcal.models import DiscoveryNetwork
 from promptcal.pipeline.continuation import Continuation, category_targets, cluster_means
-from promptcal.pipeline.matching import class_origins, match_free_pairs
+from promptcal.pipeline.matching import class_origins, kept_numbers, match_free_pairs
 from promptcal.pipeline.problem import Problem
 from promptcal.run.assignments import Assignments
 from promptcal.run.changes import CategoryLoss, Changes
@@ -216,9 +216,7 @@ def numbering(
     origin = class_origins(previous_names, classes, contingency_table(labels, before, n_known, len(previous_names)))
     shared = contingency_table(np.where(labels >= 0, -1, clusters), before, n_clusters, len(previous_names))
     origin |= match_free_pairs(shared, origin)
-    numbers = np.array([n if (n := origin.get(i, n_clusters)) < n_clusters else -1 for i in range(n_clusters)])
-    free = (n for n in range(n_clusters) if n not in numbers.tolist())
-    numbers = np.array([next(free) if n < 0 else n for n in numbers.tolist()])
+    numbers = kept_numbers(origin, n_clusters)
     taken = {*previous_names, *classes, *former_names}
     fresh = (name for i in count(1) if (name := f"new-{i}") not in taken)
     names = [""] * n_clusters

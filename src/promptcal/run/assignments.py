@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from promptcal.discovery.partition import rank_clusters
 from promptcal.errors import RunError
 from promptcal.run.summary import categories_table
 from promptcal.runtime import files
@@ -34,6 +36,22 @@ class Assignments:
     second_confidence: np.ndarray
     similarity: np.ndarray | None = None
     accepted: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        paths: list[str],
+        probabilities: Tensor,
+        clusters: Tensor,
+        names: list[str],
+        known: list[bool],
+        labelled: np.ndarray,
+        **more: np.ndarray,
+    ) -> "Assignments":
+        """From the probabilities of the categories (images x categories) and the category of each image."""
+        ranked = rank_clusters(probabilities, clusters)
+        second = (ranked.second, ranked.second_confidence)
+        return cls(paths, ranked.clusters, ranked.confidence, names, known, labelled, *second, **more)
 
     def __len__(self) -> int:
         return len(self.paths)

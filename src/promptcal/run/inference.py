@@ -18,7 +18,7 @@ from promptcal.data import ImageSet
 from promptcal.data.decoding import is_image
 from promptcal.data.sources import FileSource
 from promptcal.discovery.calibration import Calibration
-from promptcal.discovery.partition import centroid_cosines, largest_at, rank_clusters
+from promptcal.discovery.partition import centroid_cosines, largest_at
 from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
 from promptcal.methods import METHODS, without_training
 from promptcal.methods.assignment import Assignment
@@ -216,18 +216,15 @@ class Run:
 
     def _assign(self, paths: list[str], features: Tensor, threshold: float) -> Assignments:
         scores, clusters, similarity = self.scores(features)
-        ranked = rank_clusters(torch.softmax(scores / self.calibration.temperature, dim=1), clusters)
-        return Assignments(
+        return Assignments.of(
             paths,
-            ranked.clusters,
-            ranked.confidence,
+            torch.softmax(scores / self.calibration.temperature, dim=1),
+            clusters,
             self.names,
             self.known,
             np.zeros(len(paths), dtype=bool),
-            ranked.second,
-            ranked.second_confidence,
-            similarity.cpu().numpy(),
-            (similarity >= threshold).cpu().numpy(),
+            similarity=similarity.cpu().numpy(),
+            accepted=(similarity >= threshold).cpu().numpy(),
         )
 
     def predict_proba(self, images: Any, *, progress: bool = True) -> np.ndarray:

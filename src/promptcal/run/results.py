@@ -20,9 +20,6 @@ BASELINES = {  # titles
 }
 
 
-_LABELS_LIKE_STABILITY = 20
-
-
 class Scores(JSONModel):
     """Accuracies in [0, 1], as `promptcal.metrics.DiscoveryAccuracy`; None where there is nothing to score.
 
@@ -87,25 +84,17 @@ class ResultQuality(JSONModel):
     n_held_out: int
     stability: float
 
-    @property
-    def score(self) -> float:
-        """The mean of both measures; the stability counts as much as 20 labels, because few labels prove little."""
-        held_out = 0.0 if self.held_out is None else self.held_out
-        weights = self.n_held_out, _LABELS_LIKE_STABILITY
-        return (weights[0] * held_out + weights[1] * self.stability) / sum(weights)
-
 
 class Comparison(JSONModel):
-    """The first result, of the frozen backbone, against that of training; ``kept`` is the one in the run directory."""
+    """The first result, of the frozen backbone, against that of training.
+
+    ``preferred`` is the better one by these measures, ``kept`` the one in the run directory.
+    """
 
     frozen: ResultQuality
     trained: ResultQuality
+    preferred: Literal["frozen", "trained"]
     kept: Literal["frozen", "trained"]
-
-    @property
-    def preferred(self) -> Literal["frozen", "trained"]:
-        """The one with the higher score; of equals, the trained one."""
-        return "frozen" if self.frozen.score > self.trained.score else "trained"
 
 
 class RunResults(JSONModel):
