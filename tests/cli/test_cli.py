@@ -341,9 +341,9 @@ def help_lines(promptcal, monkeypatch, *arguments):
 @pytest.mark.parametrize(
     ("command", "request_type", "without"),
     [
-        ("fit", FitRequest, {"inductive", "read_test", "benchmark", "protocol", "confirm", "command"}),
-        ("benchmark", BenchmarkRequest, {"confirm"}),
-        ("demo", BenchmarkRequest, {"name", "root", "download", "confirm"}),
+        ("fit", FitRequest, {"inductive", "read_test", "benchmark", "protocol", "confirm", "command", "first_result"}),
+        ("benchmark", BenchmarkRequest, {"confirm", "first_result"}),
+        ("demo", BenchmarkRequest, {"name", "root", "download", "confirm", "first_result"}),
         ("table", TableRequest, set()),
     ],
 )

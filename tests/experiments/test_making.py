@@ -205,7 +205,10 @@ def test_stage_1_of_a_run_is_what_the_warm_up_alone_gives(shared_output, tmp_pat
         overrides=[*small_settings, "clustering.repeats=2"], report=False,
     )  # fmt: skip
     expected = json.loads((alone / "results.json").read_text())["selected"]
-    assert results_of(shared_output, row)["stages"]["warmup"]["accuracy"] == expected
+    results = results_of(shared_output, row)
+    assert results["stages"]["warmup"]["accuracy"] == expected
+    assert set(results["baselines"]) == {"kmeans", "semi_supervised_kmeans"}
+    assert results["comparison"] is None  # a run of a table makes no first result
 
 
 # -- what goes wrong ------------------------------------------------------------------------------------------

@@ -117,6 +117,7 @@ class FitJob:
             resume=directory.exists(),
             progress=request.progress,
             report=False,
+            first_result=False,  # nobody looks at it, and the comparison with it is not in a table
             allow_long=True,
         )
         run_benchmark(fit)

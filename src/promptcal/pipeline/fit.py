@@ -40,7 +40,7 @@ def run_fit(request: FitRequest) -> Run:
             if request.resume and not is_resumed:
                 warn(f"the run in {directory.path} was stopped before it began, so it starts from the beginning")
             prepared = prepare(replace(inputs, resume=is_resumed), session)
-            first = make_first_result(prepared, session, report=request.report)
+            first = make_first_result(prepared, session, report=request.report) if request.first_result else None
             trained = train(prepared, Consent(request.allow_long, request.confirm), session)
             finalize(trained, first, session)
     return group.on_first(lambda: Run(request.output, request.device))

@@ -94,6 +94,10 @@ class RunRequest(CommonRequest):
     confirm: "Callable[[str], bool] | None" = field(
         default=None, metadata={"help": "Asks the user a question; a long run on a CPU needs a yes.", "cli": False}
     )
+    first_result: bool = field(
+        default=True,
+        metadata={"help": "Write a first result before training, for somebody who waits for the run.", "cli": False},
+    )
     resume: bool = option(False, help="Continue the unfinished run in --output.")
     overwrite: bool = option(False, help="Discard the run in --output, if there is one.")
     stop_after: float | None = option(
