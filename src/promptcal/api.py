@@ -95,6 +95,7 @@ def benchmark(**options: Any) -> Run:
     """Fit a benchmark with its preset and score it on its unlabelled training images (transductive).
 
     ``NAME-inductive`` holds out a tenth of the training images to select an epoch and scores the test images.
+    ``NAME-dev`` has only the labelled images of NAME, with half of their classes as new ones, to choose settings on.
     """
     request: BenchmarkRequest = _request(BenchmarkRequest, options)
     return _reported(run_benchmark(request), request)

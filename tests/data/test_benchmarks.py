@@ -16,7 +16,7 @@ from torchvision import datasets
 
 from promptcal.data import embedded_set, label_half
 from promptcal.data.benchmarks import benchmark_names, default_root, get_benchmark, list_benchmarks, load_benchmark
-from promptcal.data.benchmarks.benchmark_data import hold_out_of_each_class
+from promptcal.data.benchmarks.benchmark_data import hold_out_of_each_class, load_test_images
 from promptcal.data.benchmarks.class_lists import published_split
 from promptcal.errors import DataError, PromptCALWarning
 
@@ -60,6 +60,34 @@ def published_rule(classes, known, share):
 def test_all_benchmarks_are_listed():
     names = [*SEVEN, "mini", *FEW, *FEW_MINI]
     assert benchmark_names() == [*names, *(f"{name}-inductive" for name in names)]
+
+
+@pytest.mark.parametrize("name", ["mini", "mini-c30-l50"])
+def test_development_split_has_labelled_images_only(name):
+    whole, dev = load_benchmark(name), load_benchmark(f"{name}-dev")
+    labelled = np.flatnonzero(whole.labelled)
+    assert dev.train.names == [whole.train.names[i] for i in labelled]
+    assert dev.truth() == [whole.truth()[i] for i in labelled]
+    assert dev.class_names == [whole.class_names[c] for c in whole.known]
+    assert dev.known.tolist() == list(range(0, len(whole.known), 2))
+    of_known = np.isin(dev.classes, dev.known)
+    assert dev.labelled.sum() == int(0.5 * of_known.sum())
+    assert not dev.labelled[~of_known].any()
+    assert np.array_equal(dev.labelled, published_rule(dev.classes, dev.known, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("mini-dev-inductive", "no benchmark"), ("mini-inductive-dev", "use mini-dev"), ("x-dev", "no benchmark 'x-dev'")],
+)
+def test_development_split_of_nothing_else(name, message):
+    with pytest.raises(DataError, match=message):
+        get_benchmark(name)
+
+
+def test_development_split_has_no_test_images():
+    with pytest.raises(DataError, match="mini-dev has no test images"):
+        load_test_images("mini-dev")
 
 
 @pytest.mark.parametrize(("name", "n_known", "share"), [(name, *values) for name, values in FEW_MINI.items()])

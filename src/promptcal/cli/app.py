@@ -87,6 +87,7 @@ def benchmark(options: dict[str, Any]) -> None:
     """Fit a benchmark with its preset, and score it on its unlabelled training images.
 
     NAME-inductive scores the test images instead, with a tenth of the training images held out to select an epoch.
+    NAME-dev contains only the labelled images of NAME, with half of their classes as new ones, to choose settings on.
     The benchmark mini needs no download.
 
     Example: promptcal benchmark cub --root data --output run

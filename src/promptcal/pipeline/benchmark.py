@@ -16,6 +16,8 @@ from promptcal.runtime import distributed
 def run_benchmark(request: BenchmarkRequest) -> Run:
     """A benchmark is scored on its unlabelled training images; `NAME-inductive` on its test images.
 
+    `NAME-dev` is a smaller benchmark made of the labelled images of NAME (`development_split`).
+
     With ``start_from``, settings and labels are those of the previous run, and ``labels`` are added.
     """
     spec = benchmarks.get_benchmark(request.name)
@@ -38,7 +40,7 @@ def run_benchmark(request: BenchmarkRequest) -> Run:
             images=data.train,
             truth=data.truth(),
             preset=spec.preset if is_new else None,
-            n_classes=spec.n_classes if is_new else None,
+            n_classes=len(data.class_names) if is_new else None,
             keep=None,
             inductive=inductive,
             read_test=lambda: TestSet(*load_test_images(request.name, request.root)),

@@ -10,7 +10,7 @@ import numpy as np
 
 from promptcal.data.benchmarks.catalogue import default_root, get_benchmark
 from promptcal.data.benchmarks.dataset_files import incomplete
-from promptcal.data.benchmarks.spec import INDUCTIVE, BenchmarkSpec, Layout, Split, resolve_object
+from promptcal.data.benchmarks.spec import DEVELOPMENT, INDUCTIVE, BenchmarkSpec, Layout, Split, resolve_object
 from promptcal.data.images import ImageSet
 from promptcal.data.splits import label_half
 from promptcal.errors import DataError, PromptCALWarning
@@ -56,6 +56,8 @@ def load_benchmark(name: str, root: str | os.PathLike[str] | None = None, downlo
     labelled = label_half(train.classes, spec.known, spec.labelled_share)
     known = np.array(spec.known, dtype=np.int64)
     data = BenchmarkData(name, train.images, train.classes, train.class_names, known, labelled)
+    if spec.development:
+        return development_split(data, spec.labelled_share)
     if not spec.inductive:
         return data
     test = _read(spec, layout, folder, test=True)
@@ -66,12 +68,33 @@ def load_benchmark(name: str, root: str | os.PathLike[str] | None = None, downlo
 def load_test_images(name: str, root: str | os.PathLike[str] | None = None) -> tuple[ImageSet, list[str]]:
     """The test images of a benchmark and their class names."""
     folder = default_root() if root is None else Path(root)
+    if name.endswith(DEVELOPMENT):
+        raise DataError(f"{name} has no test images; use {name.removesuffix(DEVELOPMENT)}")
     spec = get_benchmark(f"{name.removesuffix(INDUCTIVE)}{INDUCTIVE}")
     layout = spec.find(folder)
     if layout is None:
         raise DataError(_absent_message(spec, folder))
     test = _read(spec, layout, folder, test=True)
     return test.images, [test.class_names[c] for c in test.classes]
+
+
+def development_split(data: BenchmarkData, labelled_share: float) -> BenchmarkData:
+    """A smaller benchmark from the labelled images alone, to choose settings without the images that are scored.
+
+    Every second known class, in the order of the class numbers, stays known, and ``labelled_share`` of its images keep
+    their labels. The other known classes act as new: their labels are hidden from the run and used only to score it.
+    """
+    chosen = np.flatnonzero(data.labelled)
+    classes = np.searchsorted(data.known, data.classes[chosen])
+    known = np.arange(0, len(data.known), 2)
+    return BenchmarkData(
+        data.name,
+        data.train.subset(chosen.tolist()),
+        classes,
+        [data.class_names[c] for c in data.known],
+        known,
+        label_half(classes, known, labelled_share),
+    )
 
 
 def hold_out_of_each_class(labelled: np.ndarray, classes: np.ndarray, share: float = 0.1) -> np.ndarray:

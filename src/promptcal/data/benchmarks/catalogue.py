@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from promptcal.data.benchmarks.class_lists import published_known_classes
-from promptcal.data.benchmarks.spec import INDUCTIVE, BenchmarkSpec, Layout
+from promptcal.data.benchmarks.spec import DEVELOPMENT, INDUCTIVE, BenchmarkSpec, Layout
 from promptcal.errors import DataError
 from promptcal.runtime.plugins import Registry
 
@@ -43,22 +43,29 @@ class BenchmarkListing:
 
 
 def benchmark_names() -> list[str]:
-    """All names; ``NAME-inductive`` is the inductive variant of NAME. Imports no plug-in."""
+    """All names; ``NAME-inductive`` is the inductive variant of NAME. Imports no plug-in.
+
+    ``NAME-dev``, the development split of NAME, is not listed.
+    """
     names = BENCHMARKS.names()
     return [*names, *(f"{name}{INDUCTIVE}" for name in names)]
 
 
 def get_benchmark(name: str) -> BenchmarkSpec:
-    """The declaration of a benchmark or of its inductive variant."""
-    base = name.removesuffix(INDUCTIVE)
+    """The declaration of a benchmark, of its inductive variant or of its development split."""
+    development, inductive = name.endswith(DEVELOPMENT), name.endswith(INDUCTIVE)
+    base = name.removesuffix(DEVELOPMENT).removesuffix(INDUCTIVE)
     if base not in BENCHMARKS:
-        raise DataError(f"there is no benchmark {name!r}; choose one of {', '.join(benchmark_names())}")
-    spec, inductive = BENCHMARKS[base], base != name
+        names = ", ".join(benchmark_names())
+        raise DataError(f"there is no benchmark {name!r}; choose one of {names} (or NAME{DEVELOPMENT})")
+    spec = BENCHMARKS[base]
     if not isinstance(spec, BenchmarkSpec):
         raise DataError(f"the benchmark {base!r} is a {type(spec).__name__}; its package must give a BenchmarkSpec")
+    if development and name != f"{base}{DEVELOPMENT}":
+        raise DataError(f"a development split has no test images, so there is no {name}; use {base}{DEVELOPMENT}")
     if inductive and not spec.has_test:
         raise DataError(f"{spec.title} has no test images; use the benchmark {base}")
-    return replace(spec, name=name, inductive=inductive)
+    return replace(spec, name=name, inductive=inductive, development=development)
 
 
 def default_root() -> Path:

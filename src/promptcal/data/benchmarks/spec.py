@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from promptcal.data.images import ImageSet
 
 INDUCTIVE = "-inductive"
+DEVELOPMENT = "-dev"
 
 
 class Split(NamedTuple):
@@ -68,6 +69,7 @@ class BenchmarkSpec:
         download: Function ``(root) -> None`` that downloads the data, or "module:function".
         name: Set by `get_benchmark`.
         inductive: Whether to hold out validation images and score the test images. Set by `get_benchmark`.
+        development: Whether to read the development split (`development_split`). Set by `get_benchmark`.
     """
 
     title: str
@@ -82,6 +84,7 @@ class BenchmarkSpec:
     download: str | Callable[[Path], None] | None = None
     name: str = ""
     inductive: bool = False
+    development: bool = False
 
     @property
     def known(self) -> list[int]:
