@@ -34,6 +34,7 @@ COMMON = (
     "optim.lr=0.01",
     "optim.epochs=2",
     "clustering.n_init=5",
+    "clustering.readout=kmeans",
     "selection.n_init=3",
     "selection.keep=trained",
 )

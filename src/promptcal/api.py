@@ -109,8 +109,11 @@ def _reported(run: Run, request: RunRequest) -> Run:
 
 
 def demo(*, output: PathOrText = "promptcal-demo", **options: Any) -> Run:
-    """The benchmark `mini`: included images and backbone, minutes on a CPU, no network. Options as `benchmark`."""
-    return benchmark(name="mini", output=output, **options)
+    """The benchmark `mini`: included images and backbone, minutes on a CPU, no network. Options as `benchmark`.
+
+    Categories are assigned by the trained read-out, as in `fit`.
+    """
+    return benchmark(name="mini", output=output, **{"readout": "head", **options})
 
 
 @checked

@@ -20,7 +20,7 @@ from promptcal.errors import ConfigError, PromptCALWarning
 from promptcal.methods import METHODS, load_config
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.metrics import discovery_accuracy
-from promptcal.pipeline.clustering import final_kmeans
+from promptcal.pipeline.clustering import final_clustering
 from promptcal.pipeline.session import Session
 from promptcal.report.page_data import accuracy_table, summary_record
 from promptcal.report.report_inputs import ReportInputs
@@ -93,8 +93,8 @@ def test_the_score_of_the_last_epoch_is_of_the_last_weights(name, runs, small_se
     Checkpoints(run.directory.checkpoints_folder).load_last_weights(network)
     store, _, _ = decode(ImageSet.of(images), run.info.resize)
     features = embed(network, View(store, *network.vit.preprocessing), torch.arange(48))
-    kmeans = final_kmeans(run.config, Session(run.directory, run.config, Console(quiet=True)))
-    clusters = run.method.assignment(network).partition(features, labels, kmeans).clusters
+    clustering = final_clustering(run.config, Session(run.directory, run.config, Console(quiet=True)))
+    clusters = run.method.assignment(network).partition(features, labels, clustering).clusters
     accuracy = discovery_accuracy(truth[labels < 0], clusters[labels < 0], [0, 1])
     assert run.directory.results().last.all == pytest.approx(accuracy.all)
 

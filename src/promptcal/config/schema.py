@@ -115,8 +115,17 @@ class OptimConfig(Section):
 
 
 class ClusteringConfig(Section):
-    """Semi-supervised k-means."""
+    """Semi-supervised k-means, and the read-out that is trained from its starts."""
 
+    readout: Literal["kmeans", "head"] = Field(
+        "kmeans",
+        description="of methods without a classifier. head: a linear classifier, trained on the embeddings from "
+        "the best starts of k-means; kmeans: as in the paper",
+    )
+    prior: Literal["balanced", "estimated", "none"] = Field(
+        "balanced",
+        description="sizes of the categories that readout=head expects: equal ones, those that k-means found, or any",
+    )
     repeats: int = Field(1, ge=1, le=1000, description="seeds of k-means that a final score is averaged over")
     n_init: int = Field(100, ge=1, le=MOST_STARTS)
     max_iter: int = Field(200, ge=1, le=1_000_000)

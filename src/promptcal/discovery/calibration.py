@@ -56,6 +56,7 @@ def calibrate_run(
     labels: np.ndarray,
     held_out: np.ndarray,
     *,
+    left_out: np.ndarray | None = None,
     outputs: Tensor | None,
     labels_in_centroids: bool,
     temperature: float,
@@ -63,6 +64,8 @@ def calibrate_run(
     """Calibrate a finished run on its own images.
 
     Every image is compared with centroids computed without it. ``outputs`` are a classifier's (None for cosines).
+    ``held_out`` and ``left_out`` are labels, -1 elsewhere: those that training did not use, and those that a trained
+    read-out did not use to compute ``outputs``, which training may have used.
     ``labels_in_centroids``: see `Assignment`. ``temperature`` is that of training.
     """
     centroids = partition.centroids.to(features)
@@ -74,9 +77,11 @@ def calibrate_run(
     cosines = left_out_cosines(features, members, centroids, sizes).cpu().numpy()
     not_alone = (sizes[members] > 1).cpu().numpy()
     usable = held_out >= 0
-    basis: Basis = "left-out" if outputs is None and not usable.any() else "held-out"
+    basis: Basis = "held-out" if usable.any() else "left-out"
+    if basis == "left-out":
+        usable = labels >= 0 if outputs is None else (held_out if left_out is None else left_out) >= 0
     if outputs is None:
-        usable = (labels >= 0 if basis == "left-out" else usable) & not_alone
+        usable &= not_alone
     scores = cosines if outputs is None else outputs.cpu().numpy()
     found = calibrate(scores[usable], labels[usable], basis, temperature)
     similarity = cosines.max(axis=1)

@@ -180,12 +180,14 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         max_iter: int = 200,
         tol: float = 1e-4,
         random_state: int | None = None,
+        n_kept: int = 1,
     ) -> None:
         self.n_clusters = n_clusters
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
         self.random_state = random_state
+        self.n_kept = n_kept
 
     def fit(
         self,
@@ -217,11 +219,11 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             limits = RestrictedPoints(torch.as_tensor(restricted[0], device=points.device), restricted[1])
         with device_context(points.device, torch.float32), threads_for(points.numel() * self.n_clusters):
             first = self._class_means(points, fixed) if init is None else _as_points(init).to(points.device) - offset
-            self.inertia_, centroids, labels, self.n_iter_ = self._best_start(
-                points, fixed, first, limits, generator, on_progress
-            )
+            starts = self._best_starts(points, fixed, first, limits, generator, on_progress)
+        self.inertia_, centroids, labels, self.n_iter_ = starts[0]
         self.cluster_centers_ = (centroids + offset).cpu().numpy()
         self.labels_ = labels.cpu().numpy()
+        self.kept_centers_ = np.stack([(start[1] + offset).cpu().numpy() for start in starts])
         return self
 
     def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
@@ -258,7 +260,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         sums, sizes = _cluster_sums(points[labelled], fixed[labelled].unsqueeze(0), len(self.classes_))
         return sums[0] / sizes[0].unsqueeze(1)
 
-    def _best_start(
+    def _best_starts(
         self,
         points: Tensor,
         fixed: Tensor,
@@ -266,12 +268,15 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         limits: RestrictedPoints | None,
         generator: torch.Generator,
         on_progress: Callable[[int], None],
-    ) -> tuple[float, Tensor, Tensor, int]:
-        """Inertia, centroids, labels and iterations of the best start; the first centroids start at ``given``."""
+    ) -> list[tuple[float, Tensor, Tensor, int]]:
+        """Inertia, centroids, labels and iterations of the ``n_kept`` best starts, the best first.
+
+        The first centroids start at ``given``.
+        """
         n_drawn = self.n_clusters - len(given)
         free = fixed < 0 if limits is None else (fixed < 0) & ~limits.mask
         starts = self.n_init if n_drawn else 1  # otherwise nothing is random
-        best: tuple[float, Tensor, Tensor, int] | None = None
+        best: list[tuple[float, Tensor, Tensor, int]] = []
         done = 0
         size = max(1, _MAX_DRAWN_FROM // len(points))
         for first in range(0, starts, size):
@@ -280,12 +285,10 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
                 labels, centroids, inertia, n_iter = lloyd(
                     points, centroids, fixed, max_iter=self.max_iter, tol=self.tol, restricted=limits
                 )
-                winner = int(inertia.argmin())
-                if best is None or float(inertia[winner]) < best[0]:
-                    best = (float(inertia[winner]), centroids[winner], labels[winner], int(n_iter[winner]))
+                found = zip(inertia.tolist(), centroids, labels, n_iter.tolist(), strict=True)
+                best = sorted([*best, *found], key=lambda start: start[0])[: self.n_kept]
                 done += len(centroids)
                 on_progress(done)
-        assert best is not None
         return best
 
     def _max_batch(self, points: Tensor) -> int:

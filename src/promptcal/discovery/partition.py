@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from promptcal.discovery.heads import LinearHead
 from promptcal.metrics.accuracy import match_clusters
 
 
@@ -15,12 +16,15 @@ class Partition:
     """The cluster of each image and the mean embedding of each cluster.
 
     ``columns`` maps each cluster to the number it had before clusters were reordered, which for a classifier is the
-    output that stands for it.
+    output that stands for it. ``head`` is the classifier of the trained read-out, and ``stability`` the share of its
+    starts that agree on each image.
     """
 
     clusters: np.ndarray
     centroids: Tensor
     columns: Tensor
+    head: LinearHead | None = None
+    stability: np.ndarray | None = None
 
     @classmethod
     def of(cls, clusters: np.ndarray, centroids: Tensor) -> "Partition":
@@ -38,7 +42,13 @@ class Partition:
         renumbered = np.empty_like(order)
         renumbered[order] = np.arange(len(order))
         index = torch.from_numpy(order)
-        return Partition(renumbered[self.clusters], self.centroids[index], self.columns[index])
+        head = None if self.head is None else self.head.reordered(index)
+        return Partition(renumbered[self.clusters], self.centroids[index], self.columns[index], head, self.stability)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is stored to assign new images."""
+        head = {} if self.head is None else {"head_weight": self.head.weight, "head_bias": self.head.bias}
+        return {"centroids": self.centroids, "columns": self.columns, **head}
 
     def new_by_size(self, n_known: int) -> "Partition":
         """The new clusters renumbered from largest to smallest."""

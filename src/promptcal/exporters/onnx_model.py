@@ -24,6 +24,7 @@ from promptcal._version import __version__
 from promptcal.data import ImageSet, View, embedded_set
 from promptcal.data.store import decode
 from promptcal.data.views import Normalise
+from promptcal.discovery.heads import LinearHead
 from promptcal.discovery.partition import centroid_cosines
 from promptcal.errors import RunError
 from promptcal.run import Run
@@ -58,10 +59,11 @@ class InferenceModule(nn.Module):
         self.register_buffer("shift", normalise.shift)
         self.register_buffer("centroids", run.centroids)
         self.register_buffer("columns", run.columns)
+        self.head = None if run.head is None else LinearHead(*(part.clone() for part in run.head))
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         embedding = F.normalize(self.network.vit(pixels * self.scale + self.shift).cls.float(), dim=1)
-        scores = self.assignment.scores(embedding, self.centroids, self.columns)
+        scores = self.assignment.scores(embedding, self)
         cluster = self.assignment.choose(embedding, scores, self.centroids)
         similarity = centroid_cosines(embedding, self.centroids).max(dim=1).values
         return embedding, scores, torch.softmax(scores / self.temperature, dim=1), cluster, similarity

@@ -1,18 +1,42 @@
-"""How a method turns embeddings into clusters: by k-means, or by the network's own classifier."""
+"""How a method turns embeddings into clusters: k-means, a trained read-out, or the network's own classifier."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from promptcal.discovery.heads import LinearHead, TrainedHeads, continued_head
 from promptcal.discovery.kmeans import SemiSupervisedKMeans
 from promptcal.discovery.partition import Partition, centroid_cosines, nearest_centroids
 from promptcal.models import ClassifierNetwork
 
 KMeansFit = Callable[[Tensor, "np.ndarray | None"], SemiSupervisedKMeans]
+HeadsFit = Callable[[Tensor, np.ndarray, SemiSupervisedKMeans], TrainedHeads]
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """Clustering as the config says: k-means, and heads that are trained from its starts."""
+
+    kmeans: KMeansFit
+    heads: HeadsFit
+
+
+class FittedClusters(Protocol):
+    """What assigns new images: a `Partition`, or the files of a run."""
+
+    @property
+    def centroids(self) -> Tensor: ...
+
+    @property
+    def columns(self) -> Tensor: ...
+
+    @property
+    def head(self) -> LinearHead | None: ...
 
 
 class Assignment(ABC):
@@ -21,30 +45,40 @@ class Assignment(ABC):
     ``score_kind`` names what `scores` returns: "cosines" with the centroids, or a classifier's "outputs".
     ``uses_kmeans``: whether another seed of k-means can give other clusters.
     ``labels_in_centroids``: whether labelled images are put into the cluster of their class before its centroid is
-    computed. ``temperature`` turns scores into probabilities before anything is calibrated.
+    computed. ``trains_readout``: whether labels are used to train the outputs after the network was trained.
+    ``temperature`` turns scores into probabilities before anything is calibrated.
     """
 
     score_kind: ClassVar[Literal["cosines", "outputs"]]
     uses_kmeans: ClassVar[bool] = True
+    trains_readout: ClassVar[bool] = False
     labels_in_centroids: bool
     temperature: float
 
     @abstractmethod
-    def partition(self, features: Tensor, labels: np.ndarray, kmeans: KMeansFit) -> Partition:
-        """Every image in a cluster; labels are -1 for unlabelled images. ``kmeans`` clusters as the config says."""
+    def partition(self, features: Tensor, labels: np.ndarray, clustering: Clustering) -> Partition:
+        """Every image in a cluster; labels are -1 for unlabelled images."""
 
     @abstractmethod
     def clusters(self, features: Tensor, labels: np.ndarray | None, kmeans: KMeansFit) -> np.ndarray:
         """The clusters of validation images (with labels, known classes have their own numbers) or test images."""
 
-    def outputs(self, features: Tensor, columns: Tensor) -> Tensor | None:
-        """A classifier's outputs (images x clusters), column ``columns[i]`` for cluster i; None without one."""
+    def outputs(self, features: Tensor, fitted: FittedClusters) -> Tensor | None:
+        """A classifier's outputs (images x clusters); None without one."""
         return None
 
-    def scores(self, features: Tensor, centroids: Tensor, columns: Tensor) -> Tensor:
+    def outputs_without(self, features: Tensor, partition: Partition, labels: np.ndarray) -> Tensor | None:
+        """The outputs that a read-out would have with only these ``labels``, to calibrate it by the other labels."""
+        return self.outputs(features, partition)
+
+    def scores(self, features: Tensor, fitted: FittedClusters) -> Tensor:
         """Scores (images x clusters): the outputs, or cosines with the centroids."""
-        outputs = self.outputs(features, columns)
-        return centroid_cosines(features, centroids) if outputs is None else outputs
+        outputs = self.outputs(features, fitted)
+        return centroid_cosines(features, fitted.centroids) if outputs is None else outputs
+
+    def of_members(self, features: Tensor, clusters: np.ndarray, n_clusters: int) -> Partition:
+        """These clusters, which may be merged ones, as those of k-means or of a trained read-out."""
+        return Partition.from_members(features, torch.from_numpy(clusters), n_clusters)
 
     @abstractmethod
     def choose(self, features: Tensor, scores: Tensor, centroids: Tensor) -> Tensor:
@@ -60,8 +94,8 @@ class KMeansAssignment(Assignment):
         self.temperature = temperature
         self.labels_in_centroids = use_labels
 
-    def partition(self, features: Tensor, labels: np.ndarray, kmeans: KMeansFit) -> Partition:
-        fitted = kmeans(features, labels if self.labels_in_centroids else None)
+    def partition(self, features: Tensor, labels: np.ndarray, clustering: Clustering) -> Partition:
+        fitted = clustering.kmeans(features, labels if self.labels_in_centroids else None)
         found = Partition.of(fitted.labels_, torch.from_numpy(fitted.cluster_centers_))
         return (found if self.labels_in_centroids else found.named_by(labels)).keeping(labels)
 
@@ -70,6 +104,40 @@ class KMeansAssignment(Assignment):
 
     def choose(self, features: Tensor, scores: Tensor, centroids: Tensor) -> Tensor:
         return nearest_centroids(features, centroids)
+
+
+class HeadAssignment(Assignment):
+    """A linear classifier that is trained on the embeddings from the best starts of semi-supervised k-means.
+
+    During training and for test images without labels, k-means alone is used.
+    """
+
+    score_kind, temperature, labels_in_centroids = "outputs", 1.0, True
+    trains_readout = True
+
+    def partition(self, features: Tensor, labels: np.ndarray, clustering: Clustering) -> Partition:
+        kmeans = clustering.kmeans(features, labels)
+        found = clustering.heads(features, labels, kmeans)
+        members = torch.from_numpy(np.where(labels >= 0, labels, found.clusters)).to(features.device)
+        partition = Partition.from_members(features, members, len(found.head.bias))
+        return replace(partition, head=found.head, stability=found.stability)
+
+    def of_members(self, features: Tensor, clusters: np.ndarray, n_clusters: int) -> Partition:
+        partition = super().of_members(features, clusters, n_clusters)
+        return replace(partition, head=continued_head(features, clusters, clusters, partition.centroids))
+
+    def clusters(self, features: Tensor, labels: np.ndarray | None, kmeans: KMeansFit) -> np.ndarray:
+        return kmeans(features, labels).labels_
+
+    def outputs(self, features: Tensor, fitted: FittedClusters) -> Tensor | None:
+        assert fitted.head is not None
+        return fitted.head.outputs(features)
+
+    def outputs_without(self, features: Tensor, partition: Partition, labels: np.ndarray) -> Tensor | None:
+        return continued_head(features, labels, partition.clusters, partition.centroids).outputs(features)
+
+    def choose(self, features: Tensor, scores: Tensor, centroids: Tensor) -> Tensor:
+        return scores.argmax(dim=1)
 
 
 class ClassifierAssignment(Assignment):
@@ -81,7 +149,7 @@ class ClassifierAssignment(Assignment):
     def __init__(self, network: ClassifierNetwork) -> None:
         self.network = network
 
-    def partition(self, features: Tensor, labels: np.ndarray, kmeans: KMeansFit) -> Partition:
+    def partition(self, features: Tensor, labels: np.ndarray, clustering: Clustering) -> Partition:
         return self._by_output(features).keeping(labels)
 
     def clusters(self, features: Tensor, labels: np.ndarray | None, kmeans: KMeansFit) -> np.ndarray:
@@ -93,8 +161,8 @@ class ClassifierAssignment(Assignment):
         return Partition.from_members(features, outputs.argmax(dim=1), outputs.shape[1])
 
     @torch.no_grad()
-    def outputs(self, features: Tensor, columns: Tensor) -> Tensor | None:
-        return self.network.classify(features).index_select(1, columns.to(features.device))
+    def outputs(self, features: Tensor, fitted: FittedClusters) -> Tensor | None:
+        return self.network.classify(features).index_select(1, fitted.columns.to(features.device))
 
     def choose(self, features: Tensor, scores: Tensor, centroids: Tensor) -> Tensor:
         return scores.argmax(dim=1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from promptcal.config import Config
 from promptcal.data import View
-from promptcal.methods.assignment import Assignment, ClassifierAssignment, KMeansAssignment
+from promptcal.methods.assignment import Assignment, ClassifierAssignment, HeadAssignment, KMeansAssignment
 from promptcal.models import ClassifierNetwork, DiscoveryNetwork, ProjectionNetwork, PromptedViT, load_weights
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.stage import Stage
@@ -120,7 +120,9 @@ class Method(ABC, Generic[C]):
         return weights
 
     def assignment(self, network: Any) -> Assignment:
-        """How embeddings become clusters; by default semi-supervised k-means."""
+        """How embeddings become clusters; by default as `clustering.readout` says."""
+        if self.config.clustering.readout == "head":
+            return HeadAssignment()
         return KMeansAssignment(self.config.loss.affinity_temperature)
 
 

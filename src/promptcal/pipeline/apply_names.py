@@ -17,11 +17,12 @@ from torch import Tensor
 
 from promptcal.data import parse_labels
 from promptcal.data.labels import class_numbers, differ_in_letter_case
-from promptcal.discovery.calibration import Calibration, calibrate_run
+from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import Partition, nearest_centroids
 from promptcal.errors import LabelError, RunError
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.metrics import contingency_table
+from promptcal.pipeline.calibrating import calibrate_result
 from promptcal.pipeline.continuation import REPORTED_SHARE
 from promptcal.pipeline.matching import class_origins, kept_numbers
 from promptcal.pipeline.previous_run import PreviousRun
@@ -134,7 +135,7 @@ def _apply(previous: PreviousRun, labels: Any) -> NamingResult:
     partition = _partition(previous, features, clusters, categories)
     calibration = _calibrate(previous, features, partition, numbers)
     partition = partition.reordered(np.argsort(categories.numbers))
-    scores = run.assignment.scores(features, partition.centroids, partition.columns)
+    scores = run.assignment.scores(features, partition)
     assignments = Assignments.of(
         found.paths,
         torch.softmax(scores / calibration.temperature, dim=1),
@@ -142,6 +143,7 @@ def _apply(previous: PreviousRun, labels: Any) -> NamingResult:
         categories.names,
         [name in classes for name in categories.names],
         numbers >= 0,
+        stability=found.stability,
     )
     result = _result(previous, categories, assignments, removed, features, partition)
     _write(previous, assignments, partition, calibration, classes)
@@ -153,7 +155,7 @@ def _partition(previous: PreviousRun, features: Tensor, clusters: np.ndarray, ca
     output for each category, so its categories cannot be merged."""
     run, n_categories = previous.run, len(categories.names)
     if run.assignment.uses_kmeans:
-        return Partition.from_members(features, torch.from_numpy(clusters), n_categories)
+        return run.assignment.of_members(features, clusters, n_categories)
     if n_categories < len(run.names):
         raise RunError(
             f"the method {run.method.name} has a classifier with an output for each category, so merges need training; "
@@ -167,14 +169,13 @@ def _calibrate(previous: PreviousRun, features: Tensor, partition: Partition, nu
     run, assignment = previous.run, previous.run.assignment
     held_out = set(run.directory.held_out())
     is_held_out = np.array([path in held_out for path in previous.assignments.paths])
-    return calibrate_run(
+    return calibrate_result(
+        assignment,
         features,
         partition,
         numbers,
         np.where(is_held_out, numbers, -1),
-        outputs=assignment.outputs(features, partition.columns),
         labels_in_centroids=assignment.uses_kmeans,  # the centroids are means of all members
-        temperature=assignment.temperature,
     )
 
 
@@ -234,8 +235,7 @@ def _write(
         files.write_text(target.assignments_file, assignments.to_csv())
         if directory.assignments_parquet_file.is_file():
             write_parquet_if_installed(target.assignments_parquet_file, assignments.table())
-        tensors = {"centroids": partition.centroids, "columns": partition.columns}
-        files.write_safetensors(target.centroids_file, tensors)
+        files.write_safetensors(target.centroids_file, partition.tensors())
         calibration.write(target.calibration_file)
         results = directory.results()
         if results is not None and len(assignments.names) < len(run.names):

@@ -6,8 +6,9 @@ from torch import Tensor
 
 from promptcal.config import Config
 from promptcal.data import StreamedView, View
+from promptcal.discovery.heads import HEADS, STEPS, TrainedHeads, estimated_sizes, train_heads
 from promptcal.discovery.kmeans import SemiSupervisedKMeans
-from promptcal.methods.assignment import KMeansFit
+from promptcal.methods.assignment import Clustering, KMeansFit
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.pipeline.session import Session
 from promptcal.runtime.progress import progress_bar
@@ -52,6 +53,7 @@ def final_kmeans(
             settings.max_iter,
             settings.tol,
             random_state=derive_seed(config.seed, *purpose),
+            n_kept=HEADS,
         )
         known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
         known = known if init is None else len(init)
@@ -64,6 +66,46 @@ def final_kmeans(
             )
 
     return fit
+
+
+def final_clustering(
+    config: Config,
+    session: Session,
+    repeat: int = 0,
+    *,
+    init: Tensor | None = None,
+    restricted: tuple[np.ndarray, int] | None = None,
+) -> Clustering:
+    """`final_kmeans`, and heads trained from its best starts; those of a continued run stay close to their start."""
+    kmeans = final_kmeans(config, session, repeat, init=init, restricted=restricted)
+
+    def heads(features: Tensor, labels: np.ndarray, fitted: SemiSupervisedKMeans) -> TrainedHeads:
+        annealed = init is None
+        starts = torch.from_numpy(fitted.kept_centers_ if annealed else fitted.cluster_centers_[None])
+        with progress_bar(session.console) as bar:
+            task = bar.add_task("training the read-out", total=STEPS, note="")
+            return session.group.on_first(
+                lambda: train_heads(
+                    features,
+                    labels,
+                    starts,
+                    prior=cluster_prior(config, fitted.labels_),
+                    seed=derive_seed(config.seed, "heads", repeat),
+                    annealed=annealed,
+                    on_progress=lambda done: bar.update(task, completed=done),
+                )
+            )
+
+    return Clustering(kmeans, heads)
+
+
+def cluster_prior(config: Config, clusters: np.ndarray) -> Tensor | None:
+    """The expected share of each cluster, as the config says; ``clusters`` are those of k-means."""
+    if config.clustering.prior == "none":
+        return None
+    if config.clustering.prior == "estimated":
+        return estimated_sizes(clusters, config.n_classes)
+    return torch.full((config.n_classes,), 1 / config.n_classes)
 
 
 def validation_kmeans(config: Config) -> KMeansFit:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from promptcal.discovery.partition import Partition
 from promptcal.methods.assignment import Assignment
-from promptcal.pipeline.clustering import final_kmeans
+from promptcal.pipeline.clustering import final_clustering
 from promptcal.pipeline.continuation import Continuation, classified_right, inertia, is_clearly_better
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.session import Session
@@ -27,8 +27,8 @@ def final_partition(
     """Every image in a cluster, known classes first. ``repeat`` selects the seed of k-means."""
     problem, config = prepared.problem, prepared.config
     if prepared.previous is None:
-        kmeans = final_kmeans(config, session, repeat)
-        return FinalPartition(assignment.partition(features, problem.labels, kmeans), [])
+        clustering = final_clustering(config, session, repeat)
+        return FinalPartition(assignment.partition(features, problem.labels, clustering), [])
     previous, released = prepared.previous, prepared.released
     found = previous.continuation(problem, features, released, config.n_classes, keep=prepared.keep_confirmed)
     partition = _continued(found, problem.labels, prepared, assignment, features, session, repeat)
@@ -57,8 +57,8 @@ def _continued(
 
     def partition(init: Tensor | None) -> Partition:
         restricted = (found.confirmed, n_known)
-        kmeans = final_kmeans(prepared.config, session, repeat, init=init, restricted=restricted)
-        return found.holding(assignment.partition(features, fixed, kmeans), n_known)
+        clustering = final_clustering(prepared.config, session, repeat, init=init, restricted=restricted)
+        return found.holding(assignment.partition(features, fixed, clustering), n_known)
 
     if not assignment.uses_kmeans:
         return partition(None)

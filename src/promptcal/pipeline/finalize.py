@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptcal.discovery.calibration import Calibration, calibrate_run
+from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import Partition
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
+from promptcal.pipeline.calibrating import calibrate_result
 from promptcal.pipeline.clustering import embed_all
 from promptcal.pipeline.comparison import FirstResult, compare
 from promptcal.pipeline.final_partition import final_partition
@@ -28,7 +29,7 @@ from promptcal.run.changes import CategoryLoss
 from promptcal.run.directory import HeldOut
 from promptcal.run.results import RunResults, Scores
 from promptcal.runtime import files
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import progress_bar, working
 
 _LOSS_REMEDY = {  # by whether the images were kept
     True: "without --keep-confirmed they move",
@@ -78,9 +79,9 @@ def assign(prepared: Prepared, features: Tensor, session: Session) -> Outcome:
         accuracy = score_network(prepared, "test features", session)
     elif problem.can_be_scored:
         accuracy = score_unlabelled(prepared, assignment, features, session, first=partition.clusters)
-    calibration = _calibrate(prepared, assignment, features, partition)
+    calibration = _calibrate(prepared, assignment, features, partition, session)
     partition, names = _numbered(prepared, partition)
-    scores = assignment.scores(features, partition.centroids, partition.columns)
+    scores = assignment.scores(features, partition)
     assignments = Assignments.of(
         problem.images.names,
         torch.softmax(scores / calibration.temperature, dim=1),
@@ -88,6 +89,7 @@ def assign(prepared: Prepared, features: Tensor, session: Session) -> Outcome:
         names,
         [name in problem.classes for name in names],
         problem.labels >= 0,
+        stability=partition.stability,
     )
     return Outcome(features, partition, calibration, assignments, accuracy, losses)
 
@@ -117,16 +119,18 @@ def _with_accuracy(results: RunResults, stage: str, scores: Scores) -> RunResult
     return results.model_copy(update={"stages": {**results.stages, stage: scored}})
 
 
-def _calibrate(prepared: Prepared, assignment: Assignment, features: Tensor, partition: Partition) -> Calibration:
-    found = calibrate_run(
-        features,
-        partition,
-        prepared.problem.labels,
-        prepared.held_out,
-        outputs=assignment.outputs(features, partition.columns),
-        labels_in_centroids=assignment.labels_in_centroids,
-        temperature=assignment.temperature,
-    )
+def _calibrate(
+    prepared: Prepared, assignment: Assignment, features: Tensor, partition: Partition, session: Session
+) -> Calibration:
+    with working(session.console, "calibrating"):
+        found = calibrate_result(
+            assignment,
+            features,
+            partition,
+            prepared.problem.labels,
+            prepared.held_out,
+            labels_in_centroids=assignment.labels_in_centroids,
+        )
     if not found.n and prepared.problem.classes:
         warn("no label can be held out for calibration, so confidences are not calibrated")
     return found
@@ -151,7 +155,7 @@ def write_result(
     directory.report_file.unlink(missing_ok=True)
     files.write_safetensors(directory.model_file, prepared.network.state_dict())
     partition = outcome.partition
-    files.write_safetensors(directory.centroids_file, {"centroids": partition.centroids, "columns": partition.columns})
+    files.write_safetensors(directory.centroids_file, partition.tensors())
     features = outcome.features.cpu().numpy()
     files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features))
     files.write_text(directory.assignments_file, assignments.to_csv())

@@ -214,9 +214,12 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
     layers = Layers.of(preset=request.preset, file=file, values=values, overrides=request.overrides)
     if given:
         layers = Layers(layers.preset, (given, *layers.given))
-    if request.keep == "better" and not layers.is_published:  # anything else that names a setting wins
-        layers = Layers(layers.preset, ({"selection": {"keep": "better"}}, *layers.given))
-    return layers
+    if layers.is_published:
+        return layers
+    defaults: dict[str, Any] = {"selection": {"keep": "better"}} if request.keep == "better" else {}
+    if request.readout is not None:
+        defaults["clustering"] = {"readout": request.readout}
+    return Layers(layers.preset, (defaults, *layers.given))  # anything else that names a setting wins
 
 
 def _overrides_n_classes(request: FitRequest) -> bool:

@@ -98,6 +98,10 @@ class RunRequest(CommonRequest):
         default=True,
         metadata={"help": "Write a first result before training, for somebody who waits for the run.", "cli": False},
     )
+    readout: Literal["head"] | None = field(
+        default=None,
+        metadata={"help": "The default of clustering.readout, unless the protocol is published.", "cli": False},
+    )
     resume: bool = option(False, help="Continue the unfinished run in --output.")
     overwrite: bool = option(False, help="Discard the run in --output, if there is one.")
     stop_after: float | None = option(
@@ -146,6 +150,10 @@ class FitRequest(ImagesRequest, RunRequest):
         cli=str | None,
         help="Result to keep. better: the first one if training did not help, by held-out labels and stability of "
         "the clusters. trained: always that of training. Default: better.",
+    )
+    readout: Literal["head"] | None = field(
+        default="head",
+        metadata={"help": "The default of clustering.readout, unless the protocol is published.", "cli": False},
     )
     inductive: "Inductive | None" = field(default=None, metadata={"help": "For the inductive protocol.", "cli": False})
     read_test: "Callable[[], TestSet] | None" = field(

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from torch import Tensor
 
-from promptcal.methods.assignment import Assignment, KMeansAssignment, KMeansFit
+from promptcal.methods.assignment import Assignment, Clustering, KMeansAssignment
 from promptcal.metrics import discovery_accuracy
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.pipeline.class_estimate import frozen_vit
-from promptcal.pipeline.clustering import embed_all, final_kmeans
+from promptcal.pipeline.clustering import embed_all, final_clustering
 from promptcal.pipeline.final_partition import final_partition
 from promptcal.pipeline.prepare import Prepared, TestImages
 from promptcal.pipeline.session import Session
@@ -40,7 +40,7 @@ def score_frozen(
 
     def score(labels: np.ndarray | None) -> Scores:
         repeats = _clusters_by_repeat(
-            prepared, assignment, lambda kmeans: assignment.clusters(features, labels, kmeans), session
+            prepared, assignment, lambda found: assignment.clusters(features, labels, found.kmeans), session
         )
         return Scores.of_repeats([problem.score(found) for found in repeats])
 
@@ -67,8 +67,8 @@ def score_unlabelled(
             first = final_partition(prepared, assignment, features, session).partition.clusters
         return Scores.of_repeats([problem.score(first)])
 
-    def clusters(kmeans: KMeansFit) -> np.ndarray:
-        return assignment.partition(features, problem.labels, kmeans).clusters
+    def clusters(clustering: Clustering) -> np.ndarray:
+        return assignment.partition(features, problem.labels, clustering).clusters
 
     repeats = _clusters_by_repeat(prepared, assignment, clusters, session, first)
     return Scores.of_repeats([problem.score(found) for found in repeats])
@@ -77,7 +77,7 @@ def score_unlabelled(
 def _clusters_by_repeat(
     prepared: Prepared,
     assignment: Assignment,
-    clusters: Callable[[KMeansFit], np.ndarray],
+    clusters: Callable[[Clustering], np.ndarray],
     session: Session,
     first: np.ndarray | None = None,
 ) -> Iterator[np.ndarray]:
@@ -87,7 +87,7 @@ def _clusters_by_repeat(
         if repeat == 0 and first is not None:
             yield first
         else:
-            yield clusters(final_kmeans(prepared.config, session, repeat))
+            yield clusters(final_clustering(prepared.config, session, repeat))
 
 
 def _score_test(
@@ -100,6 +100,6 @@ def _score_test(
 ) -> Scores:
     features = embed_all(network, test.view, len(test.truth), title, session)
     repeats = _clusters_by_repeat(
-        prepared, assignment, lambda kmeans: assignment.clusters(features, None, kmeans), session
+        prepared, assignment, lambda found: assignment.clusters(features, None, found.kmeans), session
     )
     return Scores.of_repeats([discovery_accuracy(test.truth, found, prepared.problem.classes) for found in repeats])

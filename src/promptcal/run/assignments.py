@@ -23,7 +23,8 @@ class Assignments:
 
     ``known`` says of each category whether it is a class with labels. ``second`` is the most likely other category of
     each image (-1 if there is none). For new images, ``similarity`` is the cosine with the nearest centroid, and
-    ``accepted`` says whether that is enough to belong to any category.
+    ``accepted`` says whether that is enough to belong to any category. ``stability`` is the share of the starts of the
+    trained read-out that agree on the category of an image of the fit.
     """
 
     paths: list[str]
@@ -36,6 +37,7 @@ class Assignments:
     second_confidence: np.ndarray
     similarity: np.ndarray | None = None
     accepted: np.ndarray | None = None
+    stability: np.ndarray | None = None
 
     @classmethod
     def of(
@@ -46,12 +48,16 @@ class Assignments:
         names: list[str],
         known: list[bool],
         labelled: np.ndarray,
-        **more: np.ndarray,
+        *,
+        similarity: np.ndarray | None = None,
+        accepted: np.ndarray | None = None,
+        stability: np.ndarray | None = None,
     ) -> "Assignments":
         """From the probabilities of the categories (images x categories) and the category of each image."""
         ranked = rank_clusters(probabilities, clusters)
         second = (ranked.second, ranked.second_confidence)
-        return cls(paths, ranked.clusters, ranked.confidence, names, known, labelled, *second, **more)
+        others = (similarity, accepted, stability)
+        return cls(paths, ranked.clusters, ranked.confidence, names, known, labelled, *second, *others)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -94,6 +100,8 @@ class Assignments:
                 c if exists else None for c, exists in zip(self.second_confidence.tolist(), has_second, strict=True)
             ],
         }
+        if self.stability is not None:
+            table["stability"] = self.stability.tolist()
         if self.similarity is not None and self.accepted is not None:
             table["similarity"] = self.similarity.tolist()
             table["decision"] = ["accepted" if accepted else "none" for accepted in self.accepted]
@@ -122,6 +130,9 @@ class Assignments:
                 np.array([row["labelled"] == "yes" for row in rows], dtype=bool),
                 np.array([number.get(row["second"], -1) for row in rows], dtype=np.int64),
                 np.array([float(row["second_confidence"] or 0) for row in rows], dtype=np.float64),
+                stability=np.array([float(row["stability"]) for row in rows])
+                if rows and "stability" in rows[0]
+                else None,
             )
         except (ValueError, TypeError, OverflowError) as error:
             raise damaged(file, error) from error

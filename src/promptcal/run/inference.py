@@ -18,6 +18,7 @@ from promptcal.data import ImageSet
 from promptcal.data.decoding import is_image
 from promptcal.data.sources import FileSource
 from promptcal.discovery.calibration import Calibration
+from promptcal.discovery.heads import LinearHead
 from promptcal.discovery.partition import centroid_cosines, largest_at
 from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
 from promptcal.methods import METHODS, without_training
@@ -125,6 +126,15 @@ class Run:
         if not torch.equal(columns.sort().values, torch.arange(len(columns))):
             raise damaged(self.directory.centroids_file, "columns")
         return columns.to(self.device)
+
+    @cached_property
+    def head(self) -> LinearHead | None:
+        """The classifier of the trained read-out, if the run has one."""
+        if "head_weight" not in _read_tensors(self.directory.centroids_file):
+            return None
+        n_categories, width = self.centroids.shape
+        weight = self._stored("head_weight", (n_categories, width))
+        return LinearHead(weight.to(self.device), self._stored("head_bias", (n_categories,)).to(self.device))
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -244,7 +254,7 @@ class Run:
         return self.assignments().to_pandas()
 
     def scores(self, features: Tensor) -> ClusterScores:
-        scores = self.assignment.scores(features, self.centroids, self.columns)
+        scores = self.assignment.scores(features, self)
         clusters = self.assignment.choose(features, scores, self.centroids)
         return ClusterScores(scores, clusters, centroid_cosines(features, self.centroids).max(dim=1).values)
 

@@ -1,0 +1,237 @@
+"""The trained read-out: a linear classifier on finished embeddings, started from clusters of k-means.
+
+For an embedding x_i, head s gives the probabilities p_i = softmax(a W_s x_i + b_s), and training minimises
+
+    0.5 CE(labelled) + e mean_u H(p_u) + KL(mean_i p_i || prior) + mean_ij JS(p_i, p_j)
+
+over the labelled images, the unlabelled images u, all images i, and pairs of an image i and one of its nearest
+neighbours j. H is the entropy, JS the Jensen-Shannon divergence H((p_i + p_j) / 2) - (H(p_i) + H(p_j)) / 2, which asks
+for agreement but not for confidence. The sharpness a grows from 8 to 25 and the weight e from 0 to 0.3: a head that
+starts with soft assignments depends less on its start. Each head starts at the centroids of one start of k-means. The
+one with the lowest objective is the result; the share of the others that agree with it is the stability of an image.
+Entropy, labels and marginal are those of PIM (Chiaroni et al., ICCV 2023). The weights were chosen on development
+splits (`promptcal benchmark NAME-dev`).
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from promptcal.metrics.accuracy import match_clusters
+from promptcal.runtime.device import device_context
+from promptcal.runtime.threads import threads_for
+
+HEADS = 6  # starts of k-means that a head is trained from
+STEPS = 300
+LABEL_WEIGHT, ENTROPY_WEIGHT = 0.5, 0.3
+SOFT, SHARP = 8.0, 25.0
+NEIGHBOURS = 10
+_LR, _LAST_LR = 0.01, 0.0005
+_LR_WITHOUT_ANNEALING = 0.001
+_ANNEALED_SHARE = 0.7  # of the steps, after which sharpness and entropy weight stay
+_BATCH = 2048
+_MOST_IMAGES = 60_000  # that heads are trained on; nearest neighbours take time and memory by their square
+_MOST_CONTINUED = 10_000
+_BLOCK = 4096  # images at a time where no gradient is needed
+_LEAST = 1e-8
+
+
+class LinearHead(NamedTuple):
+    """The outputs for embeddings x are x W^T + b (weight: clusters x dim, bias: clusters)."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def outputs(self, features: Tensor) -> Tensor:
+        return features @ self.weight.to(features.device).T + self.bias.to(features.device)
+
+    def reordered(self, order: Tensor) -> "LinearHead":
+        return LinearHead(self.weight[order], self.bias[order])
+
+
+class TrainedHeads(NamedTuple):
+    """The best head, its cluster of each image, and the share of the other heads that agree on each image."""
+
+    head: LinearHead
+    clusters: np.ndarray
+    stability: np.ndarray
+    objectives: np.ndarray
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """Over the last axis."""
+    return -(probabilities * probabilities.clamp(min=_LEAST).log()).sum(dim=-1)
+
+
+def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
+    """Between distributions on the last axis; 0 if they are equal, log 2 if they share nothing."""
+    return entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2
+
+
+def divergence(p: Tensor, prior: Tensor) -> Tensor:
+    """KL(p || prior) over the last axis."""
+    return (p * (p.clamp(min=_LEAST).log() - prior.clamp(min=_LEAST).log())).sum(dim=-1)
+
+
+def nearest_neighbours(features: Tensor, k: int) -> Tensor:
+    """The ``k`` images with the largest cosine with each image, without itself (images x k)."""
+    found = []
+    for first in range(0, len(features), _BLOCK):
+        rows = features[first : first + _BLOCK]
+        cosines = rows @ features.T
+        cosines[torch.arange(len(rows)), torch.arange(first, first + len(rows))] = -math.inf
+        found.append(cosines.topk(k, dim=1).indices)
+    return torch.cat(found)
+
+
+def continued_head(features: Tensor, labels: np.ndarray, clusters: np.ndarray, centroids: Tensor) -> LinearHead:
+    """A head that is trained from clusters and keeps their sizes."""
+    prior = estimated_sizes(clusters, len(centroids))
+    return train_heads(
+        features, labels, centroids.unsqueeze(0), prior=prior, seed=0, annealed=False, most_images=_MOST_CONTINUED
+    ).head
+
+
+def train_heads(
+    features: Tensor,
+    labels: np.ndarray,
+    starts: Tensor,
+    *,
+    prior: Tensor | None,
+    seed: int,
+    annealed: bool = True,
+    most_images: int = _MOST_IMAGES,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> TrainedHeads:
+    """Train a head from each start (starts x clusters x dim), all at once, and keep the best.
+
+    Args:
+        features: L2-normalised embeddings (images x dim).
+        labels: The cluster of each labelled image, -1 for the others.
+        prior: The expected share of each cluster; None: cluster sizes are free.
+        annealed: Whether to begin with soft assignments, which may move far from the start.
+        most_images: If there are more images, the heads are trained on a part of them.
+        on_progress: Called with the number of finished steps, of `STEPS`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    device = features.device
+    with device_context(device, torch.float32), threads_for(_BATCH * starts.numel()):
+        chosen = _chosen_images(labels, most_images, generator).to(device)
+        heads = _Heads(features[chosen], torch.from_numpy(labels).to(device)[chosen], starts.to(features), prior)
+        heads.train(generator, annealed, on_progress)
+        with torch.no_grad():
+            objectives = heads.objectives(generator).cpu().numpy()
+            order = np.argsort(objectives, kind="stable")
+            clusters = [_clusters(features, heads.head(int(s))) for s in order]
+    return TrainedHeads(heads.head(int(order[0])), clusters[0], agreement(clusters), objectives)
+
+
+class _Heads:
+    """Heads in training, as one batched product."""
+
+    def __init__(self, features: Tensor, labels: Tensor, starts: Tensor, prior: Tensor | None) -> None:
+        self.features, self.labels = features, labels
+        self.prior = None if prior is None else prior.to(features)
+        self.weight = F.normalize(starts, dim=2).requires_grad_()
+        self.bias = starts.new_zeros(starts.shape[:2]).requires_grad_()
+        self.neighbours = nearest_neighbours(features, min(NEIGHBOURS, len(features) - 1))
+
+    def head(self, number: int) -> LinearHead:
+        return LinearHead(SHARP * self.weight[number].detach().cpu(), self.bias[number].detach().cpu())
+
+    def train(self, generator: torch.Generator, annealed: bool, on_progress: Callable[[int], None]) -> None:
+        first_lr = _LR if annealed else _LR_WITHOUT_ANNEALING
+        optimiser = torch.optim.Adam([self.weight, self.bias], lr=first_lr)
+        for step in range(STEPS):
+            progress = min(1.0, step / (_ANNEALED_SHARE * STEPS)) if annealed else 1.0
+            for group in optimiser.param_groups:
+                decay = (1 + math.cos(math.pi * step / STEPS)) / 2
+                group["lr"] = _LAST_LR + (first_lr - _LAST_LR) * decay
+            batch = torch.randperm(len(self.features), generator=generator)[:_BATCH]
+            sharpness = SOFT * (SHARP / SOFT) ** progress
+            loss = self._loss(batch, self._one_neighbour(batch, generator), sharpness, progress * ENTROPY_WEIGHT)
+            optimiser.zero_grad()
+            loss.sum().backward()
+            optimiser.step()
+            on_progress(step + 1)
+
+    def objectives(self, generator: torch.Generator) -> Tensor:
+        """The loss of each head at the end of training, as the mean over blocks of the images in random order."""
+        order = torch.randperm(len(self.features), generator=generator)
+        blocks = order.tensor_split(math.ceil(len(order) / _BLOCK))
+        losses = [self._loss(block, self._one_neighbour(block, generator), SHARP, ENTROPY_WEIGHT) for block in blocks]
+        return torch.stack(losses).mean(dim=0)
+
+    def _one_neighbour(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        if not self.neighbours.shape[1]:  # a single image
+            return images.to(self.features.device)
+        columns = torch.randint(self.neighbours.shape[1], (len(images),), generator=generator)
+        return self.neighbours[images.to(self.features.device), columns.to(self.features.device)]
+
+    def _probabilities(self, images: Tensor, sharpness: float) -> Tensor:
+        """Heads x images x clusters."""
+        cosines = torch.einsum("skd,nd->snk", self.weight, self.features[images])
+        return torch.softmax(sharpness * cosines + self.bias.unsqueeze(1), dim=2)
+
+    def _loss(self, images: Tensor, neighbours: Tensor, sharpness: float, entropy_weight: float) -> Tensor:
+        """The objective of each head on a batch."""
+        images = images.to(self.features.device)
+        labels = self.labels[images]
+        p = self._probabilities(images, sharpness)
+        loss = p.new_zeros(len(p))
+        labelled = labels >= 0
+        if bool(labelled.any()):
+            own = p[:, labelled].gather(2, labels[labelled].expand(len(p), -1).unsqueeze(2))
+            loss = loss - LABEL_WEIGHT * own.clamp(min=_LEAST).log().mean(dim=(1, 2))
+        if not bool(labelled.all()):
+            loss = loss + entropy_weight * entropy(p[:, ~labelled]).mean(dim=1)
+        if self.prior is not None:
+            loss = loss + divergence(p.mean(dim=1), self.prior)
+        agree = (labels < 0) | (self.labels[neighbours] < 0) | (labels == self.labels[neighbours])
+        if bool(agree.any()):
+            pairs = jensen_shannon(p[:, agree], self._probabilities(neighbours[agree], sharpness))
+            loss = loss + pairs.sum(dim=1) / len(images)
+        return loss
+
+
+def _chosen_images(labels: np.ndarray, most_images: int, generator: torch.Generator) -> Tensor:
+    """All images, or a random part of them in which at most half are labelled, if there are enough others."""
+    if len(labels) <= most_images:
+        return torch.arange(len(labels))
+    labelled, unlabelled = (np.flatnonzero(part) for part in (labels >= 0, labels < 0))
+    n_labelled = min(len(labelled), max(most_images // 2, most_images - len(unlabelled)))
+    parts = []
+    for images, n in ((labelled, n_labelled), (unlabelled, most_images - n_labelled)):
+        parts.append(torch.from_numpy(images)[torch.randperm(len(images), generator=generator)[:n]])
+    return torch.cat(parts).sort().values
+
+
+def _clusters(features: Tensor, head: LinearHead) -> np.ndarray:
+    found = [head.outputs(block).argmax(dim=1) for block in features.split(_BLOCK)]
+    return torch.cat(found).cpu().numpy()
+
+
+def agreement(clusters: list[np.ndarray]) -> np.ndarray:
+    """Of each image, the share of the other clusterings that have it in the cluster matched to that of the first one.
+
+    Clusters are matched one to one so that most images agree. It is 1 if there is no other clustering.
+    """
+    first, *others = clusters
+    if not others:
+        return np.ones(len(first))
+    same = np.zeros(len(first))
+    for other in others:
+        match = match_clusters(first, other)
+        same += np.array([match.get(c, -1) for c in range(int(other.max()) + 1)])[other] == first
+    return same / len(others)
+
+
+def estimated_sizes(clusters: np.ndarray, n_clusters: int) -> Tensor:
+    """The share of each cluster, with one more image in each, so that none is 0."""
+    sizes = np.bincount(clusters, minlength=n_clusters) + 1
+    return torch.from_numpy(sizes / sizes.sum()).float()

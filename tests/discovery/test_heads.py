@@ -1,0 +1,184 @@
+"""The trained read-out against loops and SciPy: its terms, its neighbours, its agreement, and what it finds."""
+
+import math
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import jensenshannon
+from scipy.stats import entropy as scipy_entropy
+from sklearn.neighbors import NearestNeighbors
+
+from promptcal.discovery import heads
+from promptcal.discovery.heads import LinearHead, TrainedHeads
+from promptcal.discovery.kmeans import SemiSupervisedKMeans
+
+
+def distributions(n, k, seed):
+    return torch.softmax(3 * torch.randn(n, k, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+def unit_points(n, dim, seed=0):
+    return torch.nn.functional.normalize(torch.randn(n, dim, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+def groups(sizes, dim=12, noise=0.25, seed=0):
+    """Points around random directions, and the number of the direction of each."""
+    generator = torch.Generator().manual_seed(seed)
+    directions = torch.nn.functional.normalize(torch.randn(len(sizes), dim, generator=generator), dim=1)
+    truth = np.repeat(np.arange(len(sizes)), sizes)
+    points = directions[torch.from_numpy(truth)] + noise * torch.randn(len(truth), dim, generator=generator)
+    return torch.nn.functional.normalize(points, dim=1), truth
+
+
+def test_terms_are_those_of_scipy():
+    p, q = distributions(20, 6, 0), distributions(20, 6, 1)
+    for i in range(20):
+        assert heads.entropy(p)[i] == pytest.approx(scipy_entropy(p[i].numpy()), abs=1e-5)
+        assert heads.divergence(p, q)[i] == pytest.approx(scipy_entropy(p[i].numpy(), q[i].numpy()), abs=1e-5)
+        expected = jensenshannon(p[i].double().numpy(), q[i].double().numpy()) ** 2
+        assert heads.jensen_shannon(p, q)[i] == pytest.approx(expected, abs=1e-5)
+    assert heads.jensen_shannon(torch.eye(2)[:1], torch.eye(2)[1:]) == pytest.approx(math.log(2), abs=1e-5)
+
+
+def test_neighbours_are_those_of_scikit_learn(monkeypatch):
+    monkeypatch.setattr(heads, "_BLOCK", 7)
+    points = unit_points(40, 5)
+    expected = NearestNeighbors(n_neighbors=5).fit(points.numpy()).kneighbors(return_distance=False)
+    found = heads.nearest_neighbours(points, 4)
+    assert [set(row) for row in found.tolist()] == [set(row[:4]) for row in expected.tolist()]
+
+
+@pytest.mark.parametrize("has_prior", [True, False])
+def test_the_objective_is_the_sum_of_its_terms(has_prior):
+    """Each term of the module's formula, image by image."""
+    points, k = unit_points(9, 4), 3
+    labels = np.array([0, 1, -1, -1, 1, -1, -1, -1, 0])
+    prior = torch.tensor([0.5, 0.3, 0.2]) if has_prior else None
+    starts = unit_points(2 * k, 4, seed=3).view(2, k, 4)
+    found = heads._Heads(points, torch.from_numpy(labels), starts, prior)
+    with torch.no_grad():
+        found.bias += torch.randn(2, k, generator=torch.Generator().manual_seed(4))
+    batch = [0, 2, 3, 4, 8]
+    pairs = [4, 5, 0, 8, 4]  # of image 0: another class; of 2 and 3: unlabelled or labelled; of 4 and 8: other classes
+    bias = found.bias.detach()
+    loss = found._loss(torch.tensor(batch), torch.tensor(pairs), 7.0, 0.3).detach()
+    for s in range(2):
+
+        def probabilities(i, s=s):
+            logits = [7 * float(points[i] @ starts[s, c]) + float(bias[s, c]) for c in range(k)]
+            return np.exp(logits) / np.sum(np.exp(logits))
+
+        expected = np.mean([-0.5 * math.log(probabilities(i)[labels[i]]) for i in batch if labels[i] >= 0])
+        expected += np.mean([0.3 * scipy_entropy(probabilities(i)) for i in batch if labels[i] < 0])
+        if has_prior:
+            expected += scipy_entropy(np.mean([probabilities(i) for i in batch], axis=0), prior.numpy())
+        for i, j in zip(batch, pairs, strict=True):
+            if labels[i] < 0 or labels[j] < 0 or labels[i] == labels[j]:
+                expected += jensenshannon(probabilities(i), probabilities(j)) ** 2 / len(batch)
+        assert loss[s] == pytest.approx(expected, abs=1e-4)
+
+
+def test_agreement_is_that_of_the_best_matching():
+    generator = np.random.default_rng(0)
+    first = generator.integers(0, 4, 30)
+    others = [np.where(generator.random(30) < 0.7, (first + 1) % 4, generator.integers(0, 4, 30)) for _ in range(3)]
+    found = heads.agreement([first, *others])
+    expected = np.zeros(30)
+    for other in others:
+        best = max(permutations(range(4)), key=lambda order, other=other: sum(np.array(order)[other] == first))
+        expected += (np.array(best)[other] == first) / 3
+    assert found == pytest.approx(expected)
+    assert heads.agreement([first]).tolist() == [1.0] * 30
+
+
+def test_a_head_keeps_its_outputs_when_clusters_are_reordered():
+    head = LinearHead(torch.randn(4, 3), torch.randn(4))
+    points, order = unit_points(6, 3), torch.tensor([2, 0, 3, 1])
+    assert torch.equal(head.reordered(order).outputs(points), head.outputs(points)[:, order])
+
+
+def fit(points, labels, n_clusters, prior="balanced", n_init=10, seed=0, **options) -> TrainedHeads:
+    kmeans = SemiSupervisedKMeans(n_clusters, n_init, random_state=seed, n_kept=heads.HEADS).fit(points, labels)
+    given = {
+        "balanced": torch.full((n_clusters,), 1 / n_clusters),
+        "estimated": heads.estimated_sizes(kmeans.labels_, n_clusters),
+        "none": None,
+    }
+    starts = torch.from_numpy(kmeans.kept_centers_)
+    return heads.train_heads(points, labels, starts, prior=given[prior], seed=seed, **options)
+
+
+def matched_share(truth, clusters):
+    from promptcal.metrics import discovery_accuracy
+
+    return discovery_accuracy(truth, clusters, [0, 1, 2]).all
+
+
+def test_known_and_new_groups_are_found():
+    points, truth = groups([30] * 6)
+    labels = np.where((np.arange(len(truth)) % 3 == 0) & (truth < 3), truth, -1)
+    steps = []
+    found = fit(points, labels, 6, on_progress=steps.append)
+    assert steps == list(range(1, heads.STEPS + 1))
+    assert matched_share(truth, found.clusters) > 0.95
+    assert (found.clusters[labels >= 0] == labels[labels >= 0]).mean() > 0.95
+    assert len(found.objectives) == heads.HEADS
+    assert found.head.outputs(points).argmax(dim=1).tolist() == found.clusters.tolist()
+    assert found.stability.min() >= 0
+    assert found.stability.mean() > 0.9
+
+
+def test_the_best_objective_is_kept():
+    """One start is at the groups, the others have all their centroids in two of them."""
+    points, truth = groups([30] * 6, noise=0.2)
+    good = torch.stack([points[torch.from_numpy(truth == c)].mean(dim=0) for c in range(6)])
+    poor = torch.stack([points[:6], points[6:12]])
+    labels = np.full(len(truth), -1)
+    found = heads.train_heads(
+        points, labels, torch.stack([poor[0], good, poor[1]]), prior=torch.full((6,), 1 / 6), seed=0, annealed=False
+    )
+    assert found.objectives.argmin() == 1
+    assert matched_share(truth, found.clusters) > 0.95
+
+
+def test_the_same_seed_gives_the_same_heads():
+    points, truth = groups([20] * 4)
+    labels = np.where(np.arange(len(truth)) % 4 == 0, truth, -1)
+    first, second, other = (fit(points, labels, 4, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(first.head.weight, second.head.weight)
+    assert not torch.equal(first.head.weight, other.head.weight)
+
+
+def test_estimated_sizes_fit_unequal_groups_better_than_equal_ones():
+    """A group of 300 next to groups of 15: equal sizes would divide the large one."""
+    points, truth = groups([300, 15, 15, 15, 15], noise=0.25)
+    labels = np.where(np.arange(len(truth)) % 5 == 0, truth, -1)
+    labels[truth > 2] = -1
+    shares = {
+        prior: matched_share(truth, fit(points, labels, 5, prior).clusters) for prior in ("balanced", "estimated")
+    }
+    assert shares["estimated"] > shares["balanced"]
+    assert shares["estimated"] > 0.85
+    assert heads.estimated_sizes(np.array([0, 0, 2]), 3).tolist() == pytest.approx([3 / 6, 1 / 6, 2 / 6])
+
+
+def test_a_part_of_many_images_is_enough():
+    points, truth = groups([100] * 4)
+    labels = np.where((np.arange(len(truth)) % 2 == 0) & (truth < 2), truth, -1)
+    found = fit(points, labels, 4, most_images=80)
+    assert matched_share(truth, found.clusters) > 0.95
+    chosen = heads._chosen_images(labels, 80, torch.Generator().manual_seed(0)).numpy()
+    assert len(chosen) == len(np.unique(chosen)) == 80
+    assert (labels[chosen] >= 0).sum() == 40
+    few = np.where(np.arange(400) < 10, 0, -1)
+    assert (few[heads._chosen_images(few, 80, torch.Generator())] >= 0).sum() == 10
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 1), (3, 3)])
+def test_few_images(n, k):
+    points = unit_points(n, 3)
+    found = heads.train_heads(points, np.full(n, -1), points[:k].unsqueeze(0), prior=None, seed=0)
+    assert found.clusters.shape == (n,)
+    assert found.clusters.max() < k
