@@ -10,6 +10,7 @@ from promptcal.data.images import ImageSet
 from promptcal.data.store import HOST_SHARE, ImageStore, decode, free_host_memory, stored_size
 from promptcal.data.stream import StreamedImages, StreamedView, scan_images
 from promptcal.data.views import View
+from promptcal.errors import DataError
 from promptcal.runtime.distributed import ALONE, Group
 
 
@@ -37,6 +38,8 @@ def load_images(
         store = "mapped" if group.all_reduce_max(exceeds) else "memory"
     if cache is None and store == "mapped":
         cache = run_parent / "promptcal-cache"
+        if cache.is_symlink():
+            raise DataError(f"the cache {cache} is a link; give the folder that it links to as data.cache")
     if cache is None:
         return decode(images, resize, skip_unreadable=skip_unreadable, on_progress=on_progress, group=group)
     return decode_to_file(images, resize, cache, skip_unreadable=skip_unreadable, on_progress=on_progress, group=group)
