@@ -24,7 +24,7 @@ from promptcal.runtime.arguments import check_path
 from promptcal.runtime.progress import progress_bar
 
 _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
-_MAX_COMPARED = 10_000  # names, for a suggestion
+_MAX_COMPARED, _MAX_COMPARED_PATH = 10_000, 200  # names, and characters of the path, for a suggestion
 _MAX_UNKNOWN = 1000  # labels of missing images; a file with more of them is not read to its end
 _MAX_PATH = 4096  # characters
 _SHOW_PROGRESS_FROM = 2**24  # bytes, which take about two seconds
@@ -238,12 +238,19 @@ def _unknown_message(unknown: Sequence[tuple[str, list[str]]], names: Sequence[s
         remedy = f"did you mean {shorten(candidates[0])}?"
     elif candidates:
         remedy = f"it may be {shorten(candidates[0])} or {shorten(candidates[1])}: write the folder too"
-    elif close := difflib.get_close_matches(path, itertools.islice(names, _MAX_COMPARED), n=1, cutoff=0.8):
-        remedy = f"did you mean {shorten(close[0])}?"
+    elif close := _close_name(path, names):
+        remedy = f"did you mean {shorten(close)}?"
     else:
         like = "relative to the image folder" if images.root is not None else f"as in {shorten(images.names[0])}"
         remedy = f"write paths {like}"
     return f"there is a label for {shorten(path)}{more}, but no such image; {remedy}"
+
+
+def _close_name(path: str, names: Sequence[str]) -> str | None:
+    if len(path) > _MAX_COMPARED_PATH:
+        return None
+    close = difflib.get_close_matches(path, itertools.islice(names, _MAX_COMPARED), n=1, cutoff=0.8)
+    return close[0] if close else None
 
 
 def _as_image_name(path: str, images: ImageSet) -> str:
