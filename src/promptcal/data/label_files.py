@@ -202,7 +202,7 @@ def _check_parquet(path: Path, metadata: Any, names: list[str], n_images: int) -
     found = find_columns(names[:_MAX_COLUMNS])
     if found is None or len(set(names)) < len(names):
         shown = shorten(", ".join(names[:_MAX_COLUMNS]), 200) or "none"
-        raise LabelError(f"{path} needs one column path and one column label; it has {shown!r}")
+        raise LabelError(f"{path} needs the columns path and label; it has {shown!r}")
     if metadata.num_rows > _max_rows(n_images):
         raise _too_many_rows(path, n_images)
     groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
