@@ -12,7 +12,7 @@ from promptcal.data.loading import load_images
 from promptcal.errors import ConfigError
 from promptcal.methods import METHODS, load_config
 from promptcal.models import PromptedViT
-from promptcal.runtime import memory
+from promptcal.runtime import free_memory
 from promptcal.runtime.device import choose_device, explain_memory_errors
 
 
@@ -100,7 +100,7 @@ LARGE = {  # settings that each are within their bounds, and the size that they 
 
 @pytest.mark.parametrize("what", LARGE)
 def test_sizes_are_compared_with_the_memory_before_they_are_allocated(what, tmp_path, small_set, monkeypatch):
-    monkeypatch.setattr(memory, "free_host_memory", lambda: 8.0 * 2**30)
+    monkeypatch.setattr(free_memory, "free_host_memory", lambda: 8.0 * 2**30)
     settings, named = LARGE[what]
     with pytest.raises(ConfigError, match=f"{named}.*: this size needs at least [0-9,]+ GB of memory, but there are 8"):
         api.fit(
@@ -119,7 +119,7 @@ def test_a_memory_that_never_fills_is_allowed(pretrained_network):
 
 
 def test_images_that_do_not_fit_into_memory_are_refused(small_set, monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "free_host_memory", lambda: 1000.0)
+    monkeypatch.setattr(free_memory, "free_host_memory", lambda: 1000.0)
     with pytest.raises(ConfigError, match="data.store=memory .*this size needs at least"):
         load_images(
             ImageSet.of(small_set[0]), 32, store="memory", cache=None, run_parent=tmp_path, skip_unreadable=False,

@@ -12,7 +12,7 @@ from promptcal.data.stream import StreamedImages, StreamedView, scan_images
 from promptcal.data.views import View
 from promptcal.errors import DataError
 from promptcal.runtime.distributed import ALONE, Group
-from promptcal.runtime.memory import check_sizes, free_host_memory
+from promptcal.runtime.free_memory import check_sizes, free_host_memory
 
 
 def load_images(

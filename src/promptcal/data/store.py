@@ -20,7 +20,7 @@ from promptcal.data.images import ImageSet
 from promptcal.errors import DataError
 from promptcal.runtime import distributed
 from promptcal.runtime.distributed import ALONE, Group
-from promptcal.runtime.memory import free_host_memory
+from promptcal.runtime.free_memory import free_host_memory
 
 GPU_SHARE, HOST_SHARE = 0.4, 0.5  # the largest share of the free memory that a store may use
 

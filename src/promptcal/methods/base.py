@@ -12,7 +12,7 @@ from promptcal.config import Config
 from promptcal.data import View
 from promptcal.methods.assignment import Assignment, ClassifierAssignment, KMeansAssignment
 from promptcal.models import ClassifierNetwork, DiscoveryNetwork, ProjectionNetwork, PromptedViT, load_weights
-from promptcal.runtime.memory import check_sizes
+from promptcal.runtime.free_memory import check_sizes
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.stage import Stage
 

@@ -24,7 +24,7 @@ from promptcal.pipeline.problem import Problem, TestSet
 from promptcal.pipeline.session import Session, say, warn
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.results import RunResults
-from promptcal.runtime.memory import check_sizes
+from promptcal.runtime.free_memory import check_sizes
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
 
