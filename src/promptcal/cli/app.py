@@ -24,7 +24,7 @@ from promptcal.cli.options import (
     SkipUnreadable,
     options_of,
 )
-from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning
+from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning, one_line
 from promptcal.experiments.table_request import TableRequest
 from promptcal.exporters import FORMATS
 from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest
@@ -443,7 +443,7 @@ def run() -> None:
 
     def show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, PromptCALWarning):
-            errors.print(f"promptcal: {message}", style="yellow", markup=False, highlight=False)
+            errors.print(f"promptcal: {one_line(message)}", style="yellow", markup=False, highlight=False)
 
     warnings.showwarning = show_warning
     stop = StopRequest()
@@ -465,7 +465,9 @@ def run() -> None:
             errors.print(f"promptcal: {stopped}", markup=False, highlight=False)
         sys.exit(stopped.exit_code)
     except OSError as error:  # disk full, no permission
-        errors.print(f"promptcal: {error}; free some space or choose another place", markup=False, highlight=False)
+        errors.print(
+            f"promptcal: {one_line(error)}; free some space or choose another place", markup=False, highlight=False
+        )
         sys.exit(2)
 
 
