@@ -40,7 +40,7 @@ def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None
     """Let ``write`` write a temporary file, flush it, rename it to ``path``; ``keep_as`` keeps the previous file."""
     temporary = temporary_beside(path)
     try:
-        write(temporary)
+        _fill(temporary, write)
         flush(temporary)
         if keep_as is not None and path.exists():
             write_with(keep_as, lambda copy: _link_or_copy(path, copy))
@@ -52,6 +52,11 @@ def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _fill(temporary: Path, write: Callable[[Path], Any]) -> None:
+    """Every content that is written passes through here, so that a test can make any of them fail."""
+    write(temporary)
 
 
 def _link_or_copy(path: Path, target: Path) -> None:
