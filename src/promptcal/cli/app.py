@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -446,6 +447,7 @@ def run() -> None:
             errors.print(f"promptcal: {one_line(message)}", style="yellow", markup=False, highlight=False)
 
     warnings.showwarning = show_warning
+    threading.excepthook = _ignore_disk_errors
     stop = StopRequest()
     try:
         with stop.listening():
@@ -469,6 +471,12 @@ def run() -> None:
             f"promptcal: {one_line(error)}; free some space or choose another place", markup=False, highlight=False
         )
         sys.exit(2)
+
+
+def _ignore_disk_errors(raised: threading.ExceptHookArgs) -> None:
+    """A full disk stops TensorBoard's thread; the main thread raises the same error, which becomes a sentence."""
+    if not issubclass(raised.exc_type, OSError):
+        threading.__excepthook__(raised)
 
 
 def _is_first_process() -> bool:
