@@ -141,6 +141,15 @@ def test_a_linked_folder_is_refused_wherever_it_is(interrupted, arguments, outsi
     assert list(outside.iterdir()) == []
 
 
+def test_exported_links_in_a_run_directory_are_no_obstacle(finished, tmp_path, outside):
+    """Also if the images were moved since."""
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "export").mkdir()
+    (tmp_path / "run" / "export" / "a.png").symlink_to(outside / "moved.png")
+    (tmp_path / "run" / "export" / "b.png").symlink_to(tmp_path / "run" / "map.npz")
+    assert len(Run(tmp_path / "run").assignments()) == 48
+
+
 @pytest.mark.parametrize("kind", [*LINKS, "dangling"])
 def test_a_lock_that_is_a_link_is_refused(finished, arguments, tmp_path, outside, kind):
     shutil.copytree(finished, tmp_path / "run")

@@ -106,8 +106,8 @@ class RunDirectory:
             raise RunError(f"{error.filename} in the run cannot be read ({error.strerror}); remove it") from error
         home = os.path.realpath(self.path)
         for place in links:
-            is_replaced = place.is_file() and place != self.metrics_file
-            if not is_replaced and not Path(os.path.realpath(place)).is_relative_to(home):
+            is_followed = place.is_dir() or place == self.metrics_file
+            if is_followed and not Path(os.path.realpath(place)).is_relative_to(home):
                 raise RunError(f"{place} is a link to a place outside the run; replace it by what it links to")
 
     @contextmanager
