@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo lint test test-slow test-lowest test-newest coverage audit dist clean
+.PHONY: demo lint test test-slow fuzz test-lowest test-newest coverage audit dist clean
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,6 +31,12 @@ test: lint
 
 test-slow: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -m slow $(TESTS)
+
+# Inputs that break a promise are kept in tests/fuzz/corpus, which `make test` replays.
+FUZZ_SECONDS ?= 600
+
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --seconds $(FUZZ_SECONDS)
 
 coverage: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --cov --cov-report=term $(TESTS)

@@ -1,5 +1,7 @@
 """What only a GPU can show: same results as on the CPU, nothing in a step that waits. Skipped where there is none."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -239,3 +241,14 @@ def test_deterministic_runs_repeat_themselves(tmp_path, small_set, quick_setting
             report=False,
         )
     assert outcome(tmp_path / "a") == outcome(tmp_path / "b")
+
+
+def test_the_memory_of_the_gpu_is_released_after_each_fit(tmp_path, small_set, quick_settings):
+    images, _, labels = small_set
+    used = []
+    for i in range(4):
+        given = {"images": images, "labels": labels, "n_classes": 4, "overrides": quick_settings, "device": "cuda"}
+        fit(**given, output=tmp_path / f"{i}", progress=False, report=False)
+        gc.collect()
+        used.append(torch.cuda.memory_allocated(CUDA))
+    assert used[1:] == used[:1] * 3

@@ -305,8 +305,9 @@ def check(
     if output is not None:
         check_output_file(output)
     image_set = ImageSet.of(images)
-    label_names = read_labels(labels, image_set)
-    with progress_bar(Console(stderr=True, quiet=not progress)) as bar:
+    console = Console(stderr=True, quiet=not progress)
+    label_names = read_labels(labels, image_set, console)
+    with progress_bar(console) as bar:
         task = bar.add_task("checking", total=len(image_set), note="")
         report = check_images(
             image_set,

@@ -1,10 +1,35 @@
 """Errors and warnings. A message is one sentence: what is wrong; what to do. The command line exits with 2."""
 
+import re
+
+_LONGEST_MESSAGE = 2000  # characters
+
+
+def one_line(text: object) -> str:
+    """A message without line ends and other control characters, which names and other programs' messages can have."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+", " ", str(text))
+
+
+def shorten(text: object, longest: int = 80) -> str:
+    """A text that is quoted in a message: without its middle if it is too long.
+
+    >>> shorten("a" * 100, 20)
+    'aaaaaaaaaa ... aaaaa'
+    """
+    quoted = str(text)
+    if len(quoted) <= longest:
+        return quoted
+    end = (longest - 5) // 3
+    return f"{quoted[: longest - 5 - end]} ... {quoted[-end:]}"
+
 
 class PromptCALError(Exception):
     """Any error that the user can fix."""
 
     already_reported: bool | None = None  # by another process of the same run; None: not known yet
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(shorten(one_line(message), _LONGEST_MESSAGE))
 
 
 class ConfigError(PromptCALError):

@@ -6,9 +6,13 @@ from typing import Annotated, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
+from promptcal import api
+from promptcal.data import ImageSet
+from promptcal.data.loading import load_images
 from promptcal.errors import ConfigError
 from promptcal.methods import METHODS, load_config
 from promptcal.models import PromptedViT
+from promptcal.runtime import free_memory
 from promptcal.runtime.device import choose_device, explain_memory_errors
 
 
@@ -84,6 +88,43 @@ def test_a_failed_allocation_names_the_settings(error):
         raise error
     with pytest.raises(RuntimeError, match="shapes"), explain_memory_errors():
         raise RuntimeError("shapes do not fit")
+
+
+LARGE = {  # settings that each are within their bounds, and the size that they have together
+    "batch": (("data.batch_size=65536", "model.image_size=2048"), "data.batch_size and model.image_size"),
+    "memory": (("affinity.memory=1000000", "affinity.epochs=100000"), "affinity.memory"),
+    "heads": (("model.head_bottleneck=16384", "model.head_prototypes=4194304"), "the sizes of the heads"),
+    "hidden": (("model.head_hidden=65536", "model.head_bottleneck=16384"), "the sizes of the heads"),
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_sizes_are_compared_with_the_memory_before_they_are_allocated(what, tmp_path, small_set, monkeypatch):
+    monkeypatch.setattr(free_memory, "free_host_memory", lambda: 8.0 * 2**30)
+    settings, named = LARGE[what]
+    with pytest.raises(ConfigError, match=f"{named}.*: this size needs at least [0-9,]+ GB of memory, but there are 8"):
+        api.fit(
+            images=small_set[0], labels=small_set[2], n_classes=4, output=tmp_path / "run", preset="quick",
+            overrides=["model.backbone=vit_tiny_patch4_32.promptcal", *settings], progress=False,
+        )  # fmt: skip
+    assert not (tmp_path / "run").exists() or not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_memory_that_never_fills_is_allowed(pretrained_network):
+    config = load_config(values={"n_classes": 4}, overrides=["affinity.memory=1000000", "affinity.epochs=1"])
+    tiny = load_config(values={"n_classes": 4}, overrides=["model.backbone=vit_tiny_patch4_32.promptcal"])
+    vit = pretrained_network(tiny).vit
+    needs = METHODS["promptcal"](config).memory_needs(vit, 48, 1)["affinity.memory"]
+    assert needs == 4 * (1_000_000 * vit.dim + (2 * (48 + 128) + 2 * 128) ** 2)
+
+
+def test_images_that_do_not_fit_into_memory_are_refused(small_set, monkeypatch, tmp_path):
+    monkeypatch.setattr(free_memory, "free_host_memory", lambda: 1000.0)
+    with pytest.raises(ConfigError, match="data.store=memory .*this size needs at least"):
+        load_images(
+            ImageSet.of(small_set[0]), 32, store="memory", cache=None, run_parent=tmp_path, skip_unreadable=False,
+            on_progress=lambda done: None,
+        )  # fmt: skip
 
 
 def test_more_trained_blocks_than_the_backbone_has_are_refused():

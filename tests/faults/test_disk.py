@@ -1,11 +1,13 @@
 """A full or read-only disk: existing files stay intact, and the message says what to do."""
 
+import errno
 import subprocess
 from contextlib import contextmanager, suppress
 
 import pytest
 import torch
-from harness import Fault, leftovers
+from harness import STREAMED, Fault, leftovers
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from promptcal.runtime.files import read_torch
 
@@ -22,6 +24,27 @@ def test_no_space_for_a_checkpoint(scene, expected, outcome):
     code, words = scene.run("--resume", "--no-report")
     assert code == 0, words
     assert outcome(scene.output) == expected
+
+
+@pytest.mark.parametrize("operation", ["write", "flush", "close"])
+def test_no_space_for_tensorboard(promptcal, scene, monkeypatch, operation):
+    """Its own thread fails, too, and prints nothing."""
+
+    def fail(*given):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RecordWriter, operation, fail)
+    words = ["fit", scene.images, "--output", scene.output, "--labels", scene.images / "labels.csv", "--n-classes", 4]
+    words += [
+        "--quiet",
+        "--no-report",
+        *(w for s in (*STREAMED, "data.store=memory", "tensorboard=true") for w in ("--set", s)),
+    ]
+    code, _, said = promptcal(*words)
+    assert code == 2
+    assert "Traceback" not in said
+    assert "No space left on device" in said
+    assert "run the same command with --resume" in said
 
 
 def test_no_space_for_the_cache_of_decoded_images(scene, expected, outcome):

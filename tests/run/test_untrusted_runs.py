@@ -18,12 +18,14 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from promptcal import api
+from promptcal.data import embedded_set
 from promptcal.errors import DataError, PromptCALError, RunError
+from promptcal.exporters import onnx_model
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.run import Run, RunDirectory
 from promptcal.runtime.arrays import read_arrays
 from promptcal.training.checkpoints import FORMAT as CHECKPOINT_FORMAT
-from promptcal.training.checkpoints import Checkpoints, random_states
+from promptcal.training.checkpoints import Checkpoints, load_trained, random_states
 
 RUNNABLE = "<img src=x onerror=window.stolen=1>"
 ALL_SCORES = dict.fromkeys(("all", "known", "new", "separate_all", "separate_known", "separate_new"), 0.5)
@@ -242,6 +244,139 @@ def test_centroids_of_another_shape_are_rejected(run, tmp_path):
             use("predict", run, tmp_path)
 
 
+def edit_tensors(run, name, **changes):
+    tensors = load_file(run / name)
+    for key, edit in changes.items():
+        tensors[key] = edit(tensors[key]).contiguous()
+    save_file(tensors, run / name)
+
+
+def edit_weights(run, value):
+    name = next(n for n, t in load_file(run / "model.safetensors").items() if t.is_floating_point())
+    edit_tensors(
+        run, "model.safetensors", **{name: lambda t: t.flatten().index_fill(0, torch.tensor(0), value).view_as(t)}
+    )
+
+
+def edit_embeddings(run, edit):
+    np.save(run / "embeddings.npy", edit(np.load(run / "embeddings.npy")))
+
+
+def edit_config(run, section, **values):
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config[section] |= values
+    (run / "config.yaml").write_text(yaml.safe_dump(config, explicit_end=True))
+
+
+def edit_calibration(run, **values):
+    change(run / "calibration.json", **values)
+
+
+def with_value(array, value):
+    array = array.copy()
+    array[0, 0] = value
+    return array
+
+
+EDITS = {  # what is changed, and what the message says
+    "weights nan": (lambda run: edit_weights(run, math.nan), "model.safetensors is damaged .*not finite"),
+    "weights inf": (lambda run: edit_weights(run, -math.inf), "model.safetensors is damaged .*not finite"),
+    "weights huge": (lambda run: edit_weights(run, 3e38), "embeddings that are not finite"),
+    "centroids nan": (
+        lambda run: edit_tensors(run, "centroids.safetensors", centroids=lambda t: t * math.nan),
+        "centroids.safetensors is damaged .*not finite",
+    ),
+    "centroids int": (
+        lambda run: edit_tensors(run, "centroids.safetensors", centroids=lambda t: t.long()),
+        "centroids.safetensors does not fit its run",
+    ),
+    "centroids half": (
+        lambda run: edit_tensors(run, "centroids.safetensors", centroids=lambda t: t.half()),
+        "centroids.safetensors does not fit its run",
+    ),
+    "columns float": (
+        lambda run: edit_tensors(run, "centroids.safetensors", columns=lambda t: t.float()),
+        "centroids.safetensors does not fit its run",
+    ),
+    **{
+        f"resize {size}": (lambda run, size=size: change(run / "run.json", resize=size), "run.json is damaged .*resize")
+        for size in (0, 1, 7, 30_000, 100_000)
+    },
+    "train_blocks": (lambda run: edit_config(run, "model", train_blocks=99), "config.yaml is damaged .*train_blocks"),
+    "temperature": (lambda run: edit_calibration(run, temperature=1e-320), "calibration.json is damaged"),
+    "folder NUL": (lambda run: change(run / "run.json", folder="a\0b"), "run.json is damaged .*NUL"),
+    "category NUL": (lambda run: change(run / "run.json", categories=["a\0", "b", "c", "d"]), "run.json is damaged"),
+    "folder surrogate": (lambda run: change(run / "run.json", folder="a\ud800"), "run.json is damaged"),
+    "category surrogate": (lambda run: change(run / "run.json", categories=["\udfff"]), "run.json is damaged"),
+    "path NUL": (lambda run: rewrite_paths(run, ["a\0b.png"]), "assignments.csv is damaged .*NUL"),
+    **{
+        f"embeddings {value}": (
+            lambda run, value=value: edit_embeddings(run, lambda e: with_value(e, value)),
+            "embeddings.npy is damaged .*not finite",
+        )
+        for value in (math.nan, math.inf)
+    },
+    "embeddings without width": (lambda run: edit_embeddings(run, lambda e: e[:, :0]), "embeddings.npy has float32 of"),
+    "embeddings half": (lambda run: edit_embeddings(run, lambda e: e.astype(np.float16)), "embeddings.npy has float16"),
+}
+READERS = {
+    "predict": lambda run, place: use("predict", run, place),
+    "report": lambda run, place: use("report", run, place),
+    "estimate": lambda run, place: api.estimate_classes(
+        run=run, images=run.parent / "images", labels={"00.png": "a", "02.png": "b"}, progress=False
+    ),
+    "folders": lambda run, place: api.export(run=run, to="folders", output=place / "out", progress=False),
+    "embeddings": lambda run, place: api.export(run=run, to="embeddings", output=place / "e.parquet", progress=False),
+    "continue": lambda run, place: PreviousRun(run),
+}
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_edited_values_are_rejected_in_one_sentence_by_every_command_that_reads_them(run, tmp_path, small_set, what):
+    (tmp_path / "images").mkdir()
+    for i, image in enumerate(small_set[0][:8]):
+        Image.fromarray(image).save(tmp_path / "images" / f"{i:02d}.png")
+    edit, message = EDITS[what]
+    edit(run)
+    said = [refusal(read, run, tmp_path) for read in READERS.values()]
+    assert any(re.search(message, text) for text in said), said
+
+
+def refusal(read, run, place):
+    """The sentence with which a command refuses a run; any other exception fails the test."""
+    try:
+        read(run, place)
+    except PromptCALError as error:
+        return str(error)
+    return ""
+
+
+def test_an_onnx_file_of_weights_that_are_not_finite_is_not_written(run, tmp_path, monkeypatch):
+    clusters = Run(run, "cpu").predict(embedded_set("test").images[:16], progress=False).clusters
+
+    def all_nan(path, pixels):
+        """Nothing but the clusters, first of one image, then of the others."""
+        shapes = {"embedding": (192,), "scores": (4,), "probabilities": (4,)}
+        values = {name: np.full((len(pixels), *shapes.get(name, ())), math.nan) for name in onnx_model.OUTPUTS}
+        return values | {"cluster": clusters[:1] if len(pixels) == 1 else clusters[1:]}
+
+    monkeypatch.setattr(onnx_model, "run_onnx", all_nan)
+    with pytest.raises(RunError, match="differs from PyTorch by nan and in 0 clusters"):
+        onnx_model._compare(Run(run, "cpu"), tmp_path / "a.onnx")
+    edit_weights(run, math.nan)
+    with pytest.raises(RunError, match="not finite"):
+        api.export(run=run, to="onnx", output=tmp_path / "a.onnx", progress=False)
+    assert not (tmp_path / "a.onnx").exists()
+
+
+def test_text_that_only_looks_like_a_nul_is_kept(run):
+    """A backslash and u0000 is six characters."""
+    names = ["\\u0000", "b", "c", "d"]
+    known = len(json.loads((run / "run.json").read_text())["known_classes"])
+    change(run / "run.json", categories=names, known_classes=names[:known])
+    assert Run(run).names == names
+
+
 # -- links, names and text ------------------------------------------------------------------------------------------
 
 
@@ -313,7 +448,7 @@ def test_a_file_that_is_not_an_image_is_not_exported(run, tmp_path):
 
 
 def test_category_names_cannot_leave_the_exported_folder(run, tmp_path):
-    names = ["../../evil", "/absolute", "..", "a/b\\c\0d"]
+    names = ["../../evil", "/absolute", "..", "a/b\\c\x01d"]
     info = json.loads((run / "run.json").read_text())
     change(run / "run.json", categories=names, known_classes=names[: len(info["known_classes"])])
     before = set(tmp_path.rglob("*"))
@@ -416,6 +551,31 @@ def test_checkpoints_of_another_format_are_rejected(tmp_path, state, message):
         checkpoints.load_last()
 
 
+@pytest.mark.parametrize("part", ["stage", "position", "network", "optimiser", "stage_state", "records", "random"])
+@pytest.mark.parametrize("value", [None, 7, "x", [1], {}, {"x": torch.tensor(math.nan)}])
+def test_a_checkpoint_with_an_edited_part_is_rejected(tmp_path, part, value):
+    """By the type of the part when it is read, or by its content when training continues with it."""
+    checkpoints = Checkpoints(tmp_path)
+    torch.save({**STATE, "random": random_states(), part: value}, checkpoints.last)
+    torch.save({**STATE, "random": random_states(), part: value}, checkpoints.previous)
+    try:
+        state = checkpoints.load_last()
+    except RunError as error:
+        assert "last.pt is not a checkpoint of" in str(error)  # noqa: PT017
+        checkpoints.last.write_bytes(b"damaged")
+        with pytest.raises(RunError, match=r"last\.pt is damaged"):
+            checkpoints.load_last()
+    else:
+        assert type(state[part]) is type(value)
+
+
+def test_weights_of_another_network_are_rejected(tmp_path):
+    network = torch.nn.Linear(2, 2)
+    for name, value in (("x", torch.ones(2)), ("bias", torch.ones(3)), ("bias", torch.tensor([1.0, math.inf]))):
+        with pytest.raises(ValueError, match=name):
+            load_trained(network, {name: value})
+
+
 # -- arbitrary values -------------------------------------------------------------------------------------------------
 
 JSON = st.recursive(
@@ -436,7 +596,7 @@ def test_any_run_json_is_valid_or_rejected(intact, tmp_path, key, value):
         found = Run(tmp_path).info
     except RunError:
         return
-    assert 1 <= found.resize <= 100_000
+    assert 1 <= found.resize <= 4096
     assert set(found.known_classes) <= set(found.categories)
     assert all(isinstance(name, str) for name in found.categories)
 

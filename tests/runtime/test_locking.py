@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import socket
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -23,6 +24,31 @@ def test_the_error_names_what_is_locked_and_the_holder(tmp_path):
                 acquire(tmp_path / "lock")
     acquire(tmp_path / "lock")
     assert (tmp_path / "lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "holder"),
+    [
+        ("17 other-host\n", r"another process \(PID 17 on other-host\); wait"),
+        ("17\n", r"another process \(PID 17\); wait"),  # of version 0.2
+        ("17 \x1b[31mred\n", "another process; wait"),
+        ("9" * 1000, "another process; wait"),
+        ("", "another process; wait"),
+    ],
+)
+def test_a_holder_on_another_host_is_named_and_nothing_else_is_quoted(tmp_path, content, holder):
+    with locked(tmp_path / "lock", "the run"):
+        (tmp_path / "lock").write_text(content)
+        with pytest.raises(RunError, match=f"the run is in use by {holder}"):
+            acquire(tmp_path / "lock")
+
+
+@pytest.mark.parametrize("content", ["1 localhost\n", "17 other-host\n", "no number", "\0" * 5000])
+def test_a_lock_file_alone_blocks_nobody(tmp_path, content):
+    """It may name a process that is dead, or one that has an unrelated program's number."""
+    (tmp_path / "lock").write_text(content)
+    acquire(tmp_path / "lock")
+    assert (tmp_path / "lock").read_text() == f"{os.getpid()} {socket.gethostname()}\n"
 
 
 @contextmanager
@@ -70,6 +96,11 @@ def test_a_file_system_without_locks_gives_a_warning(tmp_path, monkeypatch, numb
 
     monkeypatch.setattr(fcntl, "flock", fail)
     with pytest.warns(PromptCALWarning, match="does not support file locks .*; do not start two fits"):
+        acquire(tmp_path / "lock")
+    (tmp_path / "lock").write_text("17 other-host\n")
+    with pytest.warns(
+        PromptCALWarning, match=r"last used by a process \(PID 17 on other-host\); do not start two fits"
+    ):
         acquire(tmp_path / "lock")
     with (tmp_path / "file").open("wb") as file, pytest.warns(PromptCALWarning, match="does not support file locks"):
         assert try_lock(file.fileno())

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from promptcal.cli.options import (
     SkipUnreadable,
     options_of,
 )
-from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning
+from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning, one_line
 from promptcal.experiments.table_request import TableRequest
 from promptcal.exporters import FORMATS
 from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest
@@ -444,9 +445,10 @@ def run() -> None:
 
     def show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, PromptCALWarning):
-            errors.print(f"promptcal: {message}", style="yellow", markup=False, highlight=False)
+            errors.print(f"promptcal: {one_line(message)}", style="yellow", markup=False, highlight=False)
 
     warnings.showwarning = show_warning
+    threading.excepthook = _ignore_disk_errors
     stop = StopRequest()
     try:
         with stop.listening():
@@ -466,8 +468,16 @@ def run() -> None:
             errors.print(f"promptcal: {stopped}", markup=False, highlight=False)
         sys.exit(stopped.exit_code)
     except OSError as error:  # disk full, no permission
-        errors.print(f"promptcal: {error}; free some space or choose another place", markup=False, highlight=False)
+        errors.print(
+            f"promptcal: {one_line(error)}; free some space or choose another place", markup=False, highlight=False
+        )
         sys.exit(2)
+
+
+def _ignore_disk_errors(raised: threading.ExceptHookArgs) -> None:
+    """A full disk stops TensorBoard's thread; the main thread raises the same error, which becomes a sentence."""
+    if not issubclass(raised.exc_type, OSError):
+        threading.__excepthook__(raised)
 
 
 def _is_first_process() -> bool:

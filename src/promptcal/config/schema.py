@@ -13,6 +13,7 @@ LEAST_TEMPERATURE = 1e-6  # a cosine divided by less can overflow float32
 MOST_EPOCHS = 100_000
 MOST_STARTS = 100_000  # of k-means
 MOST_CLASSES = 1_000_000
+LARGEST_SIDE = 4096  # pixels, of stored images
 LARGEST_WEIGHT = 10_000.0  # of a loss term, a learning rate or a temperature
 
 
@@ -61,7 +62,9 @@ class ModelConfig(Section):
 class DataConfig(Section):
     """How images become batches."""
 
-    resize: int | None = Field(None, ge=8, le=4096, description="shorter side in the store; none: image_size * 256/224")
+    resize: int | None = Field(
+        None, ge=8, le=LARGEST_SIDE, description="shorter side in the store; none: image_size * 256/224"
+    )
     store: Literal["auto", "memory", "mapped", "stream"] = Field(
         "auto",
         description="decoded images in memory, in a memory-mapped file beside the run, or decoded at every use by "

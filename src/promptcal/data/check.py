@@ -200,6 +200,8 @@ def perceptual_hash(image: Image.Image) -> np.uint64:
 
 def duplicate_groups(fingerprints: Sequence[Fingerprint], distance: int) -> tuple[list[list[int]], list[list[int]]]:
     """Groups of images with equal pixels, and groups of near duplicates whose pixels are not all equal."""
+    if not fingerprints:
+        return [], []
     contents = _positions_by_value([fingerprint.digest for fingerprint in fingerprints])
     distinct = [fingerprints[members[0]] for members in contents]
     hashes = np.array([f.hash for f in distinct], dtype=np.uint64)

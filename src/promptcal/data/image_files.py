@@ -1,5 +1,6 @@
 """Find image files below a folder or by a glob pattern."""
 
+import errno
 import fnmatch
 import itertools
 import os
@@ -8,7 +9,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from promptcal.errors import DataError
+from promptcal.errors import DataError, shorten
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
 HEIC_SUFFIXES = frozenset({".heic", ".heif"})
@@ -35,7 +36,7 @@ def find_images(folder: Path, parts: Sequence[str] = ("**",)) -> list[Path]:
     followed, but never in a cycle.
     """
     pattern = tuple(unicodedata.normalize("NFC", part) for part in parts)
-    return sorted(_glob(folder, {(*pattern, "*") if pattern[-1] == "**" else pattern}, frozenset()))
+    return sorted(_glob(folder, {(*pattern, "*") if pattern[-1] == "**" else pattern}))
 
 
 def class_folder_labels(root: Path, names: Sequence[str]) -> list[str | None] | None:
@@ -43,7 +44,7 @@ def class_folder_labels(root: Path, names: Sequence[str]) -> list[str | None] | 
 
     The result is None unless an ``unlabelled`` (or ``unlabeled``) folder lies beside a folder with images.
     """
-    if not any(entry.is_dir() and _is_unlabelled_folder(entry.name) for entry in _entries(root)):
+    if not any(_is_folder(entry) and _is_unlabelled_folder(entry.name) for entry in _entries(root)):
         return None
     tops = [name.partition("/")[0] if "/" in name else None for name in names]
     classes = [None if top is None or _is_unlabelled_folder(top) else unicodedata.normalize("NFC", top) for top in tops]
@@ -54,34 +55,47 @@ def _is_unlabelled_folder(name: str) -> bool:
     return name.casefold() in _UNLABELLED_FOLDERS
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
     try:
         return list(os.scandir(folder))
     except OSError as error:
-        raise DataError(f"the folder {folder} cannot be read ({error.strerror}); check its permissions") from error
+        remedy = "move its images" if error.errno == errno.ENAMETOOLONG else "check its permissions"
+        raise DataError(f"the folder {shorten(folder, 200)} cannot be read ({error.strerror}); {remedy}") from error
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
     """A file, a link to a file, or a dangling link (unreadable, reported later); never a pipe, which could block."""
     if Path(entry.name).suffix.lower() not in SUFFIXES | HEIC_SUFFIXES:
         return False
-    return entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
+    return (entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file()
 
 
-def _glob(folder: Path, patterns: set[tuple[str, ...]], ancestors: frozenset[str]) -> Iterator[Path]:
-    """Images that match one of the patterns, each given by its parts."""
-    real = os.path.realpath(folder)
-    if real in ancestors:
-        return
-    patterns = patterns | {tuple(itertools.dropwhile("**".__eq__, parts)) for parts in patterns}  # ** = no folder
-    for entry in _entries(folder):
-        matching = [parts for parts in patterns if _matches(entry.name, parts[0])]
-        if entry.is_dir():
-            deeper = {parts if parts[0] == "**" else parts[1:] for parts in matching} - {()}
-            if deeper:
-                yield from _glob(Path(entry.path), deeper, ancestors | {real})
-        elif any(len(parts) == 1 for parts in matching) and _is_image(entry):
-            yield Path(entry.path)
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _glob(root: Path, patterns: set[tuple[str, ...]]) -> Iterator[Path]:
+    """Images that match one of the patterns, each given by its parts; in no particular order."""
+    waiting = [(os.fspath(root), patterns, frozenset[tuple[int, int]]())]
+    while waiting:  # without recursion, because folders can be nested deeper than Python's stack
+        folder, patterns, ancestors = waiting.pop()
+        entries = _entries(folder)
+        found = os.stat(folder)
+        here = found.st_dev, found.st_ino
+        if here in ancestors:
+            continue
+        patterns = patterns | {tuple(itertools.dropwhile("**".__eq__, parts)) for parts in patterns}  # ** = no folder
+        for entry in entries:
+            matching = [parts for parts in patterns if _matches(entry.name, parts[0])]
+            if _is_folder(entry):
+                deeper = {parts if parts[0] == "**" else parts[1:] for parts in matching} - {()}
+                if deeper:
+                    waiting.append((entry.path, deeper, ancestors | {here}))
+            elif any(len(parts) == 1 for parts in matching) and _is_image(entry):
+                yield Path(entry.path)
 
 
 def _matches(name: str, part: str) -> bool:

@@ -1,39 +1,33 @@
 """Labels from a table with a path and a label column, or a sequence, matched to images by name; empty = unlabelled."""
 
-import codecs
-import csv
 import difflib
 import itertools
 import os
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from promptcal.data.decoding import HEIC_REMEDY, reads_heic
-from promptcal.data.image_files import HEIC_SUFFIXES, SUFFIXES
+from promptcal.data.image_files import HEIC_SUFFIXES
 from promptcal.data.images import ImageSet
-from promptcal.errors import LabelError, PromptCALWarning
+from promptcal.data.label_files import find_columns, read_rows
+from promptcal.errors import LabelError, PromptCALWarning, shorten
 from promptcal.runtime.arguments import check_path
+from promptcal.runtime.progress import progress_bar
 
 _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
-_MAX_HEADER = 100_000  # characters
-_MAX_COMPARED = 10_000  # names, for a suggestion
-_SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
-# Names of the two columns, in any letter case, with _ or blanks between words; the first one that a table has is used.
-_PATH_COLUMNS = (
-    *("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name"),
-    *("image_file", "img", "img_path", "image_id", "id", "name"),
-)
-_LABEL_COLUMNS = (
-    *("label", "class", "class_name", "class_label", "label_name", "category", "category_name", "species", "target"),
-    *("class_id", "label_id", "category_id", "y", "name"),
-)
+_MAX_COMPARED, _MAX_COMPARED_PATH = 10_000, 200  # names, and characters of the path, for a suggestion
+_MAX_UNKNOWN = 1000  # labels of missing images; a file with more of them is not read to its end
+_MAX_PATH = 4096  # characters
+_SHOW_PROGRESS_FROM = 2**24  # bytes, which take about two seconds
 
 
 @dataclass(frozen=True)
@@ -44,12 +38,12 @@ class Labels:
     removed: list[bool]
 
 
-def read_labels(labels: Any, images: ImageSet) -> list[str | None]:
+def read_labels(labels: Any, images: ImageSet, console: Console | None = None) -> list[str | None]:
     """One class name (or None) per image; see `parse_labels`."""
-    return parse_labels(labels, images).names
+    return parse_labels(labels, images, console).names
 
 
-def parse_labels(labels: Any, images: ImageSet) -> Labels:
+def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) -> Labels:
     """Labels from a CSV, TSV or parquet file, a mapping name -> label, or a sequence with one label per image.
 
     A pandas Series with an index of text is a mapping, and a data frame is a table like a file. Without ``labels``, the
@@ -61,7 +55,9 @@ def parse_labels(labels: Any, images: ImageSet) -> Labels:
     if labels is None:
         labels = [None] * len(images)
     if isinstance(labels, str | os.PathLike):
-        return _match(_read_table(check_path("labels", labels)), images)
+        path = check_path("labels", labels)
+        with closing(_file_pairs(path, len(images), console or Console(stderr=True))) as pairs:
+            return _match(pairs, images)
     if hasattr(labels, "columns"):
         return _match(_frame_pairs(labels), images)
     if isinstance(labels, Mapping) or _has_text_index(labels):
@@ -85,13 +81,20 @@ def class_name(label: Any) -> str | None:
     except (ValueError, RuntimeError):  # of several values
         is_scalar = False
     if not is_scalar:
-        raise LabelError(f"a label must be a text or a number, not {type(label).__name__} {str(label)[:60]!r}")
+        raise LabelError(f"a label must be a text or a number, not {type(label).__name__} {shorten(label)!r}")
     if label is None or _is_missing(label):
         return None
     if isinstance(label, float) and label.is_integer():
         label = int(label)
     text = str(label).strip()
+    if "\0" in text or not (text.isascii() or _is_unicode(text)):
+        raise LabelError(f"the label {shorten(ascii(text))} has a NUL character or is not valid Unicode; rename it")
     return None if text in ("", "-1", "-1.0") else text
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether the text can be written to a file: half of a surrogate pair cannot."""
+    return text.encode("utf-8", "ignore").decode() == text
 
 
 def _is_missing(label: Any) -> bool:
@@ -112,9 +115,9 @@ def _has_text_index(labels: Any) -> bool:
 def _frame_pairs(frame: Any) -> list[tuple[str, str | None]]:
     """Paths and labels of a data frame."""
     columns = list(frame.columns)
-    found = _two_columns([str(column) for column in columns])
+    found = find_columns([str(column) for column in columns])
     if found is None or len(set(columns)) < len(columns):
-        shown = ", ".join(map(str, columns))[:200]
+        shown = shorten(", ".join(map(str, columns)), 200)
         raise LabelError(f"a data frame of labels needs one column path and one column label; it has {shown or 'none'}")
     names, labels = (list(frame[columns[position]]) for position in found)
     return [(str(name), class_name(label)) for name, label in zip(names, labels, strict=True)]
@@ -141,110 +144,13 @@ def _natural(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() and name.isascii() else (1, 0, name)
 
 
-def _read_table(path: Path) -> list[tuple[str, str | None]]:
-    if not path.is_file():
-        raise LabelError(f"the label file {path} does not exist; check the path")
-    with path.open("rb") as file:
-        is_parquet = file.read(4) == b"PAR1" or path.suffix.lower() == ".parquet"
-    return _read_parquet(path) if is_parquet else _read_csv(path)
-
-
-def _read_csv(path: Path) -> list[tuple[str, str | None]]:
-    """The separator (comma, tab or semicolon) is the one with which the header has the two columns.
-
-    Without a header, the first line must be an image file and its label.
-    """
-    try:
-        with path.open(newline="", encoding=_encoding(path)) as file:
-            first, n_skipped = _first_line(file)
-            for separator in _SEPARATORS:
-                columns = _columns(first, separator)
-                if _two_columns(columns) is not None:
-                    return _rows(path, itertools.chain([first], file), separator, n_skipped, has_header=True)
-                if len(columns) == 2 and Path(columns[0]).suffix.lower() in SUFFIXES | HEIC_SUFFIXES:
-                    return _rows(path, itertools.chain([first], file), separator, n_skipped, has_header=False)
-            found = ", ".join(_columns(first, ",")) or "nothing"
-            raise LabelError(
-                f"{path} needs a header with the columns path,label, separated by commas, tabs or semicolons; "
-                f"it has {found!r}"
-            )
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise LabelError(f"{path} is not a readable CSV file ({error}); save it as UTF-8 CSV") from error
-
-
-def _encoding(path: Path) -> str:
-    """UTF-8, or UTF-16 with its mark, as spreadsheet programs save "Unicode text"."""
-    with path.open("rb") as file:
-        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
-
-
-def _first_line(file: TextIO) -> tuple[str, int]:
-    """The first line that is neither blank nor the ``sep=;`` of spreadsheet programs, and how many lines precede it."""
-    line, n_skipped = file.readline(_MAX_HEADER), 0
-    while line and (not line.strip() or re.fullmatch(r"sep=.\s*", line)):
-        line, n_skipped = file.readline(_MAX_HEADER), n_skipped + 1
-    return line, n_skipped
-
-
-def _columns(header: str, separator: str) -> list[str]:
-    rows = csv.reader([header], delimiter=separator, skipinitialspace=True)
-    return [column.strip() for column in next(rows, [])]
-
-
-def _two_columns(columns: Sequence[str]) -> tuple[int, int] | None:
-    """The positions of the path and of the label column, or None if one of them is absent."""
-    lower = [re.sub(r"[\s_-]+", "_", column.strip().lower()) for column in columns]
-    path = next((lower.index(name) for name in _PATH_COLUMNS if name in lower), None)
-    label = next((lower.index(name) for name in _LABEL_COLUMNS if name in lower and lower.index(name) != path), None)
-    return None if path is None or label is None else (path, label)
-
-
-def _rows(
-    path: Path, lines: Iterable[str], separator: str, n_skipped: int, *, has_header: bool
-) -> list[tuple[str, str | None]]:
-    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
-    header = [column.strip() for column in next(reader)] if has_header else ["path", "label"]
-    path_column, label_column = _two_columns(header) or (0, 1)
-    pairs = []
-    for row in reader:
-        if not row:
-            continue
-        if any(row[len(header) :]):
-            raise LabelError(
-                f"line {n_skipped + reader.line_num} of {path} is longer than its header; "
-                f"quote values with {_SEPARATORS[separator]}"
-            )
-        values = [*row, *[""] * len(header)]
-        name = values[path_column].strip()
-        if not name:
-            line = n_skipped + reader.line_num
-            raise LabelError(f"line {line} of {path} has no path; fill it in or delete the line")
-        pairs.append((name, class_name(values[label_column])))
-    return pairs
-
-
-def _read_parquet(path: Path) -> list[tuple[str, str | None]]:
-    try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise LabelError(
-            f"reading {path} needs pyarrow; pip install 'promptcal[parquet]', or save the labels as CSV"
-        ) from error
-    try:
-        with ParquetFile(path) as file:
-            columns = file.schema_arrow.names
-            found = _two_columns(columns)
-            if found is None:
-                raise LabelError(f"{path} needs the columns path and label; it has {', '.join(columns) or 'none'!r}")
-            path_column, label_column = (columns[position] for position in found)
-            table = file.read(columns=[path_column, label_column]).to_pydict()
-    except (ArrowException, OSError) as error:
-        raise LabelError(f"{path} is not a readable parquet file ({error}); write it again") from error
-    names = ["" if name is None else str(name).strip() for name in table[path_column]]
-    if "" in names:
-        raise LabelError(f"row {names.index('') + 1} of {path} has no path; fill it in or delete the row")
-    return list(zip(names, map(class_name, table[label_column]), strict=True))
+def _file_pairs(path: Path, n_images: int, console: Console) -> Generator[tuple[str, str | None], None, None]:
+    """Paths and labels of a file; the progress of a large one is shown."""
+    is_large = path.is_file() and path.stat().st_size >= _SHOW_PROGRESS_FROM
+    with progress_bar(console if is_large else Console(quiet=True)) as bar:
+        task = bar.add_task("reading labels, %", total=100, note="")
+        rows = read_rows(path, n_images, lambda share: bar.update(task, completed=int(100 * share)))
+        yield from ((name, class_name(label)) for name, label in rows)
 
 
 def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
@@ -253,7 +159,8 @@ def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
     known = set(names)
     similar: SimilarNames | None = None
     by_name: dict[str, str | None] = {}
-    matched, unknown = [], []
+    matched: list[tuple[str, str]] = []
+    unknown: list[tuple[str, list[str]]] = []
     for path, label in pairs:
         name = _as_image_name(path, images)
         if name not in known:
@@ -261,11 +168,14 @@ def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
             candidates = similar.of(name)
             if len(candidates) != 1 or not _ends_like(name, candidates[0]):
                 unknown.append((path, candidates))
+                if len(unknown) > _MAX_UNKNOWN:
+                    break
                 continue
             name = candidates[0]
             matched.append((path, name))
         if by_name.setdefault(name, label) != label:
-            raise LabelError(f"{path} has two labels, {by_name[name]!r} and {label!r}; keep one of them")
+            first, second = shorten(repr(by_name[name])), shorten(repr(label))
+            raise LabelError(f"{shorten(path)} has two labels, {first} and {second}; keep one of them")
     if unknown:
         raise LabelError(_unknown_message(unknown, names, images))
     if matched:
@@ -274,7 +184,7 @@ def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
         if len(matched) > 1:
             labels = f"{len(matched)} labels have other paths than their images"
         warnings.warn(
-            f"{labels}; matched by the end of the path, such as {path} to {name}",
+            f"{labels}; matched by the end of the path, such as {shorten(path)} to {shorten(name)}",
             PromptCALWarning,
             stacklevel=4,
         )
@@ -320,22 +230,35 @@ def _ends_like(path: str, name: str) -> bool:
 def _unknown_message(unknown: Sequence[tuple[str, list[str]]], names: Sequence[str], images: ImageSet) -> str:
     path, candidates = unknown[0]
     more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+    if len(unknown) > _MAX_UNKNOWN:
+        more = f" and at least {_MAX_UNKNOWN} more"
     if Path(path).suffix.lower() in HEIC_SUFFIXES and not reads_heic():
         remedy = HEIC_REMEDY
     elif len(candidates) == 1:
-        remedy = f"did you mean {candidates[0]}?"
+        remedy = f"did you mean {shorten(candidates[0])}?"
     elif candidates:
-        remedy = f"it may be {candidates[0]} or {candidates[1]}: write the folder too"
-    elif close := difflib.get_close_matches(path, itertools.islice(names, _MAX_COMPARED), n=1, cutoff=0.8):
-        remedy = f"did you mean {close[0]}?"
+        remedy = f"it may be {shorten(candidates[0])} or {shorten(candidates[1])}: write the folder too"
+    elif close := _close_name(path, names):
+        remedy = f"did you mean {shorten(close)}?"
     else:
-        remedy = f"write paths {f'as in {images.names[0]}' if images.root is None else 'relative to the image folder'}"
-    return f"there is a label for {path}{more}, but no such image; {remedy}"
+        like = "relative to the image folder" if images.root is not None else f"as in {shorten(images.names[0])}"
+        remedy = f"write paths {like}"
+    return f"there is a label for {shorten(path)}{more}, but no such image; {remedy}"
+
+
+def _close_name(path: str, names: Sequence[str]) -> str | None:
+    if len(path) > _MAX_COMPARED_PATH:
+        return None
+    close = difflib.get_close_matches(path, itertools.islice(names, _MAX_COMPARED), n=1, cutoff=0.8)
+    return close[0] if close else None
 
 
 def _as_image_name(path: str, images: ImageSet) -> str:
+    if "\0" in path or len(path) > _MAX_PATH:
+        raise LabelError(f"the labels have {shorten(ascii(path))}, which is no path of a file; check their column path")
     if images.root is not None and os.path.isabs(path):
-        for file, root in ((Path(path), images.root.absolute()), (Path(path).resolve(), images.root.resolve())):
+        real = Path(os.path.realpath(path)), Path(os.path.realpath(images.root))
+        for file, root in ((Path(path), images.root.absolute()), real):
             if file.is_relative_to(root):
                 return _normalized(str(file.relative_to(root)))
     return _normalized(path)

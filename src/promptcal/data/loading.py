@@ -7,10 +7,12 @@ import torch
 
 from promptcal.data.cache import decode_to_file
 from promptcal.data.images import ImageSet
-from promptcal.data.store import HOST_SHARE, ImageStore, decode, free_host_memory, stored_size
+from promptcal.data.store import HOST_SHARE, ImageStore, decode, stored_size
 from promptcal.data.stream import StreamedImages, StreamedView, scan_images
 from promptcal.data.views import View
+from promptcal.errors import DataError
 from promptcal.runtime.distributed import ALONE, Group
+from promptcal.runtime.free_memory import check_sizes, free_host_memory
 
 
 def load_images(
@@ -37,16 +39,24 @@ def load_images(
         store = "mapped" if group.all_reduce_max(exceeds) else "memory"
     if cache is None and store == "mapped":
         cache = run_parent / "promptcal-cache"
+        if cache.is_symlink():
+            raise DataError(f"the cache {cache} is a link; give the folder that it links to as data.cache")
     if cache is None:
+        needed = group.rank_info.local_world * _likely_bytes(images, resize)
+        check_sizes({"data.store=memory (mapped takes a file) or data.resize": needed}, torch.device("cpu"))
         return decode(images, resize, skip_unreadable=skip_unreadable, on_progress=on_progress, group=group)
     return decode_to_file(images, resize, cache, skip_unreadable=skip_unreadable, on_progress=on_progress, group=group)
 
 
 def _exceeds_memory(images: ImageSet, resize: int, copies: int) -> bool:
     """Whether this many copies of the decoded images would fill half of the free memory."""
+    return copies * _likely_bytes(images, resize) * 4 // 3 > HOST_SHARE * free_host_memory()
+
+
+def _likely_bytes(images: ImageSet, resize: int) -> int:
+    """Of decoded squares; most images are a third larger."""
     side = stored_size(images, resize) or min(images.size(0) or (resize,))
-    likely_bytes = len(images) * 3 * side * side * 4 // 3
-    return copies * likely_bytes > HOST_SHARE * free_host_memory()
+    return len(images) * 3 * side * side
 
 
 def view_of(

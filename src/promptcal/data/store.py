@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from promptcal.data.images import ImageSet
 from promptcal.errors import DataError
 from promptcal.runtime import distributed
 from promptcal.runtime.distributed import ALONE, Group
+from promptcal.runtime.free_memory import free_host_memory
 
 GPU_SHARE, HOST_SHARE = 0.4, 0.5  # the largest share of the free memory that a store may use
 
@@ -116,18 +116,6 @@ def _concatenate(parts: list[np.ndarray]) -> Tensor:
         whole[end - len(part) : end] = part
         end -= len(part)
     return torch.from_numpy(whole)
-
-
-def free_host_memory() -> float:
-    """Free bytes of memory, within the container's limit; infinite if the system does not report them."""
-    free = float("inf")
-    try:
-        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        free = 1024.0 * int(fields["MemAvailable"].split()[0])
-        limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return min(free, float(int(limit) - int(used)))
-    except (OSError, ValueError, KeyError):  # not Linux, or no limit
-        return free
 
 
 def decoded(

@@ -35,7 +35,7 @@ class Calibration(JSONModel):
     own unlabelled images, assigned to known and to new categories, that the threshold (from ``n_threshold``) accepts.
     """
 
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    temperature: Annotated[float, Field(ge=1e-20, allow_inf_nan=False)]
     scores: Literal["cosines", "outputs"] = "cosines"
     threshold: Finite | None = None
     target: float = ACCEPTED_SHARE

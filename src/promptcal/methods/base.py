@@ -12,6 +12,7 @@ from promptcal.config import Config
 from promptcal.data import View
 from promptcal.methods.assignment import Assignment, ClassifierAssignment, HeadAssignment, KMeansAssignment
 from promptcal.models import ClassifierNetwork, DiscoveryNetwork, ProjectionNetwork, PromptedViT, load_weights
+from promptcal.runtime.free_memory import check_sizes
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.stage import Stage
 
@@ -90,6 +91,12 @@ class Method(ABC, Generic[C]):
     def head_sizes(self) -> dict[str, int]:
         return {size: getattr(self.config.model, f"head_{size}") for size in ("hidden", "bottleneck", "prototypes")}
 
+    def memory_needs(self, vit: PromptedViT, n_images: int, processes: int) -> dict[str, float]:
+        """Bytes that a training step takes at least in each of so many processes, by the settings to lower."""
+        side, tokens = vit.preprocessing.image_size, vit.backbone.patch_embed.num_patches
+        views = 2 * self.config.data.batch_size / processes
+        return {"data.batch_size and model.image_size": 4 * views * (3 * side**2 + tokens * vit.dim)}
+
     def epochs(self) -> dict[str, int]:
         """Epochs by stage, in order; a stage of 0 epochs is left out. By default one stage with the method's name."""
         return {self.name: self.config.optim.epochs} if self.trains else {}
@@ -160,6 +167,10 @@ def build_vit(method: Method[Any], *, pretrained: bool) -> SeededViT:
 def build_network(method: Method[Any], seeded: SeededViT, n_known: int) -> DiscoveryNetwork:
     """The method's network on a ViT. Its random parts depend only on the seed."""
     with torch.random.fork_rng(devices=[]):
+        with torch.device("meta"):  # only the shapes of the heads
+            shapes = method.build_network(seeded.vit, n_known).parameters()
+        size = sum(p.numel() * p.element_size() for p in shapes if p.is_meta)
+        check_sizes({"the sizes of the heads (model.head_...), or n_classes": size}, torch.device("cpu"))
         torch.set_rng_state(seeded.rng_state)
         return method.build_network(seeded.vit, n_known)
 

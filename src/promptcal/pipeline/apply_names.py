@@ -5,7 +5,6 @@ a category more than half of whose images have the name of another one is merged
 the category of their label.
 """
 
-import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,7 +115,7 @@ def undo_names(path: Path) -> None:
             raise RunError(f"no names were applied to {path}, so there is nothing to undo")
         directory.check_links()
         replace_files(directory, lambda folder: copy_files(directory.original_folder, folder))
-        shutil.rmtree(directory.original_folder)
+        files.remove_folder(directory.original_folder)
 
 
 def _apply(previous: PreviousRun, labels: Any) -> NamingResult:

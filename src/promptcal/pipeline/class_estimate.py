@@ -33,9 +33,9 @@ def count_classes_of(request: EstimateRequest) -> ClassCount:
     options["overrides"] = (*request.overrides, *changes)
     config = resolve(settings_layers(FitRequest(**options, output="", n_classes=1)))  # the number is asked for
     images = ImageSet.of(request.images)
-    problem = Problem.of(images, read_labels(request.labels, images))
-    vit, resize = _pretrained_vit(config) if run is None else (run.network.vit, run.info.resize)
     console = Console(stderr=True, quiet=not request.progress)
+    problem = Problem.of(images, read_labels(request.labels, images, console))
+    vit, resize = _pretrained_vit(config) if run is None else (run.network.vit, run.info.resize)
     kept, features = embed_images(vit, images, resize, skip_unreadable=request.skip_unreadable, console=console)
     return count_from_features(features, problem.labels[kept], config, console)
 

@@ -87,7 +87,7 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
     _check_output_is_outside(images, directory.path)
     if request.generic_images is not None:
         ImageSet.of(request.generic_images)  # so that a wrong folder is found before anything is computed
-    labels = parse_labels(request.labels, images)
+    labels = parse_labels(request.labels, images, console)
     names = labels.names if previous is None else previous.merge_labels(labels.names, labels.removed, images.names)
     group.check_same((images.names, names), "images or labels")
     released = frozenset(name for name, empty in zip(images.names, labels.removed, strict=True) if empty)
@@ -98,7 +98,7 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         )
     if previous is None and request.keep_confirmed:
         raise ConfigError("--keep-confirmed keeps the categories of a previous run; give that run with --from")
-    truth = None if request.truth is None else read_labels(request.truth, images)
+    truth = None if request.truth is None else read_labels(request.truth, images, console)
     problem = Problem.of(images, names, truth, request.inductive)
     alike = differ_in_letter_case([*(previous.run.names if previous else []), *problem.classes])
     if alike is not None:

@@ -24,6 +24,7 @@ from promptcal.pipeline.problem import Problem, TestSet
 from promptcal.pipeline.session import Session, say, warn
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.results import RunResults
+from promptcal.runtime.free_memory import check_sizes
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
 
@@ -97,6 +98,9 @@ def prepare(inputs: FitInputs, session: Session) -> Prepared:
     is_continued = previous is not None and previous.can_initialize(draft)
     seeded = _build_vit(draft, session, pretrained=not is_continued)
     resize = stored_side(draft, seeded.vit)
+    if METHODS[draft.method].trains:
+        needs = METHODS[draft.method](draft).memory_needs(seeded.vit, len(inputs.problem.images), group.world)
+        check_sizes(needs, session.device)
     images = _decode("reading", inputs.problem.images, draft, resize, inputs, session)
     if images.faults:
         warn(f"{len(images.faults)} unreadable images were skipped; see {directory.skipped_file}")

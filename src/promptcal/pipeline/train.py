@@ -59,6 +59,9 @@ def _train_stages(prepared: Prepared, results: RunResults, consent: Consent, ses
         titles=titles,
         verbose=session.verbose,
     )
+    if state is not None and state["stage"] not in stages:
+        with session.checkpoints.restoring():
+            raise ValueError(f"it is of the stage {state['stage']}")
     recorder.rewind(state["records"] if state else 0)  # drop what was recorded after the last checkpoint
     labels = prepared.training_labels
     data = TrainingData(

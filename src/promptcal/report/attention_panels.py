@@ -100,6 +100,8 @@ def attention_maps(run: Run, results: RunResults, examples: Examples | None) -> 
     if not has_class_attention(network.vit):
         return AttentionMaps.none("This backbone's attention cannot be read: its last block is not a standard one.")
     preprocessing = network.vit.preprocessing
+    if examples.pixels.shape[1:3] != (preprocessing.image_size,) * 2:
+        raise damaged(run.directory.examples_file, "its images do not have the size of the network's")
     normalise = Normalise(preprocessing.mean, preprocessing.std, run.device)
     views = normalise(torch.from_numpy(examples.pixels).permute(0, 3, 1, 2).to(run.device))
     maps: dict[str, np.ndarray] = {}

@@ -1,7 +1,7 @@
 """The category of each image, as a table with one row per image (`assignments.csv`)."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,7 @@ def read_csv_rows(file: Path, *columns: str) -> list[dict[str, Any]]:
     """The rows of a CSV file that the fit wrote; a `RunError` if it cannot be read or lacks one of the columns."""
     try:
         with file.open(newline="", encoding="utf-8") as opened:
-            reader = csv.DictReader(opened)
+            reader = csv.DictReader(_without_nul(opened))
             if not set(columns) <= set(reader.fieldnames or ()):
                 raise ValueError("a column is missing")
             return list(reader)
@@ -161,6 +161,13 @@ def read_csv_rows(file: Path, *columns: str) -> list[dict[str, Any]]:
         raise RunError(f"{file} cannot be read ({error.strerror}); fit again with --overwrite") from error
     except (ValueError, csv.Error) as error:
         raise damaged(file, error) from error
+
+
+def _without_nul(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        if "\0" in line:  # no path and no name has one
+            raise ValueError("a text with a NUL character")
+        yield line
 
 
 def as_text(value: Any) -> str:

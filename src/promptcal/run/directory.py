@@ -1,6 +1,6 @@
 """The run directory: names of its files, its state, and its lock."""
 
-import shutil
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike
@@ -96,12 +96,18 @@ class RunDirectory:
         files.write_csv(self.truth_file, ["path", "label"], rows)
 
     def check_links(self) -> None:
-        """Reject links that would make a later command write outside the run directory."""
-        home = self.path.resolve()
-        written = (self.sheets_folder, self.thumbnails_folder, self.figures_folder, self.checkpoints_folder)
-        replaced = (self.pending_folder, self.original_folder)
-        for place in (*written, *replaced, self.path / "tensorboard", self.metrics_file):
-            if not place.resolve().is_relative_to(home):
+        """Reject links that would make a later command write outside the run directory.
+
+        Other linked files are replaced, and what they link to is not changed.
+        """
+        try:
+            links = [place for place in files.entries_below(self.path) if place.is_symlink()]
+        except OSError as error:
+            raise RunError(f"{error.filename} in the run cannot be read ({error.strerror}); remove it") from error
+        home = os.path.realpath(self.path)
+        for place in links:
+            is_followed = place.is_dir() or place == self.metrics_file
+            if is_followed and not Path(os.path.realpath(place)).is_relative_to(home):
                 raise RunError(f"{place} is a link to a place outside the run; replace it by what it links to")
 
     @contextmanager
@@ -120,7 +126,7 @@ class RunDirectory:
                 yield
             except (PromptCALError, OSError):
                 if not existed and [*self.path.iterdir()] == [self.lock_file]:
-                    shutil.rmtree(self.path)  # nothing was written, so leave nothing behind
+                    files.remove_folder(self.path)  # nothing was written, so leave nothing behind
                 raise
 
     def is_unbegun(self) -> bool:
@@ -171,7 +177,7 @@ class RunDirectory:
             RunInfo(status="discarded").write(self.info_file)
         for entry in [*self.path.iterdir()]:
             if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
+                files.remove_folder(entry)
             elif entry not in (self.lock_file, self.info_file):
                 entry.unlink()
         self.info_file.unlink(missing_ok=True)

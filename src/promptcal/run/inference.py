@@ -30,9 +30,8 @@ from promptcal.run.assignments import Assignments, as_text, read_csv_rows
 from promptcal.run.directory import RunDirectory
 from promptcal.run.epoch_records import read_records
 from promptcal.run.replacing import finish_replacing
+from promptcal.run.stored import read_embeddings, read_named_tensor, read_tensors
 from promptcal.run.summary import categories_table, picture
-from promptcal.runtime import files
-from promptcal.runtime.arrays import read_array
 from promptcal.runtime.device import choose_device, choose_dtype
 from promptcal.runtime.json_model import damaged
 from promptcal.training.embedding import embed_images
@@ -101,7 +100,15 @@ class Run:
 
     @cached_property
     def network(self) -> DiscoveryNetwork:
-        network = build_network(self.method, build_vit(self.method, pretrained=False), self.n_trained_classes)
+        config_file = self.directory.config_file
+        try:
+            seeded = build_vit(self.method, pretrained=False)
+        except ConfigError as error:
+            raise damaged(config_file, error) from error
+        crop = seeded.vit.preprocessing.image_size
+        if self.info.resize < crop:
+            raise damaged(self.directory.info_file, f"resize: {self.info.resize} is smaller than the crop ({crop})")
+        network = build_network(self.method, seeded, self.n_trained_classes)
         try:
             network.load_state_dict(self.stored_weights())
         except RuntimeError as error:
@@ -117,14 +124,16 @@ class Run:
     def centroids(self) -> Tensor:
         """The mean embedding of each category."""
         width = self.network.vit.backbone.num_features
-        return self._stored("centroids", (len(self.names), width)).to(self.device)
+        shape = (len(self.names), width)
+        return read_named_tensor(self.directory.centroids_file, "centroids", shape, torch.float32).to(self.device)
 
     @cached_property
     def columns(self) -> Tensor:
         """The network's output that stands for each category, if it has a classifier."""
-        columns = self._stored("columns", (len(self.names),))
+        file = self.directory.centroids_file
+        columns = read_named_tensor(file, "columns", (len(self.names),), torch.int64)
         if not torch.equal(columns.sort().values, torch.arange(len(columns))):
-            raise damaged(self.directory.centroids_file, "columns")
+            raise damaged(file, "columns")
         return columns.to(self.device)
 
     @cached_property
@@ -141,13 +150,7 @@ class Run:
         return Calibration.read(self.directory.calibration_file)
 
     def stored_weights(self) -> dict[str, Tensor]:
-        return _read_tensors(self.directory.model_file)
-
-    def _stored(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        found = _read_tensors(self.directory.centroids_file).get(name)
-        if found is None or tuple(found.shape) != shape:
-            raise RunError(f"{self.directory.centroids_file} does not fit its run ({name}); fit again with --overwrite")
-        return found
+        return read_tensors(self.directory.model_file)
 
     def records(self) -> list[dict[str, Any]]:
         """The epochs of `metrics.jsonl`."""
@@ -155,24 +158,18 @@ class Run:
 
     def assignments(self) -> Assignments:
         """What the fit assigned to its own images."""
-        file = self.directory.assignments_file
+        return Assignments.read_csv(self._unchanged(self.directory.assignments_file), self.names, self.known)
+
+    def _unchanged(self, file: Path) -> Path:
         try:
             self.directory.verify_checksum(file)
         except OSError as error:
             raise RunError(f"{file} cannot be read ({error}); fit again") from error
-        return Assignments.read_csv(file, self.names, self.known)
+        return file
 
     def embeddings(self) -> np.ndarray:
         """The embeddings of the fit's own images in the order of the assignments (float32)."""
-        file, n_images = self.directory.embeddings_file, len(self.assignments())
-        try:
-            self.directory.verify_checksum(file)
-            embeddings = read_array(file)
-        except (OSError, ValueError) as error:
-            raise RunError(f"{file} cannot be read ({error}); fit again") from error
-        if embeddings.ndim != 2 or len(embeddings) != n_images or embeddings.dtype.kind != "f":
-            raise RunError(f"{file} has the shape {embeddings.shape} for {n_images} images; fit again")
-        return np.array(embeddings, dtype=np.float32)
+        return read_embeddings(self._unchanged(self.directory.embeddings_file), len(self.assignments()))
 
     def truth(self) -> list[str | None] | None:
         """The true class of each image in the order of the assignments, if the truth was given."""
@@ -318,10 +315,3 @@ def reject_path_traversal(names: Sequence[str], run: Path) -> None:
     for name in names:
         if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
             raise RunError(f"{run} names the image {name}, which lies outside of its image folder; do not trust it")
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        return files.read_safetensors(path)
-    except OSError as error:
-        raise RunError(f"{path} cannot be read ({error}); fit again with --overwrite") from error

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from promptcal._version import __version__
+from promptcal.config.schema import LARGEST_SIDE, MOST_CLASSES
 from promptcal.runtime.json_model import JSONModel, check_format, damaged
 
 FORMAT = 2
@@ -36,12 +37,12 @@ class RunInfo(JSONModel):
     folder: str | None = None
     benchmark: str | None = None
     command: list[str] = Field(default_factory=list)
-    n_images: int = 0
-    n_labelled: int = 0
+    n_images: Annotated[int, Field(ge=0)] = 0
+    n_labelled: Annotated[int, Field(ge=0)] = 0
     known_classes: list[str] = Field(default_factory=list)
-    n_trained_classes: int | None = None
-    resize: Annotated[int, Field(ge=1, le=100_000)] = 1
-    n_classes: int = 0
+    n_trained_classes: Annotated[int, Field(ge=0, le=MOST_CLASSES)] | None = None
+    resize: Annotated[int, Field(ge=1, le=LARGEST_SIDE)] = 1
+    n_classes: Annotated[int, Field(ge=0, le=MOST_CLASSES)] = 0
     n_classes_estimated: bool = False
     started_from: str | None = None
     launch: str | None = None

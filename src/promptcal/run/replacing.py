@@ -32,6 +32,7 @@ def replace_files(directory: RunDirectory, fill: Callable[[Path], Any]) -> None:
 def finish_replacing(directory: RunDirectory) -> None:
     """Finish what a killed process began; nothing is done otherwise."""
     if directory.pending_folder.is_dir():
+        directory.check_links()
         with directory.locked():
             if directory.pending_folder.is_dir():
                 _copy_pending(directory)
@@ -47,4 +48,4 @@ def copy_files(source: Path, target: Path) -> None:
 
 def _copy_pending(directory: RunDirectory) -> None:
     copy_files(directory.pending_folder, directory.path)
-    shutil.rmtree(directory.pending_folder)
+    files.remove_folder(directory.pending_folder)

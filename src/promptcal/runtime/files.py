@@ -40,7 +40,7 @@ def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None
     """Let ``write`` write a temporary file, flush it, rename it to ``path``; ``keep_as`` keeps the previous file."""
     temporary = temporary_beside(path)
     try:
-        write(temporary)
+        _fill(temporary, write)
         flush(temporary)
         if keep_as is not None and path.exists():
             write_with(keep_as, lambda copy: _link_or_copy(path, copy))
@@ -52,6 +52,11 @@ def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _fill(temporary: Path, write: Callable[[Path], Any]) -> None:
+    """Every content that is written passes through here, so that a test can make any of them fail."""
+    write(temporary)
 
 
 def _link_or_copy(path: Path, target: Path) -> None:
@@ -76,11 +81,63 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def entries_below(folder: Path) -> Iterator[Path]:
+    """Everything below a folder, at any depth. Linked folders are not entered."""
+    waiting = [os.fspath(folder)]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                yield Path(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary files of killed processes; no other process may be writing to the folder."""
-    for path in list(folder.rglob(".*.tmp")):
-        if path.is_file() and is_temporary(path):
+    for path in [path for path in entries_below(folder) if is_temporary(path)]:
+        if path.is_symlink() or path.is_file():
             path.unlink(missing_ok=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it; `OSError` if it is nested too deeply."""
+    try:
+        shutil.rmtree(folder)
+    except RecursionError as error:
+        raise OSError(errno.ENAMETOOLONG, "it is nested too deeply; remove it", str(folder)) from error
+
+
+def append_text(path: Path, text: str) -> None:
+    """Append to a file and flush it to disk."""
+    with _opened_in_place(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as descriptor:
+        data = text.encode("utf-8")
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
+
+
+def truncate(path: Path, size: int) -> None:
+    """Cut a file to ``size`` bytes, if it is longer."""
+    with _opened_in_place(path, os.O_WRONLY) as descriptor:
+        if size < os.fstat(descriptor).st_size:
+            os.ftruncate(descriptor, size)
+
+
+@contextmanager
+def _opened_in_place(path: Path, flags: int) -> Iterator[int]:
+    """A file that is changed in place, neither through a symbolic link nor through a hard link."""
+    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+    try:
+        check_only_name(descriptor, path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def check_only_name(descriptor: int, path: Path | None = None) -> None:
+    """Reject a file with a second name (hard link), under which it may be a file of another program."""
+    if os.fstat(descriptor).st_nlink > 1:
+        raise OSError(errno.EMLINK, "it is a hard link to another file; remove it", None if path is None else str(path))
 
 
 def write_folder(path: Path, fill: Callable[[Path], Any]) -> None:

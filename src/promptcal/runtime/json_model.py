@@ -1,5 +1,6 @@
 """JSON files of a run directory: each has one typed model, which reads and writes it, and format numbers."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from typing_extensions import Self
 from promptcal._version import __version__
 from promptcal.errors import RunError
 from promptcal.runtime import files
+
+_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class JSONModel(BaseModel):
@@ -20,7 +23,10 @@ class JSONModel(BaseModel):
     def read(cls, file: Path) -> Self:
         """The model in ``file``; a `RunError` if the file is missing, truncated or holds anything else."""
         try:
-            return cls.model_validate_json(file.read_bytes())
+            content = file.read_bytes()
+            if _NUL.search(content):  # no path and no name has one
+                raise damaged(file, "a text with a NUL character")
+            return cls.model_validate_json(content)
         except OSError as error:
             raise RunError(f"{file} cannot be read ({error.strerror}); fit again with --overwrite") from error
         except ValidationError as error:

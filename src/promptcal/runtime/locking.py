@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,26 +12,30 @@ from pathlib import Path
 from filelock import FileLock, Timeout, lock_descriptor
 
 from promptcal.errors import PromptCALWarning, RunError
+from promptcal.runtime.files import check_only_name
 
 _NOT_SUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``; raise a `RunError` that names ``what`` if another process holds it.
+    """Hold the lock file ``path``; raise a `RunError` that names ``what`` and the holder if another process holds it.
 
-    Forked worker processes do not inherit the lock. ``path`` contains the holder's process ID.
+    Forked worker processes do not inherit the lock. ``path`` contains the holder's process ID and host. Neither a
+    symbolic link (filelock) nor a hard link at ``path`` lets the holder write to another file.
     """
-    lock = FileLock(path, blocking=False, fallback_to_soft=False, preserve_lock_file=True, on_acquired=_write_own_pid)
+    lock = FileLock(path, blocking=False, fallback_to_soft=False, preserve_lock_file=True, on_acquired=_write_holder)
     try:
         lock.acquire()
     except Timeout as error:
-        user = f"another process{_read_pid(path)}"
+        user = f"another process{_read_holder(path)}"
         raise RunError(f"{what} is in use by {user}; wait until it ends, or choose another --output") from error
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise RunError(f"the lock {path} is a link, which may lead to another file; remove it") from error
         if error.errno not in _NOT_SUPPORTED:
             raise
-        _warn_not_supported(error)
+        _warn_not_supported(error, _read_holder(path))
     try:
         yield
     finally:
@@ -45,19 +51,26 @@ def try_lock(descriptor: int) -> bool:
         return True
 
 
-def _write_own_pid(descriptor: int) -> None:
+def _write_holder(descriptor: int) -> None:
+    check_only_name(descriptor)
     os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
+    os.write(descriptor, f"{os.getpid()} {socket.gethostname()}\n".encode())
 
 
-def _read_pid(path: Path) -> str:
+def _read_holder(path: Path) -> str:
+    """The process that wrote the lock file, with its host if that is another one; empty if it is not known."""
     try:
-        number = path.read_text(encoding="utf-8", errors="replace").strip()
+        with path.open("rb") as file:
+            found = re.match(r"(\d{1,10})(?: ([\w.-]{1,255}))?\n", file.read(300).decode("ascii", "replace"))
     except OSError:  # Windows does not let others read a locked file
         return ""
-    return f" (PID {number})" if number else ""
+    if found is None:
+        return ""
+    is_here = found[2] in (None, socket.gethostname())
+    return f" (PID {found[1]})" if is_here else f" (PID {found[1]} on {found[2]})"
 
 
-def _warn_not_supported(error: OSError) -> None:
-    message = f"this file system does not support file locks ({error}); do not start two fits with the same --output"
+def _warn_not_supported(error: OSError, last_user: str = "") -> None:
+    known = f", last used by a process{last_user}" if last_user else ""
+    message = f"this file system does not support file locks ({error}){known}; do not start two fits with one --output"
     warnings.warn(message, PromptCALWarning, stacklevel=4)

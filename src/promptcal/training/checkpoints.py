@@ -1,8 +1,10 @@
 """Checkpoints on disk: `last.pt` to resume from, `previous.pt` as a backup, and the best weights of each stage."""
 
+import errno
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,15 @@ from promptcal.runtime.files import read_safetensors, read_torch, save_torch, wr
 from promptcal.runtime.json_model import check_format
 
 FORMAT = 2
-_PARTS = ("stage", "position", "network", "optimiser", "stage_state", "records", "random")
+_PARTS = {
+    "stage": str,
+    "position": dict,
+    "network": dict,
+    "optimiser": dict,
+    "stage_state": dict,
+    "records": int,
+    "random": dict,
+}
 
 
 class Checkpoints:
@@ -50,15 +60,38 @@ class Checkpoints:
         if not self.last.exists():
             return None
         state = self._read_last()
-        restore_random_states(state.pop("random"))
+        with self.restoring():
+            restore_random_states(state.pop("random"))
         return state
+
+    @contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Raise a `RunError` for any value of the last checkpoint that the run cannot continue with."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:160] or type(error).__name__
+            message = f"{self.last} is not a checkpoint of this fit ({reason}); start the run again with --overwrite"
+            raise RunError(message) from error
 
     def load_last_weights(self, network: DiscoveryNetwork) -> None:
         """Load the weights that training ended with into the network."""
-        self._load_on_first(network, lambda: self._read_last()["network"])
+        self._load_on_first(network, lambda: self._read_last()["network"], self.last)
 
-    def _load_on_first(self, network: DiscoveryNetwork, read: Callable[[], dict[str, torch.Tensor]]) -> None:
-        self.group.on_first(lambda: load_trained(network, read()))
+    def _load_on_first(
+        self, network: DiscoveryNetwork, read: Callable[[], dict[str, torch.Tensor]], file: Path
+    ) -> None:
+        def load() -> None:
+            try:
+                load_trained(network, read())
+            except ValueError as error:
+                raise RunError(
+                    f"{file} does not fit its run ({error}); start the run again with --overwrite"
+                ) from error
+
+        self.group.on_first(load)
         self.group.broadcast_parameters(network.trained_parameters().values())
 
     def describe_last(self) -> str:
@@ -66,7 +99,7 @@ class Checkpoints:
         if not self.group.is_first:
             return "the first process has the last checkpoint"
         try:
-            return f"the checkpoint after {_describe_position(read_torch(self.last))} is kept in {self.last}"
+            return f"the checkpoint after {_describe_position(self.last)} is kept in {self.last}"
         except OSError:
             return "there is no checkpoint yet"
 
@@ -77,14 +110,14 @@ class Checkpoints:
             raise RunError(f"the checkpoint {self.last} is damaged ({error.strerror}); {self._remedy()}") from error
         if isinstance(state, dict):
             check_format(state.get("format"), FORMAT, FORMAT, f"the checkpoint {self.last}")
-        is_complete = isinstance(state, dict) and all(key in state for key in _PARTS)
+        is_complete = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in _PARTS.items())
         if not is_complete or not _is_duration(state.get("seconds", 0.0)):
             raise RunError(f"{self.last} is not a checkpoint of a fit; start the run again with --overwrite")
         return state
 
     def _remedy(self) -> str:
         try:
-            position = _describe_position(read_torch(self.previous))
+            position = _describe_position(self.previous)
         except OSError:
             return "there is no intact previous checkpoint, so start the run again with --overwrite"
         return f"the previous checkpoint ({position}) is intact: to resume from it, rename {self.previous} to last.pt"
@@ -99,7 +132,7 @@ class Checkpoints:
 
     def load_best(self, stage: str, network: DiscoveryNetwork) -> None:
         """Load a stage's best weights into the network."""
-        self._load_on_first(network, lambda: self._read_best(stage))
+        self._load_on_first(network, lambda: self._read_best(stage), self.best(stage))
 
     def _read_best(self, stage: str) -> dict[str, torch.Tensor]:
         try:
@@ -114,17 +147,26 @@ def _is_duration(seconds: Any) -> bool:
     return isinstance(seconds, float) and 0 <= seconds < math.inf
 
 
-def _describe_position(state: dict[str, Any]) -> str:
-    """When a checkpoint was written, such as `warmup, epoch 2, step 5`."""
-    epoch, step = state["position"]["epoch"], state["position"]["step"]
-    within = f"epoch {epoch + 1}, step {step}" if step else f"epoch {epoch}"
-    return f"{state['stage']}, {within}"
+def _describe_position(file: Path) -> str:
+    """When a checkpoint was written, such as `warmup, epoch 2, step 5`; `OSError` if the file is not a checkpoint."""
+    state = read_torch(file)
+    try:
+        epoch, step = int(state["position"]["epoch"]), int(state["position"]["step"])
+        within = f"epoch {epoch + 1}, step {step}" if step else f"epoch {epoch}"
+        return f"{state['stage']}, {within}"
+    except (LookupError, TypeError, ValueError) as error:
+        raise OSError(errno.EIO, "not a checkpoint", str(file)) from error
 
 
 @torch.no_grad()
 def load_trained(network: nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Load weights by name; a `ValueError` if one does not fit the network or is not finite."""
     parameters = dict(network.named_parameters())
     for name, value in weights.items():
+        if name not in parameters or value.shape != parameters[name].shape:
+            raise ValueError(f"the network has no {name} of shape {tuple(value.shape)}")
+        if not torch.isfinite(value.float()).all():
+            raise ValueError(f"{name} has values that are not finite")
         parameters[name].copy_(value)
 
 

@@ -10,13 +10,14 @@ from torch import Tensor
 from promptcal.data import ImageSet, StreamedView, View
 from promptcal.data.loading import view_of
 from promptcal.data.store import check_readable, decode
-from promptcal.errors import PromptCALWarning
+from promptcal.errors import PromptCALWarning, WeightsError
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.runtime.device import device_context
 from promptcal.runtime.distributed import ALONE, Group
 from promptcal.runtime.progress import progress_bar
 
-_IMAGES_AT_ONCE = 2048  # images decoded at a time
+_IMAGES_AT_ONCE = 2048  # images decoded at a time, fewer if they are large
+_PIXELS_AT_ONCE = 2**29
 
 ReadEmbeddings = Callable[[PromptedViT, Tensor], Tensor]
 
@@ -74,8 +75,9 @@ def embed_images(
     left_out: list[tuple[str, str]] = []
     with progress_bar(console) as bar:
         task = bar.add_task("reading and embedding", total=len(images), note="")
-        for first in range(0, len(images), _IMAGES_AT_ONCE):
-            part = images.subset(range(first, min(first + _IMAGES_AT_ONCE, len(images))))
+        at_once = max(1, min(_IMAGES_AT_ONCE, _PIXELS_AT_ONCE // resize**2))
+        for first in range(0, len(images), at_once):
+            part = images.subset(range(first, min(first + at_once, len(images))))
             store, kept, faults = decode(part, resize, skip_unreadable=skip_unreadable, part=True)
             left_out += faults
             positions += [first + i for i in kept]
@@ -89,4 +91,7 @@ def embed_images(
         names = "; ".join(f"{name} ({reason})" for name, reason in left_out)
         message = f"{len(left_out)} unreadable images were skipped: {names}"
         warnings.warn(message, PromptCALWarning, stacklevel=2)
-    return positions, torch.cat(features)
+    embeddings = torch.cat(features)
+    if not torch.isfinite(embeddings).all():
+        raise WeightsError("the network gives embeddings that are not finite; its weights are damaged, so fit again")
+    return positions, embeddings

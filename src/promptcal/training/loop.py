@@ -243,10 +243,11 @@ class Loop:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue exactly where ``save`` was called."""
-        load_trained(self.stage.network, state["network"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.stage.load_state_dict(state["stage_state"])
-        device = self.data.view.device
-        position = dict(state["position"])
-        position["sums"] = {key: value.to(device) for key, value in position["sums"].items()}
-        self.position = Position(**position)
+        with self.checkpoints.restoring():
+            load_trained(self.stage.network, state["network"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.stage.load_state_dict(state["stage_state"])
+            device = self.data.view.device
+            position = dict(state["position"])
+            position["sums"] = {key: value.to(device) for key, value in position["sums"].items()}
+            self.position = Position(**position)

@@ -1,7 +1,6 @@
 """The records of a training: a progress bar, `metrics.jsonl`, and TensorBoard."""
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from rich.console import Console
 from torch import Tensor
 
 from promptcal.runtime.device import widest_float
-from promptcal.runtime.files import finite
+from promptcal.runtime.files import append_text, finite, truncate
 from promptcal.training.time_estimate import describe_duration
 
 _BAR_LABELS = {"loss": "loss", "cls/positives": "positives"}
@@ -88,7 +87,7 @@ class Recorder:
     def rewind(self, position: int) -> None:
         """Remove what was recorded after a checkpoint, so that no epoch is recorded twice."""
         if self.writes and self.path.exists():
-            os.truncate(self.path, min(position, self.path.stat().st_size))
+            truncate(self.path, position)
 
     def open(self, stage: str, global_step: int) -> None:
         """Start or resume a stage; TensorBoard drops what an earlier process wrote after this step."""
@@ -122,10 +121,7 @@ class Recorder:
         if not self.writes:
             return
         clean = finite(record)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(clean) + "\n")
-            file.flush()
-            os.fsync(file.fileno())  # before the checkpoint that stores their size
+        append_text(self.path, json.dumps(clean) + "\n")  # before the checkpoint that stores their size
         if self._writer is not None:
             for key, value in clean.items():
                 if isinstance(value, float):

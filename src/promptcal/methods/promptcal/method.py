@@ -48,6 +48,16 @@ class PromptCAL(Method[PromptCALConfig]):
         categories = self.config.n_classes if self.config.affinity.classifier else 0
         return ProjectionNetwork(vit, categories, **self.head_sizes())
 
+    def memory_needs(self, vit: PromptedViT, n_images: int, processes: int) -> dict[str, float]:
+        """Also the memory of embeddings, and the similarities of all nodes of the affinity graph."""
+        needs, settings = super().memory_needs(vit, n_images, processes), self.config.affinity
+        if settings.epochs and settings.cal != "none":
+            batch = self.config.data.batch_size
+            filled = min(settings.memory, 2 * (n_images + batch) * settings.epochs)
+            rows = filled + 2 * batch if settings.mining == "graph" else 2 * batch
+            needs["affinity.memory"] = 4.0 * (settings.memory * vit.dim + rows * (filled + 2 * batch))
+        return needs
+
     def epochs(self) -> dict[str, int]:
         return {WARMUP: self.config.warmup.epochs, AFFINITY: self.config.affinity.epochs}
 

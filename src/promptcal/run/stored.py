@@ -1,0 +1,46 @@
+"""Arrays of a run directory, checked when they are read: a value that was edited or damaged is one sentence."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from promptcal.errors import RunError
+from promptcal.runtime import files
+from promptcal.runtime.arrays import read_array
+from promptcal.runtime.json_model import damaged
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file, all finite."""
+    try:
+        tensors = files.read_safetensors(file)
+    except OSError as error:
+        raise RunError(f"{file} cannot be read ({error}); fit again with --overwrite") from error
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor.float()).all():
+            raise damaged(file, f"{name} has values that are not finite")
+    return tensors
+
+
+def read_named_tensor(file: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """One tensor of this shape and type."""
+    found = read_tensors(file).get(name)
+    if found is None or tuple(found.shape) != shape or found.dtype != dtype:
+        raise RunError(f"{file} does not fit its run ({name}); fit again with --overwrite")
+    return found
+
+
+def read_embeddings(file: Path, n_images: int) -> np.ndarray:
+    """The embedding of each image, float32 and finite."""
+    try:
+        embeddings = read_array(file)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{file} cannot be read ({error}); fit again") from error
+    if embeddings.ndim != 2 or len(embeddings) != n_images or embeddings.dtype != np.float32 or not embeddings.size:
+        found = f"{embeddings.dtype} of shape {embeddings.shape}"
+        raise RunError(f"{file} has {found} for {n_images} images instead of float32; fit again")
+    if not np.isfinite(embeddings).all():
+        raise damaged(file, "it has values that are not finite")
+    return np.array(embeddings)

@@ -1,0 +1,32 @@
+"""Memory that is free, and sizes that are compared with it before anything is allocated.
+
+The system grants more memory than it has. A process that then uses it is killed without a message.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from promptcal.errors import ConfigError
+
+
+def free_host_memory() -> float:
+    """Free bytes of memory, within the container's limit; infinite if the system does not report them."""
+    free = float("inf")
+    try:
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        free = 1024.0 * int(fields["MemAvailable"].split()[0])
+        limit, used = (Path("/sys/fs/cgroup", name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return min(free, float(int(limit) - int(used)))
+    except (OSError, ValueError, KeyError):  # not Linux, or no limit
+        return free
+
+
+def check_sizes(needs: Mapping[str, float], device: torch.device) -> None:
+    """Reject settings that need more memory than there is; ``needs`` are bytes at least, by the settings to lower."""
+    free = float(torch.cuda.mem_get_info(device)[1]) if device.type == "cuda" else free_host_memory()
+    for settings, size in needs.items():
+        if size > free:
+            gigabytes = f"at least {size / 2**30:,.0f} GB of memory, but there are {free / 2**30:,.0f} GB"
+            raise ConfigError(f"{settings}: this size needs {gigabytes}; lower it")

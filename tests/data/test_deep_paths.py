@@ -1,0 +1,88 @@
+"""Folders nested deeper than Python's stack or the system's paths, and links to themselves."""
+
+import os
+import sys
+from contextlib import contextmanager
+
+import pytest
+from PIL import Image
+
+from promptcal import api
+from promptcal.data import ImageSet
+from promptcal.errors import DataError, RunError
+from promptcal.run import RunDirectory
+from promptcal.runtime.files import entries_below, remove_folder
+
+LONG_NAME = "n" * 200
+
+
+@contextmanager
+def nested(folder, name, depth):
+    """Folders ``name/name/...``, each in the one before, with an image in the last; they are removed at the end."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        for _ in range(depth):
+            os.mkdir(name)
+            os.chdir(name)
+        Image.new("RGB", (8, 8)).save("deep.png")
+        yield
+    finally:
+        for left in ("deep.png", ".deep.png.0123456789ab.tmp"):
+            if os.path.lexists(left):
+                os.unlink(left)
+        for _ in range(depth):
+            os.chdir("..")
+            os.rmdir(name)
+        os.chdir(before)
+
+
+DEPTH = sys.getrecursionlimit() + 200
+
+
+def test_images_below_many_folders_are_found(tmp_path):
+    with nested(tmp_path, "d", DEPTH):
+        images = ImageSet.of(tmp_path)
+        assert images.names == ["d/" * DEPTH + "deep.png"]
+        assert images.image(0).size == (8, 8)
+        assert len(ImageSet.of(tmp_path / "**" / "deep.png")) == 1
+        assert api.check(images=tmp_path, progress=False).n_images == 1
+
+
+def test_a_folder_whose_path_is_too_long_is_named_in_a_short_sentence(tmp_path):
+    with nested(tmp_path, LONG_NAME, 25):
+        with pytest.raises(DataError, match=r"the folder .* cannot be read \(File name too long\); move") as raised:
+            ImageSet.of(tmp_path)
+        assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize("name", ["d", LONG_NAME])
+def test_a_run_directory_with_such_folders(tmp_path, name):
+    """Leftovers are found at any depth that a path can name; beyond it, the directory is refused."""
+    with nested(tmp_path, name, DEPTH if name == "d" else 25):
+        if name == LONG_NAME:
+            with pytest.raises(RunError, match="cannot be read .*File name too long.*remove it"):
+                RunDirectory(tmp_path).check_links()
+            with pytest.raises(RunError, match="cannot be written to .*File name too long"):
+                RunDirectory(tmp_path).locked().__enter__()
+            return
+        os.rename("deep.png", ".deep.png.0123456789ab.tmp")
+        assert len(list(entries_below(tmp_path))) == DEPTH + 1
+        with RunDirectory(tmp_path).locked():
+            assert not os.path.exists(".deep.png.0123456789ab.tmp")
+        RunDirectory(tmp_path).check_links()
+        if sys.version_info < (3, 13):  # shutil.rmtree is recursive
+            with pytest.raises(OSError, match="nested too deeply; remove it"):
+                remove_folder(tmp_path / name)
+    assert (tmp_path / ".lock").exists() == (name == "d")
+
+
+def test_links_to_themselves_are_unreadable_images(tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    for name in ("loop.png", "loop", "unlabelled"):
+        (tmp_path / name).symlink_to(name)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "up").symlink_to(tmp_path)
+    images = ImageSet.of(tmp_path)
+    assert images.names == ["a.png", "loop.png"]
+    assert [name for name, _ in api.check(images=tmp_path, progress=False).unreadable] == ["loop.png"]

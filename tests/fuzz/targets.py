@@ -1,0 +1,366 @@
+"""What is fuzzed: each target gives bytes to a command, and the command must keep its promises.
+
+They are: exit code 0 or 2 (1 for `check` and `table`, which found problems), at most one sentence on standard error, no
+traceback, bounded time and memory, and nothing written outside the output.
+"""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+from hypothesis import strategies as st
+from inputs import VALUES, changed_bytes, csv_text, json_text, yaml_text
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from promptcal import api, cli
+from promptcal.data import embedded_set
+from promptcal.errors import PromptCALError
+from promptcal.training.checkpoints import FORMAT, Checkpoints, random_states
+
+SECONDS = 30  # for one command, on a busy machine
+LONGEST_MESSAGE = 4000
+BACKBONE = "vit_tiny_patch4_32.promptcal"
+SETTINGS = (f"model.backbone={BACKBONE}", "model.image_size=8", "clustering.n_init=2")
+
+
+class Finding(AssertionError):
+    """A promise that was broken."""
+
+
+class Workspace:
+    """A folder with a few images, a finished run, and files of every kind that a command reads."""
+
+    def __init__(self, root):
+        self.root = Path(root)
+        self.images = self.root / "images"
+        self.run = self.root / "run"
+        self.file = self.root / "input"  # what is fuzzed, unless it is a part of the run
+        self.output = self.root / "output"
+        self.blocked = self.root / "blocked"  # a file: an output below it can never be written
+
+    def build(self):
+        self.images.mkdir(parents=True)
+        self.blocked.write_text("")
+        data = embedded_set("train")
+        for i, image in enumerate(data.images[:8]):
+            Image.fromarray(image[:12, :12]).save(self.images / f"{i}.png")
+        labels = {"0.png": "cat", "1.png": "cat", "2.png": "dog"}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            given = {"images": self.images, "labels": labels, "n_classes": 3, "method": "semi-supervised-kmeans"}
+            api.fit(**given, output=self.run, overrides=SETTINGS, progress=False)
+            api.evaluate(run=self.run, truth={f"{i}.png": "abc"[i % 3] for i in range(8)})
+        (self.run / "skipped.csv").write_text("path,reason,position\nbroken.png,empty,3\n")
+        record = {"stage": "warmup", "epoch": 1, "epochs": 2, "loss": 2.5, "validation/known": 0.5, "seconds": 0.1}
+        (self.run / "metrics.jsonl").write_text(f"{json.dumps(record)}\n{json.dumps(record | {'epoch': 2})}\n")
+        info = json.loads((self.run / "run.json").read_text())
+        (self.run / "run.json").write_text(json.dumps(info | {"sha256": {}}))  # checksums only stop accidents
+        save_file(load_file(self.run / "centroids.safetensors"), self.run / "centroids.safetensors")
+        shutil.copytree(self.root, self.root.with_suffix(".sound"))
+        return self
+
+    def restore(self):
+        """After a process that died in the middle of a case."""
+        shutil.rmtree(self.root)
+        shutil.copytree(self.root.with_suffix(".sound"), self.root)
+
+    def state(self):
+        """Everything outside the outputs."""
+        places = (self.root, self.images, self.root.parent)
+        inside = {self.run, self.output, self.file}
+        return {
+            entry.path: (entry.stat(follow_symlinks=False).st_size, entry.stat(follow_symlinks=False).st_mtime_ns)
+            for place in places
+            for entry in os.scandir(place)
+            if Path(entry.path) not in inside and not entry.is_dir(follow_symlinks=False)
+        }
+
+
+def command(*words, codes=(0, 2)):
+    """Run `promptcal WORDS` in this process and check what it promises."""
+    said, printed, code = io.StringIO(), io.StringIO(), 0
+    before, handler = sys.argv, signal.signal(signal.SIGALRM, _out_of_time)
+    sys.argv = ["promptcal", *map(str, words)]
+    signal.alarm(SECONDS)
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # warnings are further sentences
+            try:
+                cli.main()
+            except SystemExit as ended:
+                code = ended.code or 0
+    except Finding:
+        raise
+    except BaseException as error:
+        raise Finding(f"{words[0]}: {type(error).__name__}: {str(error)[:300]}") from error
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        sys.argv = before
+    lines = [line for line in said.getvalue().splitlines() if line.strip()]
+    if code not in codes or "Traceback" in said.getvalue():
+        raise Finding(f"{words[0]}: exit code {code}: {said.getvalue()[:300]}")
+    if code == 2 and not re.match(r"promptcal: \S", lines[0] if lines else ""):
+        raise Finding(f"{words[0]}: no sentence, but {lines[:3]}")
+    if code == 2 and (len(lines) > 1 or len(said.getvalue()) > LONGEST_MESSAGE):
+        raise Finding(f"{words[0]}: more than a sentence: {lines[:5]}"[:500])
+
+
+def _out_of_time(number, frame):
+    raise Finding(f"no end after {SECONDS} s")
+
+
+# -- targets: a function of the workspace and the bytes, and a function of the workspace that gives a strategy ------
+
+
+def check_labels(space, data):
+    space.file.write_bytes(data)
+    command("check", space.images, "--labels", space.file, "--quiet", codes=(0, 1, 2))
+
+
+LABELS = b'path,label\n0.png,cat\n1.png,\n2.png,dog\n./3.png,"a, b"\n'
+
+
+def label_inputs(space):
+    sound = [LABELS, b"\xef\xbb\xbf" + LABELS, LABELS.decode().encode("utf-16"), LABELS.replace(b",", b";")]
+    rows = st.lists(st.lists(st.text(max_size=6), max_size=4), max_size=6)
+    made = rows.map(lambda value: ("path,label\n" + "\n".join(map(",".join, value))).encode("utf-8", "replace"))
+    return changed_bytes(sound) | csv_text(LABELS) | made | st.binary(max_size=200)
+
+
+def parquet_inputs(space):
+    import pyarrow
+    from pyarrow import parquet
+
+    sound = []
+    for compression in ("none", "gzip"):
+        for labels in (["cat", None, "dog"], [1, 2, -1], [0.5, None, 1.0]):
+            buffer = io.BytesIO()
+            table = pyarrow.table({"path": ["0.png", "1.png", "2.png"], "label": labels})
+            parquet.write_table(table, buffer, compression=compression)
+            sound.append(buffer.getvalue())
+    return changed_bytes(sound)
+
+
+def fit_with_config(space, data):
+    """The output cannot be written, so a config that is accepted is refused after it was checked."""
+    space.file.write_bytes(data)
+    words = ("fit", space.images, "--config", space.file, "--output", space.blocked / "run", "--quiet")
+    command(*words, "--n-classes", "3", codes=(2,))
+
+
+def config_inputs(space):
+    sound = (space.run / "config.yaml").read_bytes()
+    short = b"n_classes: 3\nmodel: {prompts: 2}\noptim: {lr: 0.1, milestones: [1, 2]}\n"
+    return (
+        changed_bytes([short])
+        | yaml_text(sound)
+        | yaml_text(short)
+        | st.text().map(lambda t: t.encode("utf-8", "replace"))
+    )
+
+
+def fit_with_override(space, data):
+    text = data.decode("utf-8", "replace").replace("\0", "")  # a command line has none
+    words = ("fit", space.images, "--output", space.blocked / "run", "--quiet", f"--set={text}")
+    command(*words, "--n-classes", "3", codes=(2,))
+
+
+def override_inputs(space):
+    config = yaml.safe_load((space.run / "config.yaml").read_text())
+    keys = [f"{a}.{b}" for a, inner in config.items() if isinstance(inner, dict) for b in inner] + list(config)
+    named = st.tuples(st.sampled_from(keys), VALUES).map(lambda pair: f"{pair[0]}={pair[1]}")
+    return (named | st.text(max_size=30)).map(lambda text: text.encode("utf-8", "replace"))
+
+
+def with_run_file(space, data, *commands):
+    """``data`` is the name of a file of the run, a NUL, and its new content."""
+    name, _, content = data.partition(b"\0")
+    file = space.run / name.decode("ascii", "replace")
+    if not file.resolve().is_relative_to(space.run.resolve()):
+        return
+    before = file.read_bytes() if file.is_file() else None
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(content)
+    try:
+        for words in commands:
+            shutil.rmtree(space.output, ignore_errors=True)
+            command(*words)
+    finally:
+        file.unlink(missing_ok=True)
+        if before is not None:
+            file.write_bytes(before)
+
+
+def use_run(space, data):
+    image = space.images / "0.png"
+    truth = space.root / "labels.csv"
+    truth.write_bytes(LABELS)
+    with_run_file(
+        space,
+        data,
+        ("predict", space.run, image, "--quiet", "--output", space.output),
+        ("evaluate", space.run, "--truth", truth),
+        ("export", space.run, "--to", "embeddings", "--output", space.output, "--quiet"),
+        ("export", space.run, "--to", "folders", "--output", space.output, "--quiet"),
+    )
+
+
+def report_run(space, data):
+    with_run_file(space, data, ("report", space.run, "--quiet", "--output", space.output))
+
+
+def _named(name, strategy):
+    return strategy.map(lambda content: name.encode() + b"\0" + content)
+
+
+def run_inputs(space):
+    def content(name):
+        return (space.run / name).read_bytes()
+
+    structured = [_named(name, json_text(content(name))) for name in ("run.json", "calibration.json")]
+    structured += [_named("config.yaml", yaml_text(content("config.yaml")))]
+    structured += [_named(name, csv_text(content(name))) for name in ("assignments.csv", "skipped.csv")]
+    names = (
+        "run.json",
+        "calibration.json",
+        "config.yaml",
+        "assignments.csv",
+        "embeddings.npy",
+        "centroids.safetensors",
+    )
+    return st.one_of(*structured, *(_named(name, changed_bytes([content(name)])) for name in names))
+
+
+def report_inputs(space):
+    def content(name):
+        return (space.run / name).read_bytes()
+
+    names = ("map.npz", "attention.npz", "thumbnails/index.json", "thumbnails/0000.webp", "thumbnails/examples.npz")
+    names += ("results.json", "metrics.jsonl", "truth.csv", "embeddings.npy")
+    structured = [
+        _named(name, json_text(content(name))) for name in ("thumbnails/index.json", "results.json", "run.json")
+    ]
+    line = content("metrics.jsonl").splitlines()[0]
+    structured += [_named("metrics.jsonl", json_text(line)), _named("truth.csv", csv_text(content("truth.csv")))]
+    arrays = st.tuples(
+        st.sampled_from(["f4", "f8", "f2", "i4", "u1", "?", "U3", "c8"]), st.lists(st.integers(0, 9), max_size=3)
+    )
+    structured += [_named("embeddings.npy", arrays.map(lambda kind: _npy(*kind)))]
+    return st.one_of(*structured, *(_named(name, changed_bytes([content(name)])) for name in names))
+
+
+def _npy(dtype, shape):
+    buffer = io.BytesIO()
+    np.save(buffer, np.ones(shape, dtype=dtype))
+    return buffer.getvalue()
+
+
+def check_image(space, data):
+    space.file.mkdir()
+    try:
+        (space.file / "a.png").write_bytes(data)
+        command("check", space.file, "--quiet", codes=(0, 1, 2))
+        command("predict", space.run, space.file, "--quiet", "--skip-unreadable", "--output", space.output)
+    finally:
+        shutil.rmtree(space.file)
+
+
+def image_inputs(space):
+    sound = []
+    for kind in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"):
+        for mode in ("RGB", "L", "P", "RGBA", "CMYK", "I;16", "1"):
+            buffer = io.BytesIO()
+            with contextlib.suppress(OSError, ValueError):
+                Image.fromarray(embedded_set("train").images[3]).convert("RGB").convert(mode).save(buffer, kind)
+                sound.append(buffer.getvalue())
+    return changed_bytes(sound) | st.binary(max_size=64)
+
+
+def read_checkpoint(space, data):
+    """As a fit with --resume reads it."""
+    space.file.mkdir()
+    try:
+        (space.file / "last.pt").write_bytes(data)
+        checkpoints = Checkpoints(space.file)
+        checkpoints.describe_last()
+        with contextlib.suppress(PromptCALError):
+            checkpoints.load_last()
+    except Exception as error:
+        raise Finding(f"checkpoint: {type(error).__name__}: {str(error)[:300]}") from error
+    finally:
+        shutil.rmtree(space.file)
+
+
+def checkpoint_inputs(space):
+    state = {"format": FORMAT, "stage": "warmup", "position": {"epoch": 1, "step": 0}, "network": {"a": torch.ones(3)}}
+    state |= {"optimiser": {}, "stage_state": {}, "records": 0, "seconds": 1.0, "random": random_states()}
+
+    def saved(value):
+        buffer = io.BytesIO()
+        torch.save(value, buffer)
+        return buffer.getvalue()
+
+    parts = st.tuples(st.sampled_from(list(state)), VALUES).map(lambda pair: saved(state | {pair[0]: pair[1]}))
+    return parts | changed_bytes([saved(state)])
+
+
+def load_weight_file(space, data):
+    """Weights for the backbone; the output cannot be written, so weights that are accepted are refused later."""
+    space.file.write_bytes(data)
+    words = ("estimate-classes", space.images, "--labels", space.root / "labels.csv", "--backbone", BACKBONE)
+    (space.root / "labels.csv").write_bytes(LABELS)
+    command(*words, "--weights", space.file, "--quiet", "--output", space.blocked)
+
+
+def weight_inputs(space):
+    weights = {"cls_token": torch.zeros(1, 1, 192), "norm.weight": torch.ones(192), "x": torch.ones(2)}
+    safe, pickled = space.root / "sound.safetensors", io.BytesIO()
+    save_file(weights, safe)
+    torch.save(weights, pickled)
+    sound = [safe.read_bytes(), pickled.getvalue()]
+    safe.unlink()
+    return changed_bytes(sound)
+
+
+TARGETS = {
+    "labels": (check_labels, label_inputs),
+    "parquet": (check_labels, parquet_inputs),
+    "config": (fit_with_config, config_inputs),
+    "override": (fit_with_override, override_inputs),
+    "run": (use_run, run_inputs),
+    "report": (report_run, report_inputs),
+    "image": (check_image, image_inputs),
+    "checkpoint": (read_checkpoint, checkpoint_inputs),
+    "weights": (load_weight_file, weight_inputs),
+}
+
+
+def try_input(name, space, data):
+    """Give an input to a target; a `Finding` if a promise is broken."""
+    (space.root / "labels.csv").write_bytes(LABELS)
+    before = space.state()
+    TARGETS[name][0](space, data)
+    (space.root / "labels.csv").write_bytes(LABELS)
+    after = space.state()
+    changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    changed = [path for path in changed if Path(path).name != "labels.csv"]
+    if changed:
+        raise Finding(f"written outside the output: {changed[:3]}")
+    if space.file.exists() and space.file.is_file():
+        space.file.unlink()
+    if space.output.is_dir():
+        shutil.rmtree(space.output)
+    else:
+        space.output.unlink(missing_ok=True)
