@@ -341,9 +341,13 @@ def help_lines(promptcal, monkeypatch, *arguments):
 @pytest.mark.parametrize(
     ("command", "request_type", "without"),
     [
-        ("fit", FitRequest, {"inductive", "read_test", "benchmark", "protocol", "confirm", "command", "first_result"}),
-        ("benchmark", BenchmarkRequest, {"confirm", "first_result"}),
-        ("demo", BenchmarkRequest, {"name", "root", "download", "confirm", "first_result"}),
+        (
+            "fit",
+            FitRequest,
+            {"inductive", "read_test", "benchmark", "protocol", "confirm", "command", "first_result", "readout"},
+        ),
+        ("benchmark", BenchmarkRequest, {"confirm", "first_result", "readout"}),
+        ("demo", BenchmarkRequest, {"name", "root", "download", "confirm", "first_result", "readout"}),
         ("table", TableRequest, set()),
     ],
 )

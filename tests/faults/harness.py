@@ -29,7 +29,7 @@ PHASES = {
     "cache": ("promptcal.data.cache", None, "_write"),
     "training": ("promptcal.training.loop", "Loop", "step"),
     "checkpoint": ("promptcal.training.checkpoints", "Checkpoints", "save_last"),
-    "clustering": ("promptcal.discovery.kmeans", "SemiSupervisedKMeans", "_best_start"),
+    "clustering": ("promptcal.discovery.kmeans", "SemiSupervisedKMeans", "_best_starts"),
     "first result": ("promptcal.pipeline.first_result", None, "write_result"),
     "writing": ("promptcal.pipeline.finalize", None, "write_result"),
     "report": ("promptcal.api", None, "make_report"),

@@ -30,7 +30,7 @@ from promptcal.run.assignments import Assignments, as_text, read_csv_rows
 from promptcal.run.directory import RunDirectory
 from promptcal.run.epoch_records import read_records
 from promptcal.run.replacing import finish_replacing
-from promptcal.run.stored import read_embeddings, read_named_tensor, read_tensors
+from promptcal.run.stored import StoredClusters, read_clusters, read_embeddings, read_tensors
 from promptcal.run.summary import categories_table, picture
 from promptcal.runtime.device import choose_device, choose_dtype
 from promptcal.runtime.json_model import damaged
@@ -120,30 +120,27 @@ class Run:
     def assignment(self) -> Assignment:
         return self.method.assignment(self.network)
 
-    @cached_property
+    @property
     def centroids(self) -> Tensor:
         """The mean embedding of each category."""
-        width = self.network.vit.backbone.num_features
-        shape = (len(self.names), width)
-        return read_named_tensor(self.directory.centroids_file, "centroids", shape, torch.float32).to(self.device)
+        return self._clusters.centroids
 
-    @cached_property
+    @property
     def columns(self) -> Tensor:
         """The network's output that stands for each category, if it has a classifier."""
-        file = self.directory.centroids_file
-        columns = read_named_tensor(file, "columns", (len(self.names),), torch.int64)
-        if not torch.equal(columns.sort().values, torch.arange(len(columns))):
-            raise damaged(file, "columns")
-        return columns.to(self.device)
+        return self._clusters.columns
 
-    @cached_property
+    @property
     def head(self) -> LinearHead | None:
         """The classifier of the trained read-out, if the run has one."""
-        if "head_weight" not in _read_tensors(self.directory.centroids_file):
-            return None
-        n_categories, width = self.centroids.shape
-        weight = self._stored("head_weight", (n_categories, width))
-        return LinearHead(weight.to(self.device), self._stored("head_bias", (n_categories,)).to(self.device))
+        return self._clusters.head
+
+    @cached_property
+    def _clusters(self) -> StoredClusters:
+        shape = (len(self.names), self.network.vit.backbone.num_features)
+        stored = read_clusters(self.directory.centroids_file, *shape, has_head=self.assignment.trains_readout)
+        head = None if stored.head is None else LinearHead(*(part.to(self.device) for part in stored.head))
+        return StoredClusters(stored.centroids.to(self.device), stored.columns.to(self.device), head)
 
     @cached_property
     def calibration(self) -> Calibration:

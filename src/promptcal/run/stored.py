@@ -1,11 +1,13 @@
 """Arrays of a run directory, checked when they are read: a value that was edited or damaged is one sentence."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from promptcal.discovery.heads import LinearHead
 from promptcal.errors import RunError
 from promptcal.runtime import files
 from promptcal.runtime.arrays import read_array
@@ -24,12 +26,31 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def read_named_tensor(file: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """One tensor of this shape and type."""
-    found = read_tensors(file).get(name)
-    if found is None or tuple(found.shape) != shape or found.dtype != dtype:
-        raise RunError(f"{file} does not fit its run ({name}); fit again with --overwrite")
-    return found
+class StoredClusters(NamedTuple):
+    """The mean embedding of each cluster, the network's output that stands for it, and the trained read-out."""
+
+    centroids: Tensor
+    columns: Tensor
+    head: LinearHead | None
+
+
+def read_clusters(file: Path, n_clusters: int, width: int, *, has_head: bool) -> StoredClusters:
+    tensors = read_tensors(file)
+
+    def read(name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+        found = tensors.get(name)
+        if found is None or tuple(found.shape) != shape or found.dtype != dtype:
+            raise RunError(f"{file} does not fit its run ({name}); fit again with --overwrite")
+        return found
+
+    centroids = read("centroids", (n_clusters, width))
+    columns = read("columns", (n_clusters,), torch.int64)
+    if not torch.equal(columns.sort().values, torch.arange(n_clusters)):
+        raise damaged(file, "columns")
+    if not has_head:
+        return StoredClusters(centroids, columns, None)
+    head = LinearHead(read("head_weight", (n_clusters, width)), read("head_bias", (n_clusters,)))
+    return StoredClusters(centroids, columns, head)
 
 
 def read_embeddings(file: Path, n_images: int) -> np.ndarray:

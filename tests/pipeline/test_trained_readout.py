@@ -1,0 +1,121 @@
+"""A run whose categories are assigned by the trained read-out: predict, export, names, and a continued run."""
+
+import csv
+import importlib.util
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from promptcal.api import export, fit, name
+from promptcal.errors import RunError
+from promptcal.run import Run
+from promptcal.runtime import files
+
+FROZEN = ("warmup.epochs=0", "affinity.epochs=0", "tensorboard=false", "clustering.readout=head")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, apes_and_bees, whole_size_settings):
+    return fit(
+        **apes_and_bees._asdict(),
+        n_classes=5,
+        output=tmp_path_factory.mktemp("readout") / "run",
+        progress=False,
+        overrides=[*whole_size_settings, *FROZEN],
+        report=False,
+    )
+
+
+def unlabelled(found):
+    return ~np.array(found.labelled)
+
+
+def test_it_is_the_default_of_fit_but_not_of_the_published_protocol(apes_and_bees, tmp_path, whole_size_settings):
+    settings = [s for s in whole_size_settings if "readout" not in s]
+    common = {**apes_and_bees._asdict(), "n_classes": 4, "progress": False, "report": False}
+    ours = fit(**common, output=tmp_path / "a", overrides=[*settings, *FROZEN[:-1]])
+    assert ours.config.clustering.readout == "head"
+    published = fit(
+        **common, output=tmp_path / "b", overrides=[*settings, *FROZEN[:-1], "protocol=published", "selection.by=last"]
+    )
+    assert published.config.clustering.readout == "kmeans"
+
+
+def test_predict_gives_what_the_fit_assigned(run, apes_and_bees):
+    found = run.assignments()
+    again = run.predict(apes_and_bees.images, progress=False, accept_all=True)
+    assert again.paths == found.paths
+    chosen = unlabelled(found)
+    assert np.array_equal(again.clusters[chosen], found.clusters[chosen])
+    assert again.confidence[chosen] == pytest.approx(found.confidence[chosen], abs=1e-3)
+    assert run.calibration.scores == "outputs"
+    assert (run.calibration.basis, run.calibration.n > 0) == ("held-out", True)
+
+
+def test_stability_is_a_column_of_the_assignments(run):
+    with run.directory.assignments_file.open(newline="") as file:
+        written = [float(row["stability"]) for row in csv.DictReader(file)]
+    assert written == pytest.approx(run.assignments().stability, abs=1e-4)
+    assert all(0 <= value <= 1 for value in written)
+
+
+def test_without_held_out_labels_a_fifth_is_left_out_to_calibrate(apes_and_bees, tmp_path, whole_size_settings):
+    found = fit(
+        **apes_and_bees._asdict(),
+        n_classes=4,
+        output=tmp_path / "run",
+        progress=False,
+        overrides=[*whole_size_settings, *FROZEN, "data.validation_fraction=0"],
+        report=False,
+    )
+    assert found.calibration.basis == "left-out"
+    assert 0 < found.calibration.n < len(apes_and_bees.labels)
+    assert found.calibration.temperature >= 1
+
+
+@pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+def test_the_onnx_file_has_the_head(run, tmp_path):
+    export(run=run.path, to="onnx", output=tmp_path / "model.onnx", progress=False)
+    assert (tmp_path / "model.onnx").is_file()  # the export compares it with PyTorch
+
+
+def test_merged_names_have_a_head_of_their_own(run, apes_and_bees, tmp_path):
+    made = Run(shutil.copytree(run.path, tmp_path / "run"), "cpu")
+    before = made.assignments()
+    chosen = [p for p, c in zip(before.paths, before.clusters, strict=True) if c in (3, 4)]
+    found = name(run=made, labels=dict.fromkeys(chosen, "goose"))
+    assert len(found.merged) == 1
+    now = Run(made.path, "cpu")
+    assert now.head.weight.shape[0] == len(now.names) == 4
+    predicted = now.predict(apes_and_bees.images, progress=False, accept_all=True)
+    assert (predicted.clusters == now.assignments().clusters).mean() > 0.9
+
+
+def test_a_continued_run_starts_from_the_categories(run, apes_and_bees, tmp_path):
+    found = run.assignments()
+    largest = max(range(2, 5), key=lambda c: (found.clusters == c).sum())
+    given = {p: "goose" for p, c in zip(found.paths, found.clusters, strict=True) if c == largest}
+    again = fit(
+        images=apes_and_bees.images,
+        labels=given,
+        start_from=run.path,
+        output=tmp_path / "again",
+        progress=False,
+        report=False,
+    )
+    assert again.config.clustering.readout == "head"
+    now = again.assignments()
+    assert "goose" in now.names
+    same = [now.categories[i] == found.categories[i] for i in range(len(found)) if found.clusters[i] != largest]
+    assert np.mean(same) > 0.8
+
+
+def test_a_run_without_its_head_is_refused(run, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "copy")
+    tensors = files.read_safetensors(copy / "centroids.safetensors")
+    del tensors["head_bias"]
+    files.write_safetensors(copy / "centroids.safetensors", tensors)
+    with pytest.raises(RunError, match="head_bias"):
+        Run(copy, "cpu").scores(torch.from_numpy(run.embeddings()[:2]))
