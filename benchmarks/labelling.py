@@ -5,7 +5,8 @@
     python benchmarks/labelling.py --images FOLDER          a folder with a sub-folder for each class
     python benchmarks/labelling.py --set affinity.epochs=1  with training
 
-Each line is one round: the accuracy before and after it on the images that no label file has listed so far.
+Each line is one round: the accuracy before and after it on the images that no label file has listed so far, by the best
+matching of categories and classes, and the gain by the names of the categories.
 """
 
 import argparse
@@ -38,11 +39,16 @@ def folder_images(folder: Path) -> tuple[Path, dict[str, str]]:
     return folder, {name: Path(name).parts[0] for name in ImageSet.of(folder).names}
 
 
-def first_labels(truth: dict[str, str], known: float, per_class: int) -> dict[str, str]:
-    """The first images of the first classes."""
-    classes = sorted(set(truth.values()))
+def first_labels(truth: dict[str, str], known: float, per_class: int, seed: int = 0) -> dict[str, str]:
+    """Random images of random classes."""
+    random = np.random.default_rng(seed)
+    classes = random.permutation(sorted(set(truth.values()))).tolist()
     of_class = {c: [path for path, true in truth.items() if true == c] for c in classes}
-    return {path: c for c in classes[: round(known * len(classes))] for path in of_class[c][:per_class]}
+    return {
+        path: c
+        for c in classes[: round(known * len(classes))]
+        for path in random.permutation(of_class[c])[:per_class].tolist()
+    }
 
 
 def simulate(
@@ -57,17 +63,11 @@ def simulate(
 ) -> Iterator[Round]:
     """Fit, then label and fit again; each round is yielded when it is finished."""
     n_classes = len(set(truth.values()))
-    first = fit(images=images, labels=labels, n_classes=n_classes, output=output / "0", progress=False, **options)
+    common = {"images": images, "progress": False, "report": False}
+    first = fit(labels=labels, n_classes=n_classes, output=output / "0", **common, **options)
 
     def fit_again(run: Run, given: LabelFile, number: int) -> Run:
-        return fit(
-            images=images,
-            labels=given,
-            start_from=run.path,
-            output=output / str(number),
-            progress=False,
-            **refit_options,
-        )
+        return fit(labels=given, start_from=run.path, output=output / str(number), **common, **refit_options)
 
     return label_in_rounds(first, user, fit_again, rounds)
 
@@ -105,13 +105,13 @@ def main() -> None:
     options = {"backbone": args.backbone, "weights": args.weights, "preset": preset, "seed": args.seed}
     began = time.perf_counter()
     print(f"{len(truth):,} images, {len(set(truth.values()))} classes, {args.wrong_labels:.0%} wrong labels\n")
-    print("| round | labels | untouched images | before | after | gain |\n|---|---|---|---|---|---|")
+    print("| round | labels | untouched images | before | after | gain | gain by name |\n|---|---|---|---|---|---|---|")
     found = []
     with tempfile.TemporaryDirectory() as output:
         for r in simulate(
             images,
             truth,
-            first_labels(truth, args.known, args.labels),
+            first_labels(truth, args.known, args.labels, args.seed),
             user,
             Path(output),
             args.rounds,
@@ -119,8 +119,8 @@ def main() -> None:
             {"overrides": args.set, "keep_confirmed": args.keep_confirmed},
         ):
             found.append(r)
-            line = f"| {r.number} | {r.labels} | {r.untouched} | {r.before:.1f} | {r.after:.1f} | {r.gain:+.1f} |"
-            print(line, flush=True)
+            figures = f"{r.before:.1f} | {r.after:.1f} | {r.gain:+.1f} | {r.named_gain:+.1f}"
+            print(f"| {r.number} | {r.labels} | {r.untouched} | {figures} |", flush=True)
     print(f"\nworst round {min(r.gain for r in found):+.1f}, overall {found[-1].first:.1f} to {found[-1].after:.1f}")
     print(f"{time.perf_counter() - began:.0f} s")
 

@@ -20,7 +20,12 @@ LabelFile = dict[str, "str | None"]  # path -> label; None: marked as wrong
 @dataclass(frozen=True)
 class Round:
     """One round: how many labels were given, and accuracies (in %) on the ``untouched`` images, which no label file
-    has listed so far: of the ``first`` run, and ``before`` and ``after`` the round."""
+    has listed so far: of the ``first`` run, and ``before`` and ``after`` the round.
+
+    ``gain`` is by the best matching of categories and classes, ``named_gain`` by name (`named_accuracy`). The matching
+    can pair the category named cat with dogs. Then a dog that moves from cat to dog counts as a loss, though it is
+    right now. By name, a category that gets another name counts as a change of all its images, though none has moved.
+    """
 
     number: int
     labels: int
@@ -28,11 +33,17 @@ class Round:
     first: float
     before: float
     after: float
+    named_before: float
+    named_after: float
     categories: int
 
     @property
     def gain(self) -> float:
         return self.after - self.before
+
+    @property
+    def named_gain(self) -> float:
+        return self.named_after - self.named_before
 
 
 class SimulatedUser:
@@ -91,6 +102,19 @@ def accuracy(truth: Mapping[str, str], found: Assignments, paths: set[str]) -> f
     return 100 * discovery_accuracy([truth[found.paths[i]] for i in chosen], found.clusters[chosen], []).all
 
 
+def named_accuracy(truth: Mapping[str, str], found: Assignments, paths: set[str]) -> float:
+    """In per cent, on some images: a named category is right for images of the class with its name, the categories
+    without a name are matched with classes."""
+    chosen = [i for i, path in enumerate(found.paths) if path in paths]
+    named = [i for i in chosen if found.known[found.clusters[i]]]
+    right = sum(truth[found.paths[i]] == found.names[found.clusters[i]] for i in named)
+    unnamed = [i for i in chosen if not found.known[found.clusters[i]]]
+    if unnamed:
+        classes = [truth[found.paths[i]] for i in unnamed]
+        right += len(unnamed) * discovery_accuracy(classes, found.clusters[unnamed], []).all
+    return 100 * right / len(chosen)
+
+
 def label_in_rounds(
     run: Run, user: SimulatedUser, fit_again: Callable[[Run, LabelFile, int], Run], rounds: int
 ) -> Iterator[Round]:
@@ -109,6 +133,8 @@ def label_in_rounds(
             accuracy(user.truth, first, untouched),
             accuracy(user.truth, found, untouched),
             accuracy(user.truth, now, untouched),
+            named_accuracy(user.truth, found, untouched),
+            named_accuracy(user.truth, now, untouched),
             len(now.names),
         )
         found = now

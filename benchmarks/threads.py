@@ -22,12 +22,13 @@ SETTINGS = {  # environment, threads, and whether k-means may choose one thread
 
 
 def keep_a_core_busy() -> None:
-    while True:
+    parent = os.getppid()
+    while os.getppid() == parent:  # ends with the benchmark, also if that is killed
         sum(range(1_000_000))
 
 
 def measure(threads: int, chooses: bool) -> None:
-    """Print the seconds of 100 starts of k-means and of a training step."""
+    """Print the seconds of 20 starts of k-means and of a training step."""
     import numpy as np
     import torch
 
@@ -42,12 +43,12 @@ def measure(threads: int, chooses: bool) -> None:
     points = generator.normal(size=(20, 192))[generator.integers(0, 20, 1500)] + generator.normal(size=(1500, 192))
     SemiSupervisedKMeans(20, n_init=2, random_state=0).fit(points)
     begun = time.perf_counter()
-    SemiSupervisedKMeans(20, n_init=100, random_state=0).fit(points)
+    SemiSupervisedKMeans(20, n_init=20, random_state=0).fit(points)
     clustered = time.perf_counter() - begun
     vit = PromptedViT(EMBEDDED_BACKBONE, prompts=5, train_blocks=1)
-    views = torch.randn(128, 3, 32, 32)
+    views = torch.randn(32, 3, 32, 32)
     times = []
-    for _ in range(4):
+    for _ in range(3):
         begun = time.perf_counter()
         vit(views).cls.square().sum().backward()
         times.append(time.perf_counter() - begun)
@@ -79,7 +80,7 @@ def main() -> None:
     print(f"{options.load} processes of other work, load average {os.getloadavg()[0]:.1f}")
     for name, (kmeans, step) in found.items():
         print(
-            f"{name:20s}  100 k-means starts {kmeans:6.2f} s ({kmeans / ours[0]:5.1f} x)   "
+            f"{name:20s}  20 k-means starts {kmeans:6.2f} s ({kmeans / ours[0]:5.1f} x)   "
             f"training step {step:5.2f} s ({step / ours[1]:4.1f} x)"
         )
 

@@ -26,11 +26,12 @@ def labelling():
         sys.path.remove(str(BENCHMARKS))
 
 
-def simulate(labelling, output, *, per_class, rounds, wrong_labels, n_images):
+def simulate(labelling, output, *, per_class, rounds, wrong_labels, n_images, seed=0):
+    """The seed is that of the user, of the first labels and of k-means."""
     images, truth = labelling.demo_images(per_class)
-    user = labelling.SimulatedUser(truth, wrong_labels=wrong_labels, clusters=1, images=n_images)
-    first = {"preset": "quick", "overrides": [*labelling.FROZEN, "clustering.n_init=20"]}
-    labels = labelling.first_labels(truth, 0.5, 5)
+    user = labelling.SimulatedUser(truth, wrong_labels=wrong_labels, clusters=1, images=n_images, seed=seed)
+    first = {"preset": "quick", "seed": seed, "overrides": [*labelling.FROZEN, "clustering.n_init=20"]}
+    labels = labelling.first_labels(truth, 0.5, 5, seed)
     return list(labelling.simulate(images, truth, labels, user, output, rounds, first, {}))
 
 
@@ -71,14 +72,24 @@ def test_three_rounds(labelling, tmp_path):
     assert min(r.gain for r in rounds) >= -1
 
 
+@pytest.fixture(scope="module", params=[(wrong, seed) for wrong in (0.0, 0.05) for seed in (0, 1, 2)])
+def ten_rounds(request, labelling, tmp_path_factory):
+    wrong, seed = request.param
+    output = tmp_path_factory.mktemp("rounds")
+    return simulate(labelling, output, per_class=60, rounds=10, wrong_labels=wrong, n_images=20, seed=seed)
+
+
+@pytest.mark.slow
+def test_ten_rounds_raise_the_accuracy(ten_rounds):
+    assert ten_rounds[-1].after > ten_rounds[-1].first
+
+
 @pytest.mark.slow
 @pytest.mark.xfail(
     strict=False,
-    reason="overall +12 and +13 points, but single rounds lost 2.2 (correct) and 4.5 points (5 % wrong labels): a "
-    "category that got its name from one wrong label is merged with the one that is named so later",
+    reason="7 of 40 simulations on embeddings of the demo's images have a round that loses more than a point (up to "
+    "5.8): images leave a category for the class with their name, and the best matching had paired the category with "
+    "them",
 )
-@pytest.mark.parametrize("wrong_labels", [0.0, 0.05])
-def test_ten_rounds(labelling, tmp_path, wrong_labels):
-    rounds = simulate(labelling, tmp_path, per_class=60, rounds=10, wrong_labels=wrong_labels, n_images=20)
-    assert min(r.gain for r in rounds) >= -1
-    assert rounds[-1].after > rounds[-1].first
+def test_no_round_loses_more_than_a_point(ten_rounds):
+    assert min(r.gain for r in ten_rounds) >= -1
