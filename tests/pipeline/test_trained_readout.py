@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from promptcal.api import export, fit, name
+from promptcal.api import export, fit, make_report, name
+from promptcal.cli.run_output import categories_table
 from promptcal.errors import RunError
 from promptcal.run import Run
 from promptcal.runtime import files
@@ -119,3 +120,16 @@ def test_a_run_without_its_head_is_refused(run, tmp_path):
     files.write_safetensors(copy / "centroids.safetensors", tensors)
     with pytest.raises(RunError, match="head_bias"):
         Run(copy, "cpu").scores(torch.from_numpy(run.embeddings()[:2]))
+
+
+def test_stability_is_in_results_terminal_and_report(run, tmp_path):
+    found = run.assignments()
+    mean = found.stability[unlabelled(found)].mean()
+    assert run.directory.results().stability == pytest.approx(mean, abs=1e-3)
+    table = categories_table(found, "images")
+    assert table.columns[3].header == "stability"
+    for cluster, cell in enumerate(table.columns[3].cells):
+        members = found.stability[(found.clusters == cluster) & unlabelled(found)]
+        assert cell == (f"{members.mean():.2f}" if len(members) else "-")
+    page = make_report(run=run, output=tmp_path / "report.html", progress=False).path.read_text(encoding="utf-8")
+    assert '"stability"' in page

@@ -83,8 +83,15 @@ def categories_table(assignments: Assignments, title: str) -> Table:
     table.add_column(title, justify="right")
     accepted = np.ones(len(assignments), dtype=bool) if assignments.accepted is None else assignments.accepted
     counts = Counter(assignments.clusters[~assignments.labelled & accepted].tolist())
+    stability = assignments.stability
+    if stability is not None:
+        table.add_column("stability", justify="right")
     for cluster, name in enumerate(assignments.names):
-        table.add_row(escape(name), assignments.kind(cluster), str(counts[cluster]))
+        cells = [escape(name), assignments.kind(cluster), str(counts[cluster])]
+        if stability is not None:
+            members = stability[(assignments.clusters == cluster) & ~assignments.labelled]
+            cells.append(f"{members.mean():.2f}" if len(members) else "-")
+        table.add_row(*cells)
     if not accepted.all():
         table.add_row("(none of these)", "", str(int((~accepted).sum())))
     return table

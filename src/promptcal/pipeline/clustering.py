@@ -76,12 +76,17 @@ def final_clustering(
     init: Tensor | None = None,
     restricted: tuple[np.ndarray, int] | None = None,
 ) -> Clustering:
-    """`final_kmeans`, and heads trained from its best starts; those of a continued run stay close to their start."""
+    """`final_kmeans`, and heads trained from its best starts.
+
+    The head of a continued run stays close to its start and expects the sizes that the categories have there.
+    """
     kmeans = final_kmeans(config, session, repeat, init=init, restricted=restricted)
 
     def heads(features: Tensor, labels: np.ndarray, fitted: SemiSupervisedKMeans) -> TrainedHeads:
         annealed = init is None
         starts = torch.from_numpy(fitted.kept_centers_ if annealed else fitted.cluster_centers_[None])
+        sizes = estimated_sizes(fitted.labels_, config.n_classes)
+        prior = cluster_prior(config, sizes) if annealed else sizes
         with progress_bar(session.console) as bar:
             task = bar.add_task("training the read-out", total=STEPS, note="")
             return session.group.on_first(
@@ -89,7 +94,7 @@ def final_clustering(
                     features,
                     labels,
                     starts,
-                    prior=cluster_prior(config, fitted.labels_),
+                    prior=prior,
                     seed=derive_seed(config.seed, "heads", repeat),
                     annealed=annealed,
                     on_progress=lambda done: bar.update(task, completed=done),
@@ -99,13 +104,11 @@ def final_clustering(
     return Clustering(kmeans, heads)
 
 
-def cluster_prior(config: Config, clusters: np.ndarray) -> Tensor | None:
-    """The expected share of each cluster, as the config says; ``clusters`` are those of k-means."""
+def cluster_prior(config: Config, estimated: Tensor) -> Tensor | None:
+    """The expected share of each cluster, as the config says; ``estimated`` are the shares that k-means found."""
     if config.clustering.prior == "none":
         return None
-    if config.clustering.prior == "estimated":
-        return estimated_sizes(clusters, config.n_classes)
-    return torch.full((config.n_classes,), 1 / config.n_classes)
+    return estimated if config.clustering.prior == "estimated" else torch.full_like(estimated, 1 / len(estimated))
 
 
 def validation_kmeans(config: Config) -> KMeansFit:

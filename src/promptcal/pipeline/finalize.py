@@ -175,7 +175,11 @@ def write_result(
         former_names = prepared.previous.former_names(assignments.names)
     write_contact_sheets(directory.sheets_folder, prepared.store, assignments)
     _write_report_inputs(prepared, assignments, session)
-    update = {"is_first": is_first, "seconds": round(session.clock.elapsed(), 1)}
+    update = {
+        "is_first": is_first,
+        "stability": assignments.mean_stability,
+        "seconds": round(session.clock.elapsed(), 1),
+    }
     results.model_copy(update=update).write(directory.results_file)
     checked = (
         directory.config_file,

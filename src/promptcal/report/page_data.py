@@ -72,7 +72,8 @@ def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
     sizes = np.bincount(a.clusters, minlength=analysis.n_clusters)
     labelled = np.bincount(a.clusters[a.labelled], minlength=analysis.n_clusters)
     doubtful = np.bincount(a.clusters[analysis.doubtful], minlength=analysis.n_clusters)
-    cohesion = measures.cohesion(analysis.own_cosine, a.clusters, analysis.n_clusters)
+    cohesion = measures.cluster_means(analysis.own_cosine, a.clusters, analysis.n_clusters)
+    stability = None if a.stability is None else measures.cluster_means(a.stability, a.clusters, analysis.n_clusters)
     nearest, cosine = measures.nearest_known(analysis.centroids, np.flatnonzero(a.known).tolist())
     return [
         {
@@ -84,6 +85,7 @@ def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
             "labelled": int(labelled[c]),
             "doubtful": int(doubtful[c]),
             "cohesion": float(cohesion[c]),
+            "stability": None if stability is None else float(stability[c]),
             "nearest": int(nearest[c]),
             "nearestCosine": float(cosine[c]),
         }
@@ -94,7 +96,9 @@ def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
 def image_columns(analysis: ClusterAnalysis, thumbnail_sizes: np.ndarray) -> dict[str, Any]:
     a = analysis.assignments
     second, margins = analysis.second_best
+    stability = {} if a.stability is None else {"stability": pack(a.stability.astype("<f4"))}
     return {
+        **stability,
         "paths": list(a.paths),
         "cluster": pack(a.clusters.astype("<u2")),
         "confidence": pack(a.confidence.astype("<f4")),

@@ -77,6 +77,13 @@ class Assignments:
         return f"{len(self)} images, {n_known} known and {len(self.known) - n_known} new categories{none}"
 
     @property
+    def mean_stability(self) -> float | None:
+        """Of the unlabelled images."""
+        if self.stability is None or bool(self.labelled.all()):
+            return None
+        return float(self.stability[~self.labelled].mean())
+
+    @property
     def categories(self) -> list[str]:
         """The name of each image's category."""
         return [self.names[c] for c in self.clusters]

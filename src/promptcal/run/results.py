@@ -102,7 +102,9 @@ class RunResults(JSONModel):
 
     ``baselines`` are accuracies of the frozen backbone by clustering ("kmeans", "semi_supervised_kmeans"), ``stages``
     the finished stages in order. ``selected`` and ``last`` are the accuracies of the final assignments with the
-    selected epoch's weights and with those of the last epoch. ``seconds`` are those of all parts of a resumed run.
+    selected epoch's weights and with those of the last epoch. ``stability`` is the mean over the unlabelled images of
+    the share of starts of the trained read-out that agree (None without one). ``seconds`` are those of all parts of a
+    resumed run.
     ``comparison`` compares the first result, of the frozen backbone, with the trained one. ``is_first``: the run has
     the first one, and ``selected`` is its accuracy.
     ``unmet_conditions`` says what the published protocol has and this run does not (None for the default protocol).
@@ -115,6 +117,7 @@ class RunResults(JSONModel):
     stages: dict[str, StageResult] = Field(default_factory=dict)
     selected: Scores | None = None
     last: Scores | None = None
+    stability: float | None = None
     comparison: Comparison | None = None
     is_first: bool = False
     changes: ChangeSummary | None = None

@@ -63,6 +63,11 @@ function bar(value) {
   return h("span", { class: "bar", title: "Cohesion: mean cosine of the images with the cluster's centroid" }, inner);
 }
 
+function stability(record) {
+  if (record.stability === null) return null;
+  return h("span", { class: "stability", title: "Stability: share of the read-outs from other starts that agree, mean of the images" }, `stability ${decimal(record.stability)}`);
+}
+
 function nearestKnown(record) {
   if (record.nearest < 0) return null;
   return h("span", {}, "nearest known ", h("a", { href: `#cluster-${record.nearest}` }, clusters[record.nearest].name), ` ${decimal(record.nearestCosine)}`);
@@ -78,7 +83,7 @@ function card({ cluster, members, doubtful, matches }) {
       h("strong", {}, plural(members.length, "image")), labelled ? h("span", {}, `${count(labelled)} labelled`) : null,
       doubtful.length ? h("span", {}, `${count(doubtful.length)} doubtful`) : null),
     h("p", { class: "numbers muted" },
-      h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), nearestKnown(record),
+      h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), stability(record), nearestKnown(record),
       decisions.mergedInto(cluster).length ? h("span", {}, `with ${decisions.mergedInto(cluster).map((c) => clusters[c].name).join(", ")}`) : null),
     h("div", { class: "strip" }, strip.map((image) => thumb(image, matches))),
     record.known ? null : nameField(cluster, nextName));
@@ -185,7 +190,7 @@ function clusterView(cluster) {
     h("p", { class: "steps" }, h("a", { href: "#clusters", id: "all-clusters", title: "Key b" }, "‹ All clusters"), h("span", { class: "space" }), stepLinks(root)),
     h("div", { class: "cluster-head" }, swatch(root), h("h2", {}, decisions.nameOf(root)), badge(root)),
     h("p", { class: "numbers" }, h("strong", {}, plural(members.length, "image")),
-      h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), nearestKnown(record)),
+      h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), stability(record), nearestKnown(record)),
     h("div", { class: "toolbar" }, record.known ? null : nameField(root, thenShow), record.known ? null : mergeForm(root), selectButton(),
       h("button", { type: "button", id: "select-all", title: "Key a", onclick: () => selection.set(shown) }, "Select all")),
     merged.length ? h("p", { class: "merged" }, "Merged clusters: ", merged.filter((c) => decisions.isMerged(c)).map((c) =>

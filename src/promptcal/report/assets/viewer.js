@@ -16,6 +16,7 @@ const viewer = (() => {
       fact("Cluster", chip(images.cluster[image])),
       previousCategory.has(image) ? fact("Previous category", previousCategory.get(image)) : null,
       fact("Confidence", decimal(images.confidence[image], 3)),
+      images.stability ? fact("Stability", h("span", { title: "Share of the read-outs from other starts that agree on the cluster" }, decimal(images.stability[image]))) : null,
       Number.isFinite(images.margin[image]) && decisions.rootOf(second) !== decisions.rootOf(images.cluster[image]) && fact("Second best", chip(second), ` margin ${decimal(images.margin[image], 3)}`),
       images.labelled[image] ? fact("Given label", clusters[images.cluster[image]].label) : null,
       likelyClass.has(image) ? fact("Looks like", chip(likelyClass.get(image).other)) : null,
