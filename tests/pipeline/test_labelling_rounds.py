@@ -88,9 +88,8 @@ def test_ten_rounds_raise_the_accuracy(ten_rounds):
 @pytest.mark.slow
 @pytest.mark.xfail(
     strict=False,
-    reason="7 of 40 simulations on embeddings of the demo's images have a round that loses more than a point (up to "
-    "5.8): images leave a category for the class with their name, and the best matching had paired the category with "
-    "them",
+    reason="with 5 % wrong labels, a round of one of two seeds lost 7 points: a name that rests on one wrong label can "
+    "later merge two categories",
 )
 def test_no_round_loses_more_than_a_point(ten_rounds):
     assert min(r.gain for r in ten_rounds) >= -1
