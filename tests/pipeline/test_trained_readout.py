@@ -76,6 +76,7 @@ def test_without_held_out_labels_a_fifth_is_left_out_to_calibrate(apes_and_bees,
     assert found.calibration.temperature >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
 def test_the_onnx_file_has_the_head(run, tmp_path):
     export(run=run.path, to="onnx", output=tmp_path / "model.onnx", progress=False)
