@@ -154,7 +154,7 @@ def test_the_basis_of_the_calibration_depends_on_what_was_held_out():
 
     def run(held_out, outputs=None, labels=labels):
         return calibrate_run(
-            features, partition, labels, held_out, outputs=outputs, labels_in_centroids=True, temperature=0.07
+            features, partition, labels, held_out, held_out, outputs=outputs, labels_in_centroids=True, temperature=0.07
         )
 
     assert (run(held_out).basis, run(held_out).n) == ("held-out", 4)
@@ -192,7 +192,7 @@ def test_95_percent_of_the_unlabelled_images_reach_the_threshold(kind):
     held_out = np.where(np.arange(60) < 6, labels, -1)
     partition = Partition.of(np.where(labels >= 0, labels, members), centroids)
     found = calibrate_run(
-        features, partition, labels, held_out, outputs=outputs, temperature=0.1,
+        features, partition, labels, held_out, held_out, outputs=outputs, temperature=0.1,
         labels_in_centroids=kind == "labels in the centroids",
     )  # fmt: skip
     nearest = {i: max(without_itself(features, members, i, c) for c in range(4)) for i in range(60)}
@@ -210,7 +210,7 @@ def test_an_image_alone_in_its_cluster_is_not_used():
     features = torch.eye(3)[[0, 0, 0, 1]]
     partition = Partition.of(np.array([0, 0, 0, 1]), torch.eye(3)[:2])
     found = calibrate_run(
-        features, partition, np.full(4, -1), np.full(4, -1), outputs=None, labels_in_centroids=True, temperature=0.1
+        features, partition, *[np.full(4, -1)] * 3, outputs=None, labels_in_centroids=True, temperature=0.1
     )
     assert (found.n_threshold, found.threshold) == (3, pytest.approx(1.0))
 

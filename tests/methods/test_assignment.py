@@ -113,7 +113,7 @@ def test_the_trained_read_out(features, labels):
 def test_merged_clusters_have_a_read_out(features, labels):
     assignment = HeadAssignment()
     merged = np.minimum(assignment.partition(features, labels, CLUSTERING).clusters, 3)
-    now = assignment.of_members(features, merged, 4)
+    now = assignment.from_clusters(features, merged, 4)
     chosen = assignment.choose(features, assignment.scores(features, now), now.centroids).numpy()
     assert (chosen == merged).mean() > 0.95
 
@@ -122,7 +122,7 @@ def test_labels_that_are_left_out_change_the_outputs_they_are_calibrated_by(feat
     assignment = HeadAssignment()
     found = assignment.partition(features, labels, CLUSTERING)
     wrong = np.where(labels == 0, 1, labels)
-    with_them, without = (assignment.outputs_without(features, found, given) for given in (wrong, np.full(N, -1)))
+    with_them, without = (assignment.outputs_by_labels(features, found, given) for given in (wrong, np.full(N, -1)))
     assert with_them[labels == 0, 1].mean() > without[labels == 0, 1].mean()
 
 

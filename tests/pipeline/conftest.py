@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 import pytest
-from PIL import Image
+
+from promptcal.api import fit
 
 
 class LabelledFolder(NamedTuple):
@@ -12,11 +13,25 @@ class LabelledFolder(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def apes_and_bees(tmp_path_factory, small_set):
+def apes_and_bees(small_folder, small_set):
     """The small set as 000.png, 001.png, ... with labels for some apes and bees."""
-    folder = tmp_path_factory.mktemp("apes-and-bees")
-    images, _, labels = small_set
-    names = [f"{i:03d}.png" for i in range(len(images))]
-    for name, image in zip(names, images, strict=True):
-        Image.fromarray(image).save(folder / name)
-    return LabelledFolder(folder, {n: ("ape", "bee")[y] for n, y in zip(names, labels.tolist(), strict=True) if y >= 0})
+    labels = small_set[2].tolist()
+    return LabelledFolder(small_folder, {f"{i:03d}.png": ("ape", "bee")[y] for i, y in enumerate(labels) if y >= 0})
+
+
+@pytest.fixture(scope="session")
+def fit_apes_and_bees(apes_and_bees, whole_size_settings):
+    """Fits them without training; takes the output, more settings, and the number of classes."""
+
+    def fit_to(output, *overrides, n_classes=5):
+        frozen = ("warmup.epochs=0", "affinity.epochs=0", "tensorboard=false")
+        return fit(
+            **apes_and_bees._asdict(),
+            n_classes=n_classes,
+            output=output,
+            progress=False,
+            overrides=[*whole_size_settings, *frozen, *overrides],
+            report=False,
+        )
+
+    return fit_to

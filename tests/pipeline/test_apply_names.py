@@ -13,20 +13,11 @@ from promptcal.pipeline.apply_names import named_categories
 from promptcal.run import Run, replacing
 from promptcal.run.directory import RunDirectory
 
-UNTRAINED = ("warmup.epochs=0", "affinity.epochs=0", "tensorboard=false")
-
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory, apes_and_bees, whole_size_settings):
+def fitted(tmp_path_factory, fit_apes_and_bees):
     """An untrained run of image files with two known classes and three discovered categories."""
-    return fit(
-        **apes_and_bees._asdict(),
-        n_classes=5,
-        output=tmp_path_factory.mktemp("named") / "run",
-        progress=False,
-        overrides=[*whole_size_settings, *UNTRAINED],
-        report=False,
-    )
+    return fit_apes_and_bees(tmp_path_factory.mktemp("named") / "run")
 
 
 @pytest.fixture

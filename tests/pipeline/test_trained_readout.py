@@ -8,40 +8,40 @@ import numpy as np
 import pytest
 import torch
 
-from promptcal.api import export, fit, make_report, name
+from promptcal.api import benchmark, demo, export, fit, make_report, name
 from promptcal.cli.run_output import categories_table
 from promptcal.errors import RunError
+from promptcal.methods import resolve
+from promptcal.pipeline.inputs import settings_layers
+from promptcal.pipeline.request import FitRequest
 from promptcal.run import Run
 from promptcal.runtime import files
 
-FROZEN = ("warmup.epochs=0", "affinity.epochs=0", "tensorboard=false", "clustering.readout=head")
+HEAD = "clustering.readout=head"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, apes_and_bees, whole_size_settings):
-    return fit(
-        **apes_and_bees._asdict(),
-        n_classes=5,
-        output=tmp_path_factory.mktemp("readout") / "run",
-        progress=False,
-        overrides=[*whole_size_settings, *FROZEN],
-        report=False,
-    )
+def run(tmp_path_factory, fit_apes_and_bees):
+    return fit_apes_and_bees(tmp_path_factory.mktemp("readout") / "run", HEAD)
 
 
 def unlabelled(found):
     return ~np.array(found.labelled)
 
 
-def test_it_is_the_default_of_fit_but_not_of_the_published_protocol(apes_and_bees, tmp_path, whole_size_settings):
-    settings = [s for s in whole_size_settings if "readout" not in s]
-    common = {**apes_and_bees._asdict(), "n_classes": 4, "progress": False, "report": False}
-    ours = fit(**common, output=tmp_path / "a", overrides=[*settings, *FROZEN[:-1]])
-    assert ours.config.clustering.readout == "head"
-    published = fit(
-        **common, output=tmp_path / "b", overrides=[*settings, *FROZEN[:-1], "protocol=published", "selection.by=last"]
-    )
-    assert published.config.clustering.readout == "kmeans"
+@pytest.mark.parametrize(("protocol", "readout"), [("default", "head"), ("published", "kmeans")])
+def test_it_is_the_default_of_fit_but_not_of_the_published_protocol(protocol, readout):
+    request = FitRequest(images="photos", output="run", n_classes=4, overrides=[f"protocol={protocol}"])
+    assert resolve(settings_layers(request)).clustering.readout == readout
+    other = FitRequest(images="photos", output="run", n_classes=4, overrides=["clustering.readout=kmeans"])
+    assert resolve(settings_layers(other)).clustering.readout == "kmeans"
+
+
+def test_it_is_the_default_of_the_demo_but_not_of_a_benchmark(few_images, tmp_path, quick_settings):
+    settings = [s for s in quick_settings if "readout" not in s]
+    common = {"progress": False, "report": False, "overrides": [*settings, "warmup.epochs=0", "affinity.epochs=0"]}
+    assert demo(output=tmp_path / "demo", **common).config.clustering.readout == "head"
+    assert benchmark(name="mini", output=tmp_path / "mini", **common).config.clustering.readout == "kmeans"
 
 
 def test_predict_gives_what_the_fit_assigned(run, apes_and_bees):
@@ -62,15 +62,8 @@ def test_stability_is_a_column_of_the_assignments(run):
     assert all(0 <= value <= 1 for value in written)
 
 
-def test_without_held_out_labels_a_fifth_is_left_out_to_calibrate(apes_and_bees, tmp_path, whole_size_settings):
-    found = fit(
-        **apes_and_bees._asdict(),
-        n_classes=4,
-        output=tmp_path / "run",
-        progress=False,
-        overrides=[*whole_size_settings, *FROZEN, "data.validation_fraction=0"],
-        report=False,
-    )
+def test_without_held_out_labels_a_fifth_is_left_out_to_calibrate(apes_and_bees, fit_apes_and_bees, tmp_path):
+    found = fit_apes_and_bees(tmp_path / "run", HEAD, "data.validation_fraction=0", n_classes=4)
     assert found.calibration.basis == "left-out"
     assert 0 < found.calibration.n < len(apes_and_bees.labels)
     assert found.calibration.temperature >= 1

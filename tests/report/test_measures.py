@@ -38,7 +38,7 @@ def test_cohesion_is_the_mean_cosine_with_the_mean_and_typical_images_are_confid
     points, clusters, confidence = clustered
     centroids = measures.unit_centroids(points, clusters, 5)
     own = (points @ centroids.T)[np.arange(len(points)), clusters]
-    found = measures.cluster_means(own, clusters, 5)
+    found = measures.cohesion(own, clusters, 5)
     for c in range(4):
         members = [p for p, k in zip(points, clusters, strict=True) if k == c]
         assert found[c] == pytest.approx(np.mean([cosine(p, centroid(points, clusters, c)) for p in members]), abs=1e-5)

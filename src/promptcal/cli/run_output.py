@@ -83,14 +83,13 @@ def categories_table(assignments: Assignments, title: str) -> Table:
     table.add_column(title, justify="right")
     accepted = np.ones(len(assignments), dtype=bool) if assignments.accepted is None else assignments.accepted
     counts = Counter(assignments.clusters[~assignments.labelled & accepted].tolist())
-    stability = assignments.stability
+    stability = assignments.category_stability()
     if stability is not None:
         table.add_column("stability", justify="right")
     for cluster, name in enumerate(assignments.names):
         cells = [escape(name), assignments.kind(cluster), str(counts[cluster])]
         if stability is not None:
-            members = stability[(assignments.clusters == cluster) & ~assignments.labelled]
-            cells.append(f"{members.mean():.2f}" if len(members) else "-")
+            cells.append("-" if np.isnan(stability[cluster]) else f"{stability[cluster]:.2f}")
         table.add_row(*cells)
     if not accepted.all():
         table.add_row("(none of these)", "", str(int((~accepted).sum())))

@@ -55,8 +55,8 @@ def calibrate_run(
     partition: Partition,
     labels: np.ndarray,
     held_out: np.ndarray,
+    left_out: np.ndarray,
     *,
-    left_out: np.ndarray | None = None,
     outputs: Tensor | None,
     labels_in_centroids: bool,
     temperature: float,
@@ -64,8 +64,8 @@ def calibrate_run(
     """Calibrate a finished run on its own images.
 
     Every image is compared with centroids computed without it. ``outputs`` are a classifier's (None for cosines).
-    ``held_out`` and ``left_out`` are labels, -1 elsewhere: those that training did not use, and those that a trained
-    read-out did not use to compute ``outputs``, which training may have used.
+    ``held_out`` are labels that training did not use, -1 elsewhere. ``left_out`` are those that calibrate ``outputs``:
+    the same ones, or labels that only a trained read-out did not use.
     ``labels_in_centroids``: see `Assignment`. ``temperature`` is that of training.
     """
     centroids = partition.centroids.to(features)
@@ -76,11 +76,11 @@ def calibrate_run(
     sizes = members.bincount(minlength=len(centroids))
     cosines = left_out_cosines(features, members, centroids, sizes).cpu().numpy()
     not_alone = (sizes[members] > 1).cpu().numpy()
-    usable = held_out >= 0
-    basis: Basis = "held-out" if usable.any() else "left-out"
-    if basis == "left-out":
-        usable = labels >= 0 if outputs is None else (held_out if left_out is None else left_out) >= 0
-    if outputs is None:
+    basis: Basis = "held-out" if (held_out >= 0).any() else "left-out"
+    if outputs is not None:
+        usable = left_out >= 0
+    else:
+        usable = (held_out if basis == "held-out" else labels) >= 0
         usable &= not_alone
     scores = cosines if outputs is None else outputs.cpu().numpy()
     found = calibrate(scores[usable], labels[usable], basis, temperature)

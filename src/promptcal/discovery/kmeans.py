@@ -166,7 +166,8 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
 
     ``fit(X, y)`` takes ``X`` (N x dim, a NumPy array or a tensor on any device) and ``y`` (N class numbers, -1 =
     unlabelled). The i-th smallest class becomes cluster i, so classes 0..n-1 keep their numbers. Parameters and
-    attributes are those of scikit-learn's ``KMeans``; class ``classes_[i]`` is cluster i.
+    attributes are those of scikit-learn's ``KMeans``; class ``classes_[i]`` is cluster i. ``kept_centers_`` are the
+    centroids of the ``n_kept`` best starts (starts x clusters x dim), the best first.
 
     >>> X = np.array([[0.0], [0.2], [5.0], [5.1], [9.0], [9.1]])
     >>> SemiSupervisedKMeans(3, n_init=5, random_state=0).fit(X, [-1, 0, -1, 1, -1, -1]).labels_

@@ -67,7 +67,7 @@ class Assignment(ABC):
         """A classifier's outputs (images x clusters); None without one."""
         return None
 
-    def outputs_without(self, features: Tensor, partition: Partition, labels: np.ndarray) -> Tensor | None:
+    def outputs_by_labels(self, features: Tensor, partition: Partition, labels: np.ndarray) -> Tensor | None:
         """The outputs that a read-out would have with only these ``labels``, to calibrate it by the other labels."""
         return self.outputs(features, partition)
 
@@ -76,7 +76,7 @@ class Assignment(ABC):
         outputs = self.outputs(features, fitted)
         return centroid_cosines(features, fitted.centroids) if outputs is None else outputs
 
-    def of_members(self, features: Tensor, clusters: np.ndarray, n_clusters: int) -> Partition:
+    def from_clusters(self, features: Tensor, clusters: np.ndarray, n_clusters: int) -> Partition:
         """These clusters, which may be merged ones, as those of k-means or of a trained read-out."""
         return Partition.from_members(features, torch.from_numpy(clusters), n_clusters)
 
@@ -122,8 +122,8 @@ class HeadAssignment(Assignment):
         partition = Partition.from_members(features, members, len(found.head.bias))
         return replace(partition, head=found.head, stability=found.stability)
 
-    def of_members(self, features: Tensor, clusters: np.ndarray, n_clusters: int) -> Partition:
-        partition = super().of_members(features, clusters, n_clusters)
+    def from_clusters(self, features: Tensor, clusters: np.ndarray, n_clusters: int) -> Partition:
+        partition = super().from_clusters(features, clusters, n_clusters)
         return replace(partition, head=continued_head(features, clusters, clusters, partition.centroids))
 
     def clusters(self, features: Tensor, labels: np.ndarray | None, kmeans: KMeansFit) -> np.ndarray:
@@ -133,7 +133,7 @@ class HeadAssignment(Assignment):
         assert fitted.head is not None
         return fitted.head.outputs(features)
 
-    def outputs_without(self, features: Tensor, partition: Partition, labels: np.ndarray) -> Tensor | None:
+    def outputs_by_labels(self, features: Tensor, partition: Partition, labels: np.ndarray) -> Tensor | None:
         return continued_head(features, labels, partition.clusters, partition.centroids).outputs(features)
 
     def choose(self, features: Tensor, scores: Tensor, centroids: Tensor) -> Tensor:

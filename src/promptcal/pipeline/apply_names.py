@@ -154,7 +154,7 @@ def _partition(previous: PreviousRun, features: Tensor, clusters: np.ndarray, ca
     output for each category, so its categories cannot be merged."""
     run, n_categories = previous.run, len(categories.names)
     if run.assignment.uses_kmeans:
-        return run.assignment.of_members(features, clusters, n_categories)
+        return run.assignment.from_clusters(features, clusters, n_categories)
     if n_categories < len(run.names):
         raise RunError(
             f"the method {run.method.name} has a classifier with an output for each category, so merges need training; "

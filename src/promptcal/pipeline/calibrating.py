@@ -29,8 +29,8 @@ def calibrate_result(
         partition,
         labels,
         held_out,
-        left_out=left_out,
-        outputs=assignment.outputs_without(features, partition, np.where(left_out >= 0, -1, labels)),
+        left_out,
+        outputs=assignment.outputs_by_labels(features, partition, np.where(left_out >= 0, -1, labels)),
         labels_in_centroids=labels_in_centroids,
         temperature=assignment.temperature,
     )

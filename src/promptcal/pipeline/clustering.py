@@ -31,43 +31,6 @@ def embed_all(
         )
 
 
-def final_kmeans(
-    config: Config,
-    session: Session,
-    repeat: int = 0,
-    *,
-    init: Tensor | None = None,
-    restricted: tuple[np.ndarray, int] | None = None,
-) -> KMeansFit:
-    """k-means for results: many starts, with a progress bar, on the first process; each repeat has its own seed.
-
-    ``init`` are the initial centroids of the first clusters; ``restricted``: see `SemiSupervisedKMeans.fit`.
-    """
-    settings = config.clustering
-    purpose = ("kmeans", repeat) if repeat else ("kmeans",)
-
-    def fit(features: Tensor, labels: np.ndarray | None) -> SemiSupervisedKMeans:
-        kmeans = SemiSupervisedKMeans(
-            config.n_classes,
-            settings.n_init,
-            settings.max_iter,
-            settings.tol,
-            random_state=derive_seed(config.seed, *purpose),
-            n_kept=HEADS,
-        )
-        known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
-        known = known if init is None else len(init)
-        starts = settings.n_init if known < config.n_classes else 1  # nothing is random then
-        with progress_bar(session.console) as bar:
-            task = bar.add_task("clustering", total=starts, note="")
-            show = lambda done: bar.update(task, completed=done)  # noqa: E731
-            return session.group.on_first(
-                lambda: kmeans.fit(features, labels, init=init, restricted=restricted, on_progress=show)
-            )
-
-    return fit
-
-
 def final_clustering(
     config: Config,
     session: Session,
@@ -76,29 +39,45 @@ def final_clustering(
     init: Tensor | None = None,
     restricted: tuple[np.ndarray, int] | None = None,
 ) -> Clustering:
-    """`final_kmeans`, and heads trained from its best starts.
+    """Clustering for results, with progress bars, on the first process; each repeat has its own seed.
 
-    The head of a continued run stays close to its start and expects the sizes that the categories have there.
+    k-means has many starts. ``init`` are the initial centroids of the first clusters, those of a continued run;
+    ``restricted``: see `SemiSupervisedKMeans.fit`. Heads are trained from the best starts. The head of a continued run
+    stays close to its start and expects the sizes that the categories have there.
     """
-    kmeans = final_kmeans(config, session, repeat, init=init, restricted=restricted)
+    settings = config.clustering
+    purpose = ("kmeans", repeat) if repeat else ("kmeans",)
+
+    def kmeans(features: Tensor, labels: np.ndarray | None) -> SemiSupervisedKMeans:
+        estimator = SemiSupervisedKMeans(
+            config.n_classes,
+            settings.n_init,
+            settings.max_iter,
+            settings.tol,
+            random_state=derive_seed(config.seed, *purpose),
+            n_kept=HEADS if settings.readout == "head" else 1,
+        )
+        known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
+        known = known if init is None else len(init)
+        starts = settings.n_init if known < config.n_classes else 1  # nothing is random then
+        with progress_bar(session.console) as bar:
+            task = bar.add_task("clustering", total=starts, note="")
+            show = lambda done: bar.update(task, completed=done)  # noqa: E731
+            return session.group.on_first(
+                lambda: estimator.fit(features, labels, init=init, restricted=restricted, on_progress=show)
+            )
 
     def heads(features: Tensor, labels: np.ndarray, fitted: SemiSupervisedKMeans) -> TrainedHeads:
-        annealed = init is None
-        starts = torch.from_numpy(fitted.kept_centers_ if annealed else fitted.cluster_centers_[None])
+        is_new = init is None
+        starts = torch.from_numpy(fitted.kept_centers_ if is_new else fitted.cluster_centers_[None])
         sizes = estimated_sizes(fitted.labels_, config.n_classes)
-        prior = cluster_prior(config, sizes) if annealed else sizes
+        prior = cluster_prior(config, sizes) if is_new else sizes
         with progress_bar(session.console) as bar:
             task = bar.add_task("training the read-out", total=STEPS, note="")
+            show = lambda done: bar.update(task, completed=done)  # noqa: E731
+            seed = derive_seed(config.seed, "heads", repeat)
             return session.group.on_first(
-                lambda: train_heads(
-                    features,
-                    labels,
-                    starts,
-                    prior=prior,
-                    seed=derive_seed(config.seed, "heads", repeat),
-                    annealed=annealed,
-                    on_progress=lambda done: bar.update(task, completed=done),
-                )
+                lambda: train_heads(features, labels, starts, prior=prior, seed=seed, annealed=is_new, on_progress=show)
             )
 
     return Clustering(kmeans, heads)

@@ -23,6 +23,7 @@ PROTOCOL_HELP = (
     "published: each method trains on all labels and keeps an epoch by the rule of its paper (PromptCAL: the best on "
     "the test images). default: labels are held out to select an epoch."
 )
+_READOUT = {"help": "The default of clustering.readout, unless the protocol is published.", "cli": False}
 
 
 def option(default: Any = None, *, help: str, **cli: Any) -> Any:
@@ -98,10 +99,7 @@ class RunRequest(CommonRequest):
         default=True,
         metadata={"help": "Write a first result before training, for somebody who waits for the run.", "cli": False},
     )
-    readout: Literal["head"] | None = field(
-        default=None,
-        metadata={"help": "The default of clustering.readout, unless the protocol is published.", "cli": False},
-    )
+    readout: Literal["head"] | None = field(default=None, metadata=_READOUT)
     resume: bool = option(False, help="Continue the unfinished run in --output.")
     overwrite: bool = option(False, help="Discard the run in --output, if there is one.")
     stop_after: float | None = option(
@@ -151,10 +149,7 @@ class FitRequest(ImagesRequest, RunRequest):
         help="Result to keep. better: the first one if training did not help, by held-out labels and stability of "
         "the clusters. trained: always that of training. Default: better.",
     )
-    readout: Literal["head"] | None = field(
-        default="head",
-        metadata={"help": "The default of clustering.readout, unless the protocol is published.", "cli": False},
-    )
+    readout: Literal["head"] | None = field(default="head", metadata=_READOUT)
     inductive: "Inductive | None" = field(default=None, metadata={"help": "For the inductive protocol.", "cli": False})
     read_test: "Callable[[], TestSet] | None" = field(
         default=None, metadata={"help": "Reads the test images, which selection.by=oracle needs.", "cli": False}

@@ -11,7 +11,7 @@ from promptcal.data import ImageSet, View, build_sampler
 from promptcal.data.store import decode
 from promptcal.errors import Interrupted
 from promptcal.methods.base import StageContext
-from promptcal.pipeline.clustering import embed_all, final_kmeans, validation_kmeans
+from promptcal.pipeline.clustering import embed_all, final_clustering, validation_kmeans
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.scoring import score_frozen
 from promptcal.pipeline.session import Session, warn
@@ -196,7 +196,7 @@ def _context(prepared: Prepared, session: Session, *, is_resumed: bool) -> Stage
 
     def centroids() -> Tensor:
         features = embed_all(prepared.network, prepared.view, len(prepared.problem.images), "embedding", session)
-        fitted = final_kmeans(prepared.config, session)(features, prepared.training_labels)
+        fitted = final_clustering(prepared.config, session).kmeans(features, prepared.training_labels)
         return torch.from_numpy(fitted.cluster_centers_)
 
     def load_images(folder: str) -> View:

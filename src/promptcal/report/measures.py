@@ -19,10 +19,10 @@ def unit_centroids(embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int
     return (sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)).astype(np.float32)
 
 
-def cluster_means(values: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
-    """The mean of the images' values in each cluster; NaN for an empty cluster."""
+def cohesion(own_cosine: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
+    """The mean cosine of each cluster's images with its centroid; NaN for an empty cluster."""
     sizes = np.bincount(clusters, minlength=n_clusters)
-    sums = np.bincount(clusters, weights=values, minlength=n_clusters)
+    sums = np.bincount(clusters, weights=own_cosine, minlength=n_clusters)
     return np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan)
 
 

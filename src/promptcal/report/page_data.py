@@ -72,8 +72,8 @@ def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
     sizes = np.bincount(a.clusters, minlength=analysis.n_clusters)
     labelled = np.bincount(a.clusters[a.labelled], minlength=analysis.n_clusters)
     doubtful = np.bincount(a.clusters[analysis.doubtful], minlength=analysis.n_clusters)
-    cohesion = measures.cluster_means(analysis.own_cosine, a.clusters, analysis.n_clusters)
-    stability = None if a.stability is None else measures.cluster_means(a.stability, a.clusters, analysis.n_clusters)
+    cohesion = measures.cohesion(analysis.own_cosine, a.clusters, analysis.n_clusters)
+    stability = a.category_stability()
     nearest, cosine = measures.nearest_known(analysis.centroids, np.flatnonzero(a.known).tolist())
     return [
         {

@@ -76,6 +76,15 @@ class Assignments:
         none = f", {rejected} images in none of them" if rejected else ""
         return f"{len(self)} images, {n_known} known and {len(self.known) - n_known} new categories{none}"
 
+    def category_stability(self) -> np.ndarray | None:
+        """The mean stability of the unlabelled images of each category; NaN for a category without any."""
+        if self.stability is None:
+            return None
+        of = self.clusters[~self.labelled]
+        sums = np.bincount(of, weights=self.stability[~self.labelled], minlength=len(self.names))
+        counts = np.bincount(of, minlength=len(self.names))
+        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
     @property
     def mean_stability(self) -> float | None:
         """Of the unlabelled images."""

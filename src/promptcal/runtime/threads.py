@@ -35,7 +35,7 @@ def let_idle_threads_sleep() -> None:
     """Idle OpenMP threads sleep instead of spinning; this takes effect if PyTorch is not imported yet.
 
     While one of two threads waits for a core that another program uses, the other one would spin: on a busy machine
-    that made k-means 25 times and training 2 times slower (`benchmarks/threads.py`). It does not change any result.
+    that made k-means 25 to 40 times slower (`benchmarks/threads.py`). It does not change any result.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
