@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import re
 import shutil
 
 import numpy as np
@@ -126,4 +127,6 @@ def test_stability_is_in_results_terminal_and_report(run, tmp_path):
         members = found.stability[(found.clusters == cluster) & unlabelled(found)]
         assert cell == (f"{members.mean():.2f}" if len(members) else "-")
     page = make_report(run=run, output=tmp_path / "report.html", progress=False).path.read_text(encoding="utf-8")
-    assert '"stability"' in page
+    shown = [float(value) for value in re.findall(r'"stability": ?([0-9.]+)', page)]
+    expected = [value for value in found.category_stability() if not np.isnan(value)]
+    assert shown == pytest.approx(expected, abs=1e-3)

@@ -9,8 +9,8 @@ neighbours j. H is the entropy, JS the Jensen-Shannon divergence H((p_i + p_j) /
 for agreement but not for confidence. The sharpness a grows from 8 to 25 and the weight e from 0 to 0.3: a head that
 starts with soft assignments depends less on its start. Each head starts at the centroids of one start of k-means. The
 one with the lowest objective is the result; the share of the others that agree with it is the stability of an image.
-Entropy, labels and marginal are those of PIM (Chiaroni et al., ICCV 2023). The weights were chosen on development
-splits (`promptcal benchmark NAME-dev`).
+Entropy, labels and marginal are those of PIM (Chiaroni et al., ICCV 2023). The weights were chosen on the
+development splits of CIFAR-100 and CUB (`promptcal benchmark NAME-dev`) and on the demo.
 """
 
 import math
