@@ -73,7 +73,7 @@ class Layers:
     @property
     def method(self) -> str:
         """The name of the chosen method."""
-        name = self._chosen("method", Config.model_fields["method"].default)
+        name = self.chosen("method", Config.model_fields["method"].default)
         if not isinstance(name, str):
             raise ConfigError(f"the setting 'method' is wrong: input should be a name, not {reprlib.repr(name)}")
         return name
@@ -81,11 +81,11 @@ class Layers:
     @property
     def is_published(self) -> bool:
         """Whether the published protocol is chosen, which trains on all labels."""
-        return self._chosen("protocol", "default") == "published"
+        return self.chosen("protocol", "default") == "published"
 
     def merged(self, method: MethodSettings) -> dict[str, Any]:
         """All settings for a method in one mapping; ``n_classes`` may be "auto"."""
-        variant, protocol = (self._chosen(key, Config.model_fields[key].default) for key in ("variant", "protocol"))
+        variant, protocol = (self.chosen(key, Config.model_fields[key].default) for key in ("variant", "protocol"))
         from_variant = _variant_settings(variant, method)
         self._check_same_as_saved("variant", variant)
         self._check_same_as_saved("protocol", protocol)
@@ -104,9 +104,14 @@ class Layers:
             merge_into(merged, layer)
         return merged
 
-    def _chosen(self, key: str, default: Any) -> Any:
+    def chosen(self, key: str, default: Any) -> Any:
+        """The value of a setting outside the sections; ``default`` if nothing names it."""
         layers = [preset_settings(self.preset), *self.given]
         return next((layer[key] for layer in reversed(layers) if key in layer), default)
+
+    def names_setting(self, *path: str) -> bool:
+        """Whether the preset or a given layer names a setting, such as ``"model", "backbone"``."""
+        return any(".".join(path) in flatten(layer) for layer in (preset_settings(self.preset), *self.given))
 
     def _check_same_as_saved(self, key: str, value: Any) -> None:
         """A saved configuration lists all values, so another variant or protocol would change nothing."""

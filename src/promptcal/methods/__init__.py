@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS",
+    "QUICK",
     "WITHOUT_LABELS",
     "WITHOUT_TRAINING",
     "load_config",
@@ -37,10 +38,12 @@ METHODS: "Registry[type[Method]]" = Registry(
         "rankstats": "promptcal.methods.rankstats:RankStats",
         "kmeans": "promptcal.methods.kmeans:KMeans",
         "semi-supervised-kmeans": "promptcal.methods.kmeans:SemiSupervised",
+        "frozen": "promptcal.methods.kmeans:Frozen",
     },
 )
 WITHOUT_LABELS = "kmeans"  # the method of a fit without a single label
 WITHOUT_TRAINING = "semi-supervised-kmeans"  # the method of the first result
+QUICK = "frozen"  # the method of `fit --quick`
 
 M = TypeVar("M", bound="type[Method]")
 

@@ -44,10 +44,10 @@ class Method(ABC, Generic[C]):
 
     ``config_class`` adds the method's sections to `Config`. ``presets`` has the method's own values under "", which a
     preset may change, and under the name of a preset values that win over that preset's; ``variants`` maps names to
-    settings that ``variant=NAME`` selects. ``published`` are settings of the protocol of the method's publication, by
-    default: train on all labels and keep the last epoch. ``trains``: whether anything is trained at all.
-    ``uses_generic_images``: whether it uses the folder `data.generic_images`. ``stage_titles`` names the stages if
-    there are several.
+    settings that ``variant=NAME`` selects, and `fit` uses the variant ``fit_variant`` by default. ``published`` are
+    settings of the protocol of the method's publication, by default: train on all labels and keep the last epoch.
+    ``trains``: whether anything is trained at all. ``uses_generic_images``: whether it uses the folder
+    `data.generic_images`. ``stage_titles`` names the stages if there are several.
     """
 
     name: ClassVar[str]
@@ -56,6 +56,7 @@ class Method(ABC, Generic[C]):
     config_class: ClassVar[type[Config]] = Config
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     variants: ClassVar[Mapping[str, Mapping[str, Any]]] = {"official": {}}
+    fit_variant: ClassVar[str] = "official"
     published: ClassVar[Mapping[str, Any]] = {"selection": {"by": "last"}}
     trains: ClassVar[bool] = True
     uses_generic_images: ClassVar[bool] = False

@@ -1,8 +1,9 @@
-"""k-means on the features of the frozen backbone, without and with labels. Nothing is trained.
+"""Clusters of the features of the frozen backbone. The network is not trained.
 
 `kmeans` (MacQueen, 1967) does not use labels to cluster. Afterwards each known class names one cluster, so that as many
 labelled images as possible are in the cluster of their class. `semi-supervised-kmeans` (Vaze et al., CVPR 2022) keeps
-labelled images in the cluster of their class; it is the first result of every fit that trains.
+labelled images in the cluster of their class; it is the first result of every fit that trains. `frozen` trains a linear
+classifier on the features (`discovery/heads.py`); it is `promptcal fit --quick`.
 """
 
 from typing import Any, ClassVar
@@ -47,3 +48,12 @@ class SemiSupervised(KMeans):
 
     def assignment(self, network: DiscoveryNetwork) -> Assignment:
         return KMeansAssignment(self.config.loss.affinity_temperature)
+
+
+class Frozen(KMeans):
+    name = "frozen"
+    title = "trained read-out, frozen backbone"
+    presets: ClassVar[dict[str, Any]] = {"": {"model": {"prompts": 0}, "clustering": {"readout": "head"}}}
+
+    def assignment(self, network: DiscoveryNetwork) -> Assignment:
+        return Method.assignment(self, network)

@@ -10,7 +10,7 @@ from promptcal.pipeline.first_result import make_first_result
 from promptcal.pipeline.inputs import read_inputs
 from promptcal.pipeline.prepare import prepare
 from promptcal.pipeline.request import FitRequest
-from promptcal.pipeline.session import Session, warn
+from promptcal.pipeline.session import Session, say, warn
 from promptcal.pipeline.time_limit import Consent
 from promptcal.pipeline.train import train
 from promptcal.run.directory import RunDirectory
@@ -40,6 +40,11 @@ def run_fit(request: FitRequest) -> Run:
             if request.resume and not is_resumed:
                 warn(f"the run in {directory.path} was stopped before it began, so it starts from the beginning")
             prepared = prepare(replace(inputs, resume=is_resumed), session)
+            if request.quick:
+                say(
+                    "No network is trained (--quick): fit without --quick to adapt the backbone to these images",
+                    session,
+                )
             first = make_first_result(prepared, session, report=request.report) if request.first_result else None
             trained = train(prepared, Consent(request.allow_long, request.confirm), session)
             finalize(trained, first, session)

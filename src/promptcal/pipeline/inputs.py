@@ -12,7 +12,8 @@ from promptcal.config.layers import merge_into
 from promptcal.data import ImageSet, parse_labels, read_labels
 from promptcal.data.labels import differ_in_letter_case
 from promptcal.errors import ConfigError, DataError, RunError
-from promptcal.methods import METHODS
+from promptcal.methods import METHODS, QUICK
+from promptcal.pipeline.fit_defaults import fit_defaults
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Problem, TestSet
 from promptcal.pipeline.published import unmet_conditions
@@ -185,9 +186,13 @@ def _settings(request: FitRequest, previous: PreviousRun | None, problem: Proble
 def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> Layers:
     """The sources of settings that a request names, on top of ``base``."""
     compile = None if request.compile is None else "always" if request.compile else "never"
+    if request.quick and request.method not in (None, QUICK):
+        raise ConfigError(
+            f"--quick trains nothing, so it cannot use the method {request.method}; leave one of them out"
+        )
     named = {
         "n_classes": request.n_classes,
-        "method": request.method,
+        "method": QUICK if request.quick else request.method,
         "seed": request.seed,
         "device": request.device,
         "precision": request.precision,
@@ -216,7 +221,9 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
         layers = Layers(layers.preset, (given, *layers.given))
     if layers.is_published:
         return layers
-    defaults: dict[str, Any] = {"selection": {"keep": "better"}} if request.keep == "better" else {}
+    defaults = fit_defaults(layers) if request.benchmark is None and request.preset is None else {}
+    if request.keep == "better":
+        defaults["selection"] = {"keep": "better"}
     if request.readout is not None:
         defaults["clustering"] = {"readout": request.readout}
     return Layers(layers.preset, (defaults, *layers.given))  # anything else that names a setting wins

@@ -124,8 +124,8 @@ class ImagesRequest(CommonRequest):
         }
     )
     backbone: str | None = option(
-        help="timm name of a ViT. Default: vit_base_patch16_224.dino, downloaded once. "
-        "vit_tiny_patch4_32.promptcal is included in the package."
+        help="timm name of a ViT. Default: DINOv2 with registers at 224 px, ViT-B/14 or on a CPU ViT-S/14, downloaded "
+        "once. vit_tiny_patch4_32.promptcal is included in the package."
     )
     weights: PathOrText | None = option(cli=Path | None, help="Local weight file for the backbone.")
     preset: Any = option(cli=str | None, help=f"Settings to start from: {', '.join(preset_names())}.")
@@ -140,6 +140,11 @@ class FitRequest(ImagesRequest, RunRequest):
         metavar="N|auto",
         first=True,
         help="Number of categories, known and new together; auto: estimated from the labelled images.",
+    )
+    quick: bool = option(
+        False,
+        help="Train no network: only the read-out is trained, on the features of the backbone as it is. Minutes on a "
+        "CPU. The same as --method frozen.",
     )
     truth: Any = option(cli=Path | None, help="CSV with true classes, used only to report accuracy.")
     keep: Literal["better", "trained"] | None = option(

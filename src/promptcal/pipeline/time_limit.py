@@ -76,6 +76,6 @@ def require_consent(estimate: TimeEstimate, consent: Consent, session: Session) 
         return
     kept = " (the first result is kept)" if session.directory.info().has_result else ""
     raise ConfigError(
-        f"training would take about {duration} on this CPU{kept}; use --preset quick or a GPU, or add --allow-long "
-        f"{'and --resume ' if kept else ''}to train anyway"
+        f"training would take about {duration} on this CPU{kept}; use `fit --quick`, which trains no network, or a "
+        f"GPU, or add --allow-long {'and --resume ' if kept else ''}to train anyway"
     )

@@ -37,6 +37,7 @@ class PromptCAL(Method[PromptCALConfig]):
     }
     config_class = PromptCALConfig
     variants = VARIANTS
+    fit_variant = "recommended"
     published: ClassVar[dict[str, Any]] = {"selection": {"by": "oracle"}}
     uses_generic_images = True
 
