@@ -227,14 +227,16 @@ def _overrides_n_classes(request: FitRequest) -> bool:
 
 
 def _n_categories(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
-    """As many categories fewer as the labels merge into others, but at least as many as the labels name."""
-    merged = previous.merged_categories(problem.label_names(), problem.images.names)
-    left = max(n_classes - len(merged), len(problem.classes))
-    if left == n_classes:
+    """As many categories fewer as the labels merge into others, and more as they name without a category."""
+    merged, added = previous.merged_and_added(problem.label_names(), problem.images.names)
+    if not merged and not added:
         return n_classes
-    reason = f"merge {', '.join(merged)} into other categories" if left < n_classes else f"name {left} categories"
+    left = n_classes - len(merged) + len(added)
+    reasons = [f"merge {', '.join(merged)} into other categories"] if merged else []
+    reasons += [f"name {', '.join(added)}, which no category is"] if added else []
     console.print(
-        f"The labels {reason}, so the number of categories is now {left} (--n-classes sets another number)",
+        f"The labels {' and '.join(reasons)}, so the number of categories is now {left} (--n-classes sets another "
+        "number)",
         markup=False,
         highlight=False,
         soft_wrap=True,
