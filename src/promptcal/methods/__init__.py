@@ -37,10 +37,11 @@ METHODS: "Registry[type[Method]]" = Registry(
         "rankstats": "promptcal.methods.rankstats:RankStats",
         "kmeans": "promptcal.methods.kmeans:KMeans",
         "semi-supervised-kmeans": "promptcal.methods.kmeans:SemiSupervised",
+        "frozen": "promptcal.methods.kmeans:Frozen",
     },
 )
 WITHOUT_LABELS = "kmeans"  # the method of a fit without a single label
-WITHOUT_TRAINING = "semi-supervised-kmeans"  # the method of the first result
+WITHOUT_TRAINING = "frozen"  # the method of the first result
 
 M = TypeVar("M", bound="type[Method]")
 

@@ -1,8 +1,9 @@
-"""k-means on the features of the frozen backbone, without and with labels. Nothing is trained.
+"""Clustering of the features of the frozen backbone: nothing but a read-out is trained.
 
 `kmeans` (MacQueen, 1967) does not use labels to cluster. Afterwards each known class names one cluster, so that as many
 labelled images as possible are in the cluster of their class. `semi-supervised-kmeans` (Vaze et al., CVPR 2022) keeps
-labelled images in the cluster of their class; it is the first result of every fit that trains.
+labelled images in the cluster of their class. `frozen` assigns by `clustering.readout`, as methods that train do; it is
+the first result of every fit that trains.
 """
 
 from typing import Any, ClassVar
@@ -47,3 +48,11 @@ class SemiSupervised(KMeans):
 
     def assignment(self, network: DiscoveryNetwork) -> Assignment:
         return KMeansAssignment(self.config.loss.affinity_temperature)
+
+
+class Frozen(KMeans):
+    name = "frozen"
+    title = "read-out, frozen backbone"
+
+    def assignment(self, network: DiscoveryNetwork) -> Assignment:
+        return Method.assignment(self, network)

@@ -233,7 +233,7 @@ def _n_categories(n_classes: int, previous: PreviousRun, problem: Problem, conso
         return n_classes
     left = n_classes - len(merged) + len(added)
     reasons = [f"merge {', '.join(merged)} into other categories"] if merged else []
-    reasons += [f"name {', '.join(added)}, which no category is"] if added else []
+    reasons += [f"name {', '.join(added)}, whose images were in other categories"] if added else []
     console.print(
         f"The labels {' and '.join(reasons)}, so the number of categories is now {left} (--n-classes sets another "
         "number)",
