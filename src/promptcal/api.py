@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
 
+from promptcal.config import AUTO
 from promptcal.data import ImageSet, benchmarks, read_labels
 from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
 from promptcal.discovery.class_count import ClassCount
@@ -285,6 +286,7 @@ def check(
     *,
     images: Any,
     labels: Any = None,
+    n_classes: int | Literal["auto"] | None = None,
     output: PathOrText | None = None,
     min_side: int = 32,
     near_distance: int = 4,
@@ -295,6 +297,7 @@ def check(
     Args:
         images: As in `fit`.
         labels: As in `fit`.
+        n_classes: As in `fit`; whether the images and labels fit this number.
         output: JSON file to write.
         min_side: Images with a shorter side of fewer pixels are reported as tiny.
         near_distance: Near duplicates differ in at most this many of 64 bits of a perceptual hash, 0 to 16.
@@ -312,6 +315,7 @@ def check(
         report = check_images(
             image_set,
             label_names,
+            n_classes=None if n_classes == AUTO else n_classes,
             min_side=min_side,
             near_distance=near_distance,
             on_progress=lambda done: bar.update(task, completed=done),

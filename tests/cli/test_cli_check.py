@@ -135,3 +135,19 @@ def test_progress_is_shown_and_an_unreadable_file_exits_with_1(check, folder):
     assert code == 1
     assert "checking" in err
     assert "bad.jpg" in out
+
+
+def test_a_number_of_classes_is_compared_with_images_and_labels(check, folder, tmp_path):
+    given = (folder, "--labels", tmp_path / "labels.tsv", "-q", "--n-classes")
+    code, out, _ = check(*given, 3)
+    assert code == 0
+    assert "Nothing wrong" in out
+    assert check(*given, "auto")[1] == out
+    code, out, _ = check(*given, 2)  # all of them have labels
+    assert code == 0
+    assert "leaves no new one to discover" in out
+    for number, message in ((1, "the labels name 2 classes but --n-classes is 1; raise it to at least 2"),
+                            (5, "2 unlabelled images cannot form 3 new categories; lower --n-classes")):  # fmt: skip
+        code, out, _ = check(*given, number)
+        assert code == 1
+        assert message in out

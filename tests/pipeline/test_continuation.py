@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from promptcal.discovery import SemiSupervisedKMeans
+from promptcal.discovery.kmeans import Limits
 from promptcal.discovery.partition import Partition
 from promptcal.errors import ConfigError
 from promptcal.pipeline.continuation import (
@@ -101,15 +102,39 @@ def test_restricted_points_stay_in_the_first_clusters():
     labels = [0, -1, -1, -1, 1, -1]
     free = SemiSupervisedKMeans(3, random_state=0).fit(points, labels, init=[[1.0], [9.0], [4.5]])
     assert free.labels_.tolist() == [0, 0, 2, 2, 1, 1]
-    restricted = (np.array([False, True, True, False, False, False]), 2)
-    held = SemiSupervisedKMeans(3, random_state=0).fit(
-        points, labels, init=[[1.0], [9.0], [4.5]], restricted=restricted
-    )
+    restricted = torch.tensor([False, True, True, False, False, False])
+    limits = Limits(restricted, 2, torch.zeros(3, dtype=torch.bool))
+    held = SemiSupervisedKMeans(3, random_state=0).fit(points, labels, init=[[1.0], [9.0], [4.5]], limits=limits)
     assert held.labels_.tolist() == [0, 0, 0, 2, 1, 1]
     assert np.allclose(held.cluster_centers_.ravel(), [5 / 3, 9.25, 5.0])
     for seed in range(20):  # drawn starts and empty clusters obey it too
-        drawn = SemiSupervisedKMeans(4, n_init=1, random_state=seed).fit(points, labels, restricted=restricted)
+        limits = Limits(restricted, 2, torch.zeros(4, dtype=torch.bool))
+        drawn = SemiSupervisedKMeans(4, n_init=1, random_state=seed).fit(points, labels, limits=limits)
         assert (drawn.labels_[[1, 2]] < 2).all()
+
+
+def test_a_closed_cluster_has_only_its_labelled_points():
+    points = np.array([[0.0], [1.0], [1.1], [9.0], [9.5]])
+    labels = [0, -1, 1, -1, -1]  # the point at 1 is nearest to the label at 1.1
+    free = SemiSupervisedKMeans(3, random_state=0).fit(points, labels)
+    assert free.labels_.tolist() == [0, 1, 1, 2, 2]
+    limits = Limits(torch.zeros(5, dtype=torch.bool), 2, torch.tensor([False, True, False]))
+    held = SemiSupervisedKMeans(3, random_state=0).fit(points, labels, limits=limits)
+    assert held.labels_.tolist() == [0, 0, 1, 2, 2]
+    assert np.allclose(held.cluster_centers_.ravel(), [0.5, 1.1, 9.25])
+
+
+def test_labels_that_others_contradict_support_no_class():
+    """Class 0 has a category. Of the classes without one, 1 has a single label, 2 two labels among images of class 0,
+    and 3 two labels beside each other."""
+    angles = np.radians([0, 4, 8, 12, 40, 1, 11, 80, 82, 3])
+    labels = np.array([0, 0, 0, 0, 1, 2, 2, 3, 3, -1])
+    features = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], axis=1)).float()
+    start = np.where(labels < 0, 0, labels)
+    found = Continuation(start, labels < 0, 5, 4, keep=False)
+    assert found.unsupported(features, labels, 4).tolist() == [False, True, True, False]
+    moved = Continuation(np.where(labels < 0, 2, labels), labels < 0, 5, 4, keep=False)  # a category continues as 2
+    assert not moved.unsupported(features, labels, 4)[2]
 
 
 def test_a_labelled_image_is_classified_without_itself():

@@ -14,6 +14,8 @@ from promptcal.pipeline.comparison import score, stability
 from promptcal.run import Run, RunDirectory
 from promptcal.run.results import ResultQuality
 
+HEAD = "clustering.readout=head"
+
 
 @pytest.fixture
 def options(small_set, quick_settings):
@@ -29,9 +31,9 @@ def options(small_set, quick_settings):
     }
 
 
-def without_training(options, common_settings, method="semi-supervised-kmeans", **changes):
+def without_training(options, common_settings, *overrides, method="frozen", **changes):
     """The same images for a method that trains nothing."""
-    return options | {"overrides": (*common_settings, "model.image_size=8"), "method": method, **changes}
+    return options | {"overrides": (*common_settings, "model.image_size=8", *overrides), "method": method, **changes}
 
 
 def results_of(folder):
@@ -94,16 +96,20 @@ def test_no_result_while_the_first_one_is_being_replaced(tmp_path, options, monk
 
 def test_the_first_result_is_kept_if_training_did_not_help(tmp_path, options, common_settings, monkeypatch):
     measured = iter([0.9, 0.1])
-    monkeypatch.setattr(comparison, "stability", lambda *given, **named: next(measured))
-    overrides = tuple(o for o in options["overrides"] if "keep" not in o)
+
+    def measure(*given, **named):
+        return ResultQuality(held_out=1.0, n_held_out=2, stability=next(measured))
+
+    monkeypatch.setattr(comparison, "measure", measure)
+    overrides = (*(o for o in options["overrides"] if "keep" not in o), HEAD)
     run = fit(**options | {"overrides": overrides}, output=tmp_path / "run")
     assert (run.info.status, run.info.is_first, run.config.method) == ("finished", True, "promptcal")
-    alone = fit(**without_training(options, common_settings, output=tmp_path / "alone"))
+    alone = fit(**without_training(options, common_settings, HEAD, output=tmp_path / "alone"))
     assert (run.path / "assignments.csv").read_bytes() == (alone.path / "assignments.csv").read_bytes()
     results = run.directory.results()
     assert results.comparison.kept == "frozen"
     assert (results.comparison.frozen.stability, results.comparison.trained.stability) == (0.9, 0.1)
-    assert results.selected == results.baselines["semi_supervised_kmeans"]
+    assert results.selected == results.baselines["frozen"]
     assert list(results.stages) == ["warmup", "affinity"]
     assert results.stages["affinity"].accuracy is not None  # of training
     assert "not finished" not in make_report(run=run, progress=False).path.read_text()

@@ -23,6 +23,7 @@ from promptcal.cli.options import (
     Root,
     RunPath,
     SkipUnreadable,
+    number_or_auto,
     options_of,
 )
 from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning, one_line
@@ -314,6 +315,9 @@ def figure(
 def check(
     images: Images,
     labels: Labels = None,
+    n_classes: Annotated[
+        Any, typer.Option(metavar="N|auto", parser=number_or_auto, help=f"As in fit. {HELP['n_classes']}")
+    ] = None,
     json: Annotated[Path | None, typer.Option(help="JSON file to write, with every finding in full.")] = None,
     min_side: Annotated[int, typer.Option(help="Shorter side in pixels below which an image is tiny.", min=0)] = 32,
     near_distance: Annotated[
@@ -326,11 +330,11 @@ def check(
 ) -> None:
     """Check a folder of images and its labels before a fit.
 
-    Exits with 1 if there are problems: files that cannot be read, the same image with two labels, or nothing left to
-    discover. Warnings (duplicates, tiny images, imbalanced classes) exit with 0. Labels that do not fit the images are
-    an error, 2.
+    Exits with 1 if there are problems: files that cannot be read, the same image with two labels, nothing left to
+    discover, or an --n-classes that does not fit. Warnings (duplicates, tiny images, imbalanced classes) exit with 0.
+    Labels that do not fit the images are an error, 2.
 
-    Example: promptcal check photos --labels labels.csv
+    Example: promptcal check photos --labels labels.csv --n-classes 20
     """
     from promptcal import api
     from promptcal.cli.check_output import check_report
@@ -338,6 +342,7 @@ def check(
     found = api.check(
         images=images,
         labels=labels,
+        n_classes=n_classes,
         output=json,
         min_side=min_side,
         near_distance=near_distance,

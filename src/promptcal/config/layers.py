@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pydantic import BaseModel, ValidationError
 
@@ -21,7 +21,7 @@ from promptcal.config.schema import Config
 from promptcal.errors import ConfigError
 from promptcal.runtime.safe_yaml import read_yaml
 
-AUTO = "auto"
+AUTO: Final = "auto"
 Preset = str | Mapping[str, Any] | None
 
 

@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import connected_components
 
 from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage
 from promptcal.data.images import ImageSet
-from promptcal.data.labels import class_numbers
+from promptcal.data.labels import class_count_fault, class_numbers
 
 MAX_DISTANCE = 16
 _HASH_BITS = 64
@@ -89,6 +89,7 @@ class CheckReport:
     exact: list[Duplicates]
     near: list[Duplicates]
     ignored: list[str]
+    n_classes: int | None = None
 
     def __repr__(self) -> str:
         findings = f"{_count(self.problems, 'problem')}, {_count(self.warnings, 'warning')}"
@@ -105,11 +106,15 @@ class CheckReport:
         """Findings that stop a fit or make its result wrong."""
         contradictions = [d for d in self.exact if len(d.classes) > 1]
         n_labelled = sum(self.labelled.values())
+        fault = None
+        if self.n_classes is not None and self.n_unlabelled:
+            fault = class_count_fault(self.n_classes, len(self.labelled), self.n_unlabelled)
         return _non_empty(
             Finding("cannot be read", _count(self.unreadable, "file"), [f"{p}: {why}" for p, why in self.unreadable]),
             _duplicate_finding("same image, two classes", " = ", contradictions),
             _note(n_labelled + self.n_unlabelled < 2, "too few images", "a fit needs at least 2 that can be read"),
             _note(n_labelled > 0 == self.n_unlabelled, "nothing unlabelled", "a fit would have nothing to discover"),
+            _note(fault is not None, "number of classes", fault or ""),
         )
 
     @property
@@ -126,6 +131,11 @@ class CheckReport:
             Finding("tiny", _count(self.tiny, "image"), [f"{p}: {w} x {h} pixels" for p, w, h in self.tiny]),
             Finding("fewer than 2 labels", _count(scarce, "class"), scarce),
             _note((self.imbalance or 0) >= _MAX_IMBALANCE, "imbalanced classes", extremes),
+            _note(
+                self.n_classes is not None and len(self.labelled) == self.n_classes > 0 < self.n_unlabelled,
+                "no new category",
+                f"{self.n_classes} classes have labels, so --n-classes {self.n_classes} leaves no new one to discover",
+            ),
             _note(not self.labelled, "no labels", "a fit would be plain k-means on the backbone's features"),
         )
 
@@ -135,6 +145,7 @@ class CheckReport:
             "images": self.n_images,
             "labelled": self.labelled,
             "unlabelled": self.n_unlabelled,
+            "n_classes": self.n_classes,
             "imbalance": self.imbalance,
             "unreadable": [{"path": path, "reason": reason} for path, reason in self.unreadable],
             "ignored": self.ignored,
@@ -150,11 +161,13 @@ def check_images(
     images: ImageSet,
     labels: Sequence[str | None],
     *,
+    n_classes: int | None = None,
     min_side: int = 32,
     near_distance: int = 4,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> CheckReport:
-    """Read every image once. Near duplicates differ in at most ``near_distance`` of 64 hash bits."""
+    """Read every image once. Near duplicates differ in at most ``near_distance`` of 64 hash bits. ``n_classes`` is the
+    number of categories that a fit is to find, if it is known."""
 
     def read(i: int) -> Fingerprint | UnreadableImage:
         try:
@@ -188,6 +201,7 @@ def check_images(
         named(exact),
         named(near),
         list(images.ignored),
+        n_classes,
     )
 
 

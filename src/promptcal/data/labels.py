@@ -130,6 +130,15 @@ def class_numbers(names: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:
     return np.array([-1 if n is None else number[n] for n in names], dtype=np.int64), classes
 
 
+def class_count_fault(n_classes: int, n_known: int, n_unlabelled: int) -> str | None:
+    """Why images with labels of ``n_known`` classes cannot be sorted into ``n_classes`` categories, if so."""
+    if n_known > n_classes:
+        return f"the labels name {n_known} classes but --n-classes is {n_classes}; raise it to at least {n_known}"
+    if n_classes - n_known > n_unlabelled:
+        return f"{n_unlabelled} unlabelled images cannot form {n_classes - n_known} new categories; lower --n-classes"
+    return None
+
+
 def differ_in_letter_case(names: Iterable[str]) -> tuple[str, str] | None:
     """The first two names that differ only in letter case, if there are any."""
     spelled: dict[str, str] = {}

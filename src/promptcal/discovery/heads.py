@@ -106,6 +106,7 @@ def train_heads(
     seed: int,
     annealed: bool = True,
     most_images: int = _MOST_IMAGES,
+    closed: Tensor | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> TrainedHeads:
     """Train a head from each start (starts x clusters x dim), all at once, and keep the best.
@@ -116,6 +117,7 @@ def train_heads(
         prior: The expected share of each cluster; None: cluster sizes are free.
         annealed: Whether to begin with soft assignments, which may move far from the start.
         most_images: If there are more images, the heads are trained on a part of them.
+        closed: Clusters (a mask) that no unlabelled image is assigned to.
         on_progress: Called with the number of finished steps, of `STEPS`.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -127,7 +129,7 @@ def train_heads(
         with torch.no_grad():
             objectives = heads.objectives(generator).cpu().numpy()
             order = np.argsort(objectives, kind="stable")
-            clusters = [_clusters(features, heads.head(int(s))) for s in order]
+            clusters = [_clusters(features, heads.head(int(s)), closed) for s in order]
     return TrainedHeads(heads.head(int(order[0])), clusters[0], agreement(clusters), objectives)
 
 
@@ -211,7 +213,9 @@ def _chosen_images(labels: np.ndarray, most_images: int, generator: torch.Genera
     return torch.cat(parts).sort().values
 
 
-def _clusters(features: Tensor, head: LinearHead) -> np.ndarray:
+def _clusters(features: Tensor, head: LinearHead, closed: Tensor | None) -> np.ndarray:
+    if closed is not None:
+        head = head._replace(bias=head.bias.masked_fill(closed.cpu(), -math.inf))
     found = [head.outputs(block).argmax(dim=1) for block in features.split(_BLOCK)]
     return torch.cat(found).cpu().numpy()
 

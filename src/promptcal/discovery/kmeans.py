@@ -55,11 +55,13 @@ def _squared_distances(points: Tensor, centroids: Tensor) -> Tensor:
     return (norms - 2 * cross).clamp(min=0)
 
 
-class RestrictedPoints(NamedTuple):
-    """Points (a mask) that may only be in one of the first ``n_clusters`` clusters."""
+class Limits(NamedTuple):
+    """Points (a mask) that may only be in one of the first ``n_clusters`` clusters, and clusters (a mask) that have no
+    points but the labelled ones of their class."""
 
     mask: Tensor
     n_clusters: int
+    closed: Tensor
 
 
 def lloyd(
@@ -69,14 +71,14 @@ def lloyd(
     *,
     max_iter: int = 200,
     tol: float = 1e-4,
-    restricted: RestrictedPoints | None = None,
+    limits: Limits | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Lloyd's algorithm for a batch of starts: labels, centroids, inertia and iterations of each start.
 
     ``fixed`` holds the cluster of each labelled point, or -1. A start stops when its centroids move by at most
     ``tol`` x the mean variance of the features (scikit-learn's rule). The labels belong to the returned centroids.
     """
-    free = fixed < 0 if restricted is None else (fixed < 0) & ~restricted.mask
+    free = fixed < 0 if limits is None else (fixed < 0) & ~limits.mask
     starts, n_clusters, dim = centroids.shape
     centroids = centroids.clone()
     norms = points.square().sum(dim=1)
@@ -85,7 +87,7 @@ def lloyd(
     iterations = torch.zeros(starts, dtype=torch.long, device=points.device)
     relative = _relative_distances(points, centroids.view(-1, dim)).view(starts, n_clusters, -1)
     for _ in range(max_iter):
-        labels, distances = _nearest(relative, norms, fixed, restricted)
+        labels, distances = _nearest(relative, norms, fixed, limits)
         updated = _update(points, labels, distances, centroids[active], free)
         shift = (updated - centroids[active]).square().sum(dim=2)
         centroids[active] = updated
@@ -103,7 +105,7 @@ def lloyd(
         else:
             relative.view(-1, relative.shape[2])[moved] = fresh
     relative = _relative_distances(points, centroids.view(-1, dim)).view(starts, n_clusters, -1)
-    labels, distances = _nearest(relative, norms, fixed, restricted)
+    labels, distances = _nearest(relative, norms, fixed, limits)
     return labels, centroids, distances.sum(dim=1, dtype=widest_float(points.device)), iterations
 
 
@@ -112,15 +114,16 @@ def _relative_distances(points: Tensor, centroids: Tensor) -> Tensor:
     return torch.addmm(centroids.square().sum(dim=1, keepdim=True), centroids, points.T, alpha=-2.0)
 
 
-def _nearest(
-    relative: Tensor, norms: Tensor, fixed: Tensor, restricted: RestrictedPoints | None
-) -> tuple[Tensor, Tensor]:
+def _nearest(relative: Tensor, norms: Tensor, fixed: Tensor, limits: Limits | None) -> tuple[Tensor, Tensor]:
     """The nearest cluster, or the fixed one, and the squared distance to it; both [starts, points]."""
-    least, nearest = relative.min(dim=1)
-    if restricted is not None:
-        least_of_first, nearest_of_first = relative[:, : restricted.n_clusters].min(dim=1)
-        least = torch.where(restricted.mask, least_of_first, least)
-        nearest = torch.where(restricted.mask, nearest_of_first, nearest)
+    allowed = relative
+    if limits is not None:
+        allowed = relative.masked_fill(limits.closed[:, None], torch.inf)
+    least, nearest = allowed.min(dim=1)
+    if limits is not None and limits.n_clusters:
+        least_of_first, nearest_of_first = allowed[:, : limits.n_clusters].min(dim=1)
+        least = torch.where(limits.mask, least_of_first, least)
+        nearest = torch.where(limits.mask, nearest_of_first, nearest)
     own = relative.gather(1, fixed.clamp(min=0).expand(len(relative), 1, -1)).squeeze(1)
     labels = torch.where(fixed >= 0, fixed, nearest)
     return labels, (torch.where(fixed >= 0, own, least) + norms).clamp(min=0)
@@ -196,13 +199,12 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         y: Any = None,
         *,
         init: Any = None,
-        restricted: tuple[Any, int] | None = None,
+        limits: Limits | None = None,
         on_progress: Callable[[int], None] = lambda done: None,
     ) -> "SemiSupervisedKMeans":
         """Cluster ``X``; ``on_progress`` is called with the number of finished starts.
 
         The first clusters start at the rows of ``init`` (by default at the class means), the others by k-means++.
-        ``restricted`` is a mask of points and a number n: these points may only be in one of the first n clusters.
         """
         if self.n_init < 1:
             raise ValueError(f"n_init must be at least 1, not {self.n_init}")
@@ -215,9 +217,8 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             generator.seed()
         else:
             generator.manual_seed(self.random_state)
-        limits = None
-        if restricted is not None and restricted[1]:
-            limits = RestrictedPoints(torch.as_tensor(restricted[0], device=points.device), restricted[1])
+        if limits is not None:
+            limits = limits._replace(mask=limits.mask.to(points.device), closed=limits.closed.to(points.device))
         with device_context(points.device, torch.float32), threads_for(points.numel() * self.n_clusters):
             first = self._class_means(points, fixed) if init is None else _as_points(init).to(points.device) - offset
             starts = self._best_starts(points, fixed, first, limits, generator, on_progress)
@@ -266,7 +267,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         points: Tensor,
         fixed: Tensor,
         given: Tensor,
-        limits: RestrictedPoints | None,
+        limits: Limits | None,
         generator: torch.Generator,
         on_progress: Callable[[int], None],
     ) -> list[tuple[float, Tensor, Tensor, int]]:
@@ -284,7 +285,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             drawn = kmeans_plus_plus(points[free], given, n_drawn, min(size, starts - first), generator)
             for centroids in drawn.split(self._max_batch(points)):
                 labels, centroids, inertia, n_iter = lloyd(
-                    points, centroids, fixed, max_iter=self.max_iter, tol=self.tol, restricted=limits
+                    points, centroids, fixed, max_iter=self.max_iter, tol=self.tol, limits=limits
                 )
                 found = zip(inertia.tolist(), centroids, labels, n_iter.tolist(), strict=True)
                 best = sorted([*best, *found], key=lambda start: start[0])[: self.n_kept]

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS",
-    "QUICK",
     "WITHOUT_LABELS",
     "WITHOUT_TRAINING",
     "load_config",
@@ -42,8 +41,7 @@ METHODS: "Registry[type[Method]]" = Registry(
     },
 )
 WITHOUT_LABELS = "kmeans"  # the method of a fit without a single label
-WITHOUT_TRAINING = "semi-supervised-kmeans"  # the method of the first result
-QUICK = "frozen"  # the method of `fit --quick`
+WITHOUT_TRAINING = "frozen"  # the method of the first result and of `fit --quick`
 
 M = TypeVar("M", bound="type[Method]")
 

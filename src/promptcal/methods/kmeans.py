@@ -1,9 +1,9 @@
-"""Clusters of the features of the frozen backbone. The network is not trained.
+"""Clustering of the features of the frozen backbone: nothing but a read-out is trained.
 
 `kmeans` (MacQueen, 1967) does not use labels to cluster. Afterwards each known class names one cluster, so that as many
 labelled images as possible are in the cluster of their class. `semi-supervised-kmeans` (Vaze et al., CVPR 2022) keeps
-labelled images in the cluster of their class; it is the first result of every fit that trains. `frozen` trains a linear
-classifier on the features (`discovery/heads.py`); it is `promptcal fit --quick`.
+labelled images in the cluster of their class. `frozen` assigns by `clustering.readout`, as methods that train do; it is
+the first result of every fit that trains, and `promptcal fit --quick`.
 """
 
 from typing import Any, ClassVar
@@ -52,8 +52,7 @@ class SemiSupervised(KMeans):
 
 class Frozen(KMeans):
     name = "frozen"
-    title = "trained read-out, frozen backbone"
-    presets: ClassVar[dict[str, Any]] = {"": {"model": {"prompts": 0}, "clustering": {"readout": "head"}}}
+    title = "read-out, frozen backbone"
 
     def assignment(self, network: DiscoveryNetwork) -> Assignment:
         return Method.assignment(self, network)

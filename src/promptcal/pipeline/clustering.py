@@ -7,7 +7,7 @@ from torch import Tensor
 from promptcal.config import Config
 from promptcal.data import StreamedView, View
 from promptcal.discovery.heads import HEADS, STEPS, TrainedHeads, estimated_sizes, train_heads
-from promptcal.discovery.kmeans import SemiSupervisedKMeans
+from promptcal.discovery.kmeans import Limits, SemiSupervisedKMeans
 from promptcal.methods.assignment import Clustering, KMeansFit
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.pipeline.session import Session
@@ -37,12 +37,12 @@ def final_clustering(
     repeat: int = 0,
     *,
     init: Tensor | None = None,
-    restricted: tuple[np.ndarray, int] | None = None,
+    limits: Limits | None = None,
 ) -> Clustering:
     """Clustering for results, with progress bars, on the first process; each repeat has its own seed.
 
     k-means has many starts. ``init`` are the initial centroids of the first clusters, those of a continued run;
-    ``restricted``: see `SemiSupervisedKMeans.fit`. Heads are trained from the best starts. The head of a continued run
+    Heads are trained from the best starts. The head of a continued run
     stays close to its start and expects the sizes that the categories have there.
     """
     settings = config.clustering
@@ -64,7 +64,7 @@ def final_clustering(
             task = bar.add_task("clustering", total=starts, note="")
             show = lambda done: bar.update(task, completed=done)  # noqa: E731
             return session.group.on_first(
-                lambda: estimator.fit(features, labels, init=init, restricted=restricted, on_progress=show)
+                lambda: estimator.fit(features, labels, init=init, limits=limits, on_progress=show)
             )
 
     def heads(features: Tensor, labels: np.ndarray, fitted: SemiSupervisedKMeans) -> TrainedHeads:
@@ -76,8 +76,11 @@ def final_clustering(
             task = bar.add_task("training the read-out", total=STEPS, note="")
             show = lambda done: bar.update(task, completed=done)  # noqa: E731
             seed = derive_seed(config.seed, "heads", repeat)
+            closed = None if limits is None else limits.closed
             return session.group.on_first(
-                lambda: train_heads(features, labels, starts, prior=prior, seed=seed, annealed=is_new, on_progress=show)
+                lambda: train_heads(
+                    features, labels, starts, prior=prior, seed=seed, annealed=is_new, closed=closed, on_progress=show
+                )
             )
 
     return Clustering(kmeans, heads)

@@ -13,12 +13,13 @@ from torch import Tensor
 from promptcal.config import Config
 from promptcal.discovery.kmeans import SemiSupervisedKMeans
 from promptcal.discovery.partition import nearest_centroids
-from promptcal.methods.assignment import Assignment, KMeansAssignment
-from promptcal.pipeline.clustering import validation_kmeans
+from promptcal.methods import METHODS, without_training
+from promptcal.methods.assignment import Assignment
+from promptcal.pipeline.clustering import final_clustering
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.session import Session
 from promptcal.run.results import Comparison, ResultQuality, Scores
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import working
 from promptcal.runtime.seeds import derive_seed
 
 _PARTS = 5  # random parts of the images that are clustered
@@ -36,20 +37,16 @@ class FirstResult:
 
 def compare(prepared: Prepared, first: FirstResult, features: Tensor, session: Session) -> Comparison:
     """The first result against that of the trained network's ``features``. No hidden label is used."""
-    config, network = prepared.config, prepared.network
-
-    def both() -> Comparison:
-        with progress_bar(session.console) as bar:
-            task = bar.add_task("comparing with the first result", total=2, note="")
-            frozen = measure(first.features, prepared, KMeansAssignment(config.loss.affinity_temperature), config)
-            bar.advance(task)
-            trained = measure(features, prepared, prepared.method.assignment(network), config)
-            bar.advance(task)
-        preferred: Literal["frozen", "trained"] = "frozen" if score(frozen) > score(trained) else "trained"
-        kept = preferred if config.selection.keep == "better" else "trained"
-        return Comparison(frozen=frozen, trained=trained, preferred=preferred, kept=kept)
-
-    return session.group.on_first(both)
+    config, without = prepared.config, without_training(prepared.config)
+    assignments = [METHODS[c.method](c).assignment(prepared.network) for c in (without, config)]
+    by_readout = all(assignment.trains_readout for assignment in assignments)
+    frozen, trained = (
+        measure(embeddings, prepared, assignment, session, by_readout=by_readout)
+        for embeddings, assignment in zip((first.features, features), assignments, strict=True)
+    )
+    preferred: Literal["frozen", "trained"] = "frozen" if score(frozen) > score(trained) else "trained"
+    kept = preferred if config.selection.keep == "better" else "trained"
+    return Comparison(frozen=frozen, trained=trained, preferred=preferred, kept=kept)
 
 
 def score(quality: ResultQuality) -> float:
@@ -59,26 +56,38 @@ def score(quality: ResultQuality) -> float:
     return (weights[0] * held_out + weights[1] * quality.stability) / sum(weights)
 
 
-def measure(features: Tensor, prepared: Prepared, assignment: Assignment, config: Config) -> ResultQuality:
-    """The quality of a result; the same images, parts and seeds for both results."""
-    labels, held_out = prepared.training_labels, prepared.held_out
+def measure(
+    features: Tensor, prepared: Prepared, assignment: Assignment, session: Session, *, by_readout: bool
+) -> ResultQuality:
+    """The quality of a result; the same images, parts and seeds for both results.
+
+    A trained read-out is trained again, without the held-out labels. Its own stability is measured if both results have
+    one (``by_readout``), otherwise that of k-means.
+    """
+    config, labels, held_out = prepared.config, prepared.training_labels, prepared.held_out
+    found = assignment.partition(features, labels, final_clustering(config, session))
+    if by_readout and found.stability is not None:
+        agreement = float(found.stability[labels < 0].mean())
+    else:
+        agreement = session.group.on_first(lambda: _kmeans_stability(features, labels, config, session))
     scored = held_out >= 0
-    accuracy = None
-    if scored.any():
-        clusters = assignment.clusters(features, labels, validation_kmeans(config))
-        accuracy = float((clusters[scored] == held_out[scored]).mean())
     return ResultQuality(
-        held_out=accuracy,
+        held_out=float((found.clusters[scored] == held_out[scored]).mean()) if scored.any() else None,
         n_held_out=int(scored.sum()),
-        stability=stability(
+        stability=agreement,
+    )
+
+
+def _kmeans_stability(features: Tensor, labels: np.ndarray, config: Config, session: Session) -> float:
+    with working(session.console, "comparing with the first result"):
+        return stability(
             features,
             labels,
             config.n_classes,
             n_init=config.selection.n_init,
             max_images=config.selection.max_images,
             seed=derive_seed(config.seed, "stability"),
-        ),
-    )
+        )
 
 
 def stability(

@@ -124,6 +124,20 @@ class Continuation:
         by_label = cluster_means(features, np.where(self.start < n_known, labels, self.start), self.n_started)
         return [members, by_label]
 
+    def unsupported(self, features: Tensor, labels: np.ndarray, n_known: int) -> np.ndarray:
+        """Which classes have only labels that the other labels contradict, and no category of the previous run.
+
+        Such labels may be wrong, or those of a class that is hidden in a category. The class then has its labelled
+        images only. A class is supported if half of its labelled images are nearest to the mean of their class, each
+        left out of its own.
+        """
+        labelled = labels >= 0
+        chosen, members = features[torch.from_numpy(labelled).to(features.device)], labels[labelled]
+        means = Partition.from_members(chosen, torch.from_numpy(members).to(features.device), n_known)
+        right = np.bincount(members[classified_right(chosen, means, members)], minlength=n_known)
+        is_empty = np.bincount(self.start[(self.start >= 0) & ~labelled], minlength=self.n_started)[:n_known] == 0
+        return is_empty & (2 * right < np.bincount(members, minlength=n_known))
+
     def holding(self, partition: Partition, n_known: int) -> Partition:
         """With confirmed images in their category again that are now in a category without a name."""
         left = self.confirmed & (self.keep | (partition.clusters >= n_known))

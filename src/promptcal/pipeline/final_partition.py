@@ -3,10 +3,12 @@
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from promptcal.discovery.kmeans import Limits
 from promptcal.discovery.partition import Partition
-from promptcal.methods.assignment import Assignment
+from promptcal.methods.assignment import Assignment, KMeansAssignment
 from promptcal.pipeline.clustering import final_clustering
 from promptcal.pipeline.continuation import Continuation, classified_right, inertia, is_clearly_better
 from promptcal.pipeline.prepare import Prepared
@@ -54,17 +56,21 @@ def _continued(
     anywhere, so it must have a lower inertia and classify labelled images better (`is_clearly_better`).
     """
     labels, n_known = prepared.problem.labels, len(prepared.problem.classes)
+    closed = np.zeros(prepared.config.n_classes, dtype=bool)
+    closed[:n_known] = found.unsupported(features, labels, n_known)
+    limits = Limits(torch.from_numpy(found.confirmed), n_known, torch.from_numpy(closed))
 
-    def partition(init: Tensor | None) -> Partition:
-        restricted = (found.confirmed, n_known)
-        clustering = final_clustering(prepared.config, session, repeat, init=init, restricted=restricted)
-        return found.holding(assignment.partition(features, fixed, clustering), n_known)
+    def partition(by: Assignment, init: Tensor | None) -> Partition:
+        clustering = final_clustering(prepared.config, session, repeat, init=init, limits=limits)
+        return found.holding(by.partition(features, fixed, clustering), n_known)
 
     if not assignment.uses_kmeans:
-        return partition(None)
-    from_members, from_labels = (partition(init) for init in found.starts(features, labels))
+        return partition(assignment, None)
+    members, by_label = found.starts(features, labels)
+    kmeans = KMeansAssignment(prepared.config.loss.affinity_temperature)
+    from_members, from_labels = (partition(kmeans, init) for init in (members, by_label))
     if inertia(features, from_labels) < inertia(features, from_members):
         right = [classified_right(features, candidate, labels) for candidate in (from_members, from_labels)]
         if is_clearly_better(right[1], right[0]):
-            return from_labels
-    return from_members
+            return partition(assignment, by_label)
+    return partition(assignment, members)

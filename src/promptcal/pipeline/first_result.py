@@ -1,4 +1,4 @@
-"""The first result of a fit: semi-supervised k-means on the frozen backbone's features, before anything is trained.
+"""The first result of a fit: the read-out on the frozen backbone's features, before the network is trained.
 
 It is written as a complete result and replaced at the end. If the process is killed in between, it stays usable.
 """
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from promptcal.methods import METHODS, without_training
+from promptcal.methods import METHODS, WITHOUT_TRAINING, without_training
 from promptcal.models import DiscoveryNetwork
 from promptcal.pipeline.class_estimate import frozen_vit
 from promptcal.pipeline.comparison import FirstResult
@@ -38,7 +38,9 @@ def make_first_result(prepared: Prepared, session: Session, *, report: bool) -> 
     outcome = assign(frozen, features, session)
     results = prepared.results
     if outcome.accuracy is not None:
-        baselines = score_frozen(prepared, session, features, semi_supervised=outcome.accuracy)
+        is_kmeans = not frozen.method.assignment(frozen.network).trains_readout
+        baselines = score_frozen(prepared, session, features, semi_supervised=outcome.accuracy if is_kmeans else None)
+        baselines |= {} if is_kmeans else {WITHOUT_TRAINING: outcome.accuracy}
         results = results.model_copy(update={"baselines": baselines, "selected": outcome.accuracy})
     session.group.on_first(lambda: write_result(frozen, outcome, results, session, is_first=True))
     if session.group.is_first:
@@ -51,7 +53,8 @@ def _stored(session: Session) -> FirstResult | None:
     if session.directory.info().status != "training":
         return None
     run, results = Run(session.directory.path, "cpu", warn_if_unfinished=False), session.directory.results()
-    accuracy = None if results is None else results.baselines.get("semi_supervised_kmeans")
+    baselines = {} if results is None else results.baselines
+    accuracy = baselines.get(WITHOUT_TRAINING, baselines.get("semi_supervised_kmeans"))
     return FirstResult(torch.from_numpy(run.embeddings()), accuracy)
 
 

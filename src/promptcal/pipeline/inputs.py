@@ -12,7 +12,7 @@ from promptcal.config.layers import merge_into
 from promptcal.data import ImageSet, parse_labels, read_labels
 from promptcal.data.labels import differ_in_letter_case
 from promptcal.errors import ConfigError, DataError, RunError
-from promptcal.methods import METHODS, QUICK
+from promptcal.methods import METHODS, WITHOUT_TRAINING
 from promptcal.pipeline.fit_defaults import fit_defaults
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Problem, TestSet
@@ -186,13 +186,13 @@ def _settings(request: FitRequest, previous: PreviousRun | None, problem: Proble
 def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> Layers:
     """The sources of settings that a request names, on top of ``base``."""
     compile = None if request.compile is None else "always" if request.compile else "never"
-    if request.quick and request.method not in (None, QUICK):
+    if request.quick and request.method not in (None, WITHOUT_TRAINING):
         raise ConfigError(
             f"--quick trains nothing, so it cannot use the method {request.method}; leave one of them out"
         )
     named = {
         "n_classes": request.n_classes,
-        "method": QUICK if request.quick else request.method,
+        "method": WITHOUT_TRAINING if request.quick else request.method,
         "seed": request.seed,
         "device": request.device,
         "precision": request.precision,
@@ -234,14 +234,16 @@ def _overrides_n_classes(request: FitRequest) -> bool:
 
 
 def _n_categories(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
-    """As many categories fewer as the labels merge into others, but at least as many as the labels name."""
-    merged = previous.merged_categories(problem.label_names(), problem.images.names)
-    left = max(n_classes - len(merged), len(problem.classes))
-    if left == n_classes:
+    """As many categories fewer as the labels merge into others, and more as they name without a category."""
+    merged, added = previous.merged_and_added(problem.label_names(), problem.images.names)
+    if not merged and not added:
         return n_classes
-    reason = f"merge {', '.join(merged)} into other categories" if left < n_classes else f"name {left} categories"
+    left = n_classes - len(merged) + len(added)
+    reasons = [f"merge {', '.join(merged)} into other categories"] if merged else []
+    reasons += [f"name {', '.join(added)}, whose images were in other categories"] if added else []
     console.print(
-        f"The labels {reason}, so the number of categories is now {left} (--n-classes sets another number)",
+        f"The labels {' and '.join(reasons)}, so the number of categories is now {left} (--n-classes sets another "
+        "number)",
         markup=False,
         highlight=False,
         soft_wrap=True,

@@ -101,7 +101,7 @@ class PreviousRun:
             problem.labels, self.clusters_before(names), len(problem.classes), len(self.run.names)
         )
         origin = class_origins(self.run.names, problem.classes, shared)
-        gone = {*origin.values(), *map(self.run.names.index, self.merged_categories(labels, names))}
+        gone = {*origin.values(), *map(self.run.names.index, self.merged_and_added(labels, names)[0])}
         numbers = [origin.get(i, -1) for i in range(len(problem.classes))]
         numbers += [e for e in range(len(self.run.names)) if e not in gone]
         numbers = [*numbers, *([-1] * n_classes)][:n_classes]
@@ -119,15 +119,16 @@ class PreviousRun:
             raise LabelError(f"none of the labelled images of {self.path} is among these; give them, or new --labels")
         return merged
 
-    def merged_categories(self, labels: Sequence[str | None], names: Sequence[str]) -> list[str]:
-        """Categories most of whose images now have the label of another category."""
+    def merged_and_added(self, labels: Sequence[str | None], names: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Categories most of whose images now have the label of another category, and labels without a category."""
         numbers, classes = class_numbers(labels)
         before = self.clusters_before(names)
         shared = contingency_table(numbers, before, len(classes), len(self.run.names))
-        taken = set(class_origins(self.run.names, classes, shared).values())
+        origins = class_origins(self.run.names, classes, shared)
         sizes = np.bincount(before[before >= 0], minlength=len(self.run.names))
         gone = (2 * shared.sum(axis=0) > sizes).nonzero()[0]
-        return [self.run.names[e] for e in gone if e not in taken]
+        merged = [self.run.names[e] for e in gone if e not in origins.values()]
+        return merged, [name for number, name in enumerate(classes) if number not in origins]
 
     def unseen_label_mask(self, names: Sequence[str]) -> np.ndarray:
         """Which images' labels the run has not used in training."""

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from promptcal.data import ImageSet
-from promptcal.data.labels import class_numbers
+from promptcal.data.labels import class_count_fault, class_numbers
 from promptcal.errors import DataError, LabelError
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 
@@ -71,18 +71,11 @@ class Problem:
         n_unlabelled = int((self.labels < 0).sum())
         if len(self.images) < 2:
             raise DataError(f"{len(self.images)} image cannot be sorted into categories; give at least 2")
-        if len(self.classes) > n_classes:
-            raise LabelError(
-                f"the labels name {len(self.classes)} classes but --n-classes is {n_classes}; "
-                f"raise it to at least {len(self.classes)}"
-            )
         if n_unlabelled == 0:
             raise LabelError("every image is labelled, so there is nothing to discover; add unlabelled images")
-        if n_classes - len(self.classes) > n_unlabelled:
-            raise LabelError(
-                f"{n_unlabelled} unlabelled images cannot form {n_classes - len(self.classes)} new categories; "
-                "lower --n-classes"
-            )
+        fault = class_count_fault(n_classes, len(self.classes), n_unlabelled)
+        if fault is not None:
+            raise LabelError(fault)
         if self.inductive is not None and len(self.inductive.test) < n_classes:
             raise DataError(
                 f"{len(self.inductive.test)} test images cannot be clustered into {n_classes} classes; give more"

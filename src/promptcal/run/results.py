@@ -17,6 +17,7 @@ Protocol = Literal["transductive", "inductive"]
 BASELINES = {  # titles
     "kmeans": "k-means, frozen backbone",
     "semi_supervised_kmeans": "semi-supervised k-means, frozen backbone",
+    "frozen": "read-out, frozen backbone",
 }
 
 
@@ -77,7 +78,8 @@ class ResultQuality(JSONModel):
     """How good a result is without hidden labels; both measures are from 0 to 1.
 
     ``held_out`` is the accuracy on the ``n_held_out`` labels that training did not use (None if there are none),
-    ``stability`` the mean adjusted Rand index of clusterings of random parts of the images.
+    ``stability`` the share of the other read-outs that agree on an unlabelled image, or for k-means the mean adjusted
+    Rand index of clusterings of random parts of the images.
     """
 
     held_out: float | None
