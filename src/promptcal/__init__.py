@@ -12,8 +12,8 @@ from typing import Any
 
 _NAMES = {  # by module
     "_version": "__version__",
-    "api": "benchmark check datasets demo estimate_classes evaluate export fit make_figure make_report name predict "
-    "table",
+    "api": "benchmark check cluster datasets demo estimate_classes evaluate export fit make_figure make_report name "
+    "predict table",
     "errors": "ArgumentError ConfigError DataError Interrupted LabelError MissingPackageError PromptCALError RunError "
     "WeightsError",
     "estimator": "PromptCAL",

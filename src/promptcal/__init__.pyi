@@ -1,6 +1,7 @@
 from promptcal._version import __version__ as __version__
 from promptcal.api import benchmark as benchmark
 from promptcal.api import check as check
+from promptcal.api import cluster as cluster
 from promptcal.api import datasets as datasets
 from promptcal.api import demo as demo
 from promptcal.api import estimate_classes as estimate_classes

@@ -68,7 +68,8 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
         )
     labels = list(labels)
     if len(labels) != len(images):
-        raise LabelError(f"{len(labels)} labels do not fit {len(images)} images; give one per image, -1 = unlabelled")
+        noun = images.noun
+        raise LabelError(f"{len(labels)} labels do not fit {len(images)} {noun}s; give one per {noun}, -1 = unlabelled")
     # A sequence cannot omit an image, so an empty label in it does not remove an earlier one.
     return Labels([class_name(label) for label in labels], [False] * len(labels))
 
@@ -241,9 +242,10 @@ def _unknown_message(unknown: Sequence[tuple[str, list[str]]], names: Sequence[s
     elif close := _close_name(path, names):
         remedy = f"did you mean {shorten(close)}?"
     else:
-        like = "relative to the image folder" if images.root is not None else f"as in {shorten(images.names[0])}"
-        remedy = f"write paths {like}"
-    return f"there is a label for {shorten(path)}{more}, but no such image; {remedy}"
+        like = f"as in {shorten(images.names[0])}"
+        remedy = "write paths relative to the image folder" if images.root is not None else f"write paths {like}"
+        remedy = remedy if images.noun == "image" else f"write ids {like}"
+    return f"there is a label for {shorten(path)}{more}, but no such {images.noun}; {remedy}"
 
 
 def _close_name(path: str, names: Sequence[str]) -> str | None:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from promptcal.discovery.sampling import sample_rows
 from promptcal.metrics.accuracy import match_clusters
 from promptcal.runtime.device import device_context
 from promptcal.runtime.threads import threads_for
@@ -121,7 +122,7 @@ def train_heads(
     generator = torch.Generator().manual_seed(seed)
     device = features.device
     with device_context(device, torch.float32), threads_for(_BATCH * starts.numel()):
-        chosen = _chosen_images(labels, most_images, generator).to(device)
+        chosen = sample_rows(labels, most_images, generator).to(device)
         heads = _Heads(features[chosen], torch.from_numpy(labels).to(device)[chosen], starts.to(features), prior)
         heads.train(generator, annealed, on_progress)
         with torch.no_grad():
@@ -197,18 +198,6 @@ class _Heads:
             pairs = jensen_shannon(p[:, agree], self._probabilities(neighbours[agree], sharpness))
             loss = loss + pairs.sum(dim=1) / len(images)
         return loss
-
-
-def _chosen_images(labels: np.ndarray, most_images: int, generator: torch.Generator) -> Tensor:
-    """All images, or a random part of them in which at most half are labelled, if there are enough others."""
-    if len(labels) <= most_images:
-        return torch.arange(len(labels))
-    labelled, unlabelled = (np.flatnonzero(part) for part in (labels >= 0, labels < 0))
-    n_labelled = min(len(labelled), max(most_images // 2, most_images - len(unlabelled)))
-    parts = []
-    for images, n in ((labelled, n_labelled), (unlabelled, most_images - n_labelled)):
-        parts.append(torch.from_numpy(images)[torch.randperm(len(images), generator=generator)[:n]])
-    return torch.cat(parts).sort().values
 
 
 def _clusters(features: Tensor, head: LinearHead) -> np.ndarray:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS",
+    "OF_FEATURES",
     "WITHOUT_LABELS",
     "WITHOUT_TRAINING",
     "load_config",
@@ -38,9 +39,11 @@ METHODS: "Registry[type[Method]]" = Registry(
         "kmeans": "promptcal.methods.kmeans:KMeans",
         "semi-supervised-kmeans": "promptcal.methods.kmeans:SemiSupervised",
     },
+    unlisted={"features": "promptcal.methods.features:Features"},
 )
 WITHOUT_LABELS = "kmeans"  # the method of a fit without a single label
 WITHOUT_TRAINING = "semi-supervised-kmeans"  # the method of the first result
+OF_FEATURES = "features"  # the method of a run on features instead of images
 
 M = TypeVar("M", bound="type[Method]")
 

@@ -17,6 +17,7 @@ from promptcal.methods.assignment import Assignment, KMeansAssignment
 from promptcal.pipeline.clustering import validation_kmeans
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.session import Session
+from promptcal.pipeline.task import Task
 from promptcal.run.results import Comparison, ResultQuality, Scores
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
@@ -59,7 +60,7 @@ def score(quality: ResultQuality) -> float:
     return (weights[0] * held_out + weights[1] * quality.stability) / sum(weights)
 
 
-def measure(features: Tensor, prepared: Prepared, assignment: Assignment, config: Config) -> ResultQuality:
+def measure(features: Tensor, prepared: Task, assignment: Assignment, config: Config) -> ResultQuality:
     """The quality of a result; the same images, parts and seeds for both results."""
     labels, held_out = prepared.training_labels, prepared.held_out
     scored = held_out >= 0

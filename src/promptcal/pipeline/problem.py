@@ -68,19 +68,19 @@ class Problem:
         return None if self.inductive is None else TestSet(self.inductive.test, self.inductive.truth)
 
     def check(self, n_classes: int) -> None:
-        n_unlabelled = int((self.labels < 0).sum())
+        n_unlabelled, noun = int((self.labels < 0).sum()), self.images.noun
         if len(self.images) < 2:
-            raise DataError(f"{len(self.images)} image cannot be sorted into categories; give at least 2")
+            raise DataError(f"{len(self.images)} {noun} cannot be sorted into categories; give at least 2")
         if len(self.classes) > n_classes:
             raise LabelError(
                 f"the labels name {len(self.classes)} classes but --n-classes is {n_classes}; "
                 f"raise it to at least {len(self.classes)}"
             )
         if n_unlabelled == 0:
-            raise LabelError("every image is labelled, so there is nothing to discover; add unlabelled images")
+            raise LabelError(f"every {noun} is labelled, so there is nothing to discover; add unlabelled {noun}s")
         if n_classes - len(self.classes) > n_unlabelled:
             raise LabelError(
-                f"{n_unlabelled} unlabelled images cannot form {n_classes - len(self.classes)} new categories; "
+                f"{n_unlabelled} unlabelled {noun}s cannot form {n_classes - len(self.classes)} new categories; "
                 "lower --n-classes"
             )
         if self.inductive is not None and len(self.inductive.test) < n_classes:
