@@ -197,7 +197,7 @@ def features_settings(width: int) -> dict[str, Any]:
         "method": OF_FEATURES,
         "n_classes": AUTO,
         "features": {"width": width},
-        "clustering": {"readout": "head"},
+        "clustering": {"readout": "head", "max_points_per_cluster": 128},
     }
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from promptcal.discovery.calibration import Calibration
-from promptcal.discovery.partition import Partition
+from promptcal.discovery.partition import Partition, rank_in_blocks
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
 from promptcal.pipeline.calibrating import calibrate_result
@@ -82,11 +82,14 @@ def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
         accuracy = score_unlabelled(prepared, assignment, features, session, first=partition.clusters)
     calibration = _calibrate(prepared, assignment, features, partition, session)
     partition, names = _numbered(prepared, partition)
-    scores = assignment.scores(features, partition)
+    ranked = rank_in_blocks(
+        features,
+        torch.from_numpy(partition.clusters),
+        lambda block: torch.softmax(assignment.scores(block, partition) / calibration.temperature, dim=1),
+    )
     assignments = Assignments.of(
         problem.images.names,
-        torch.softmax(scores / calibration.temperature, dim=1),
-        torch.from_numpy(partition.clusters),
+        ranked,
         names,
         [name in problem.classes for name in names],
         problem.labels >= 0,

@@ -207,7 +207,7 @@ def _present(run: Run, tokens: Sequence[str]) -> list[str]:
     """Those of the tokens that the network has; it is not loaded for the class token alone."""
     if [*tokens] == [CLS]:
         return [CLS]
-    names = token_names(run.network.vit)
+    names = token_names(run.network.vit) if run.method.takes_images else [CLS]
     return [token for token in tokens if token in names]
 
 

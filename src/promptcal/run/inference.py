@@ -19,7 +19,7 @@ from promptcal.data.decoding import is_image
 from promptcal.data.sources import FileSource
 from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.heads import LinearHead
-from promptcal.discovery.partition import centroid_cosines, largest_at
+from promptcal.discovery.partition import BLOCK, centroid_cosines, join_ranked, largest_at, rank_clusters
 from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
 from promptcal.methods import METHODS, without_training
 from promptcal.methods.assignment import Assignment
@@ -217,16 +217,20 @@ class Run:
         return self._assign(paths, features, -math.inf)
 
     def _assign(self, paths: list[str], features: Tensor, threshold: float) -> Assignments:
-        scores, clusters, similarity = self.scores(features)
+        ranked, similarity = [], []
+        for block in features.split(BLOCK):
+            scores, clusters, of_block = self.scores(block)
+            ranked.append(rank_clusters(torch.softmax(scores / self.calibration.temperature, dim=1), clusters))
+            similarity.append(of_block.cpu().numpy())
+        cosines = np.concatenate(similarity)
         return Assignments.of(
             paths,
-            torch.softmax(scores / self.calibration.temperature, dim=1),
-            clusters,
+            join_ranked(ranked),
             self.names,
             self.known,
             np.zeros(len(paths), dtype=bool),
-            similarity=similarity.cpu().numpy(),
-            accepted=(similarity >= threshold).cpu().numpy(),
+            similarity=cosines,
+            accepted=cosines >= threshold,
         )
 
     def predict_proba(self, images: Any, *, progress: bool = True) -> np.ndarray:
