@@ -17,6 +17,7 @@ _NAMES = {  # by module
     "errors": "ArgumentError ConfigError DataError Interrupted LabelError MissingPackageError PromptCALError RunError "
     "WeightsError",
     "estimator": "PromptCAL",
+    "feature_estimator": "SemiSupervisedDiscovery",
     "run": "Assignments Run",
 }
 _MODULE_OF = {name: f"promptcal.{module}" for module, names in _NAMES.items() for name in names.split()}

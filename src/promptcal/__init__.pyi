@@ -23,5 +23,6 @@ from promptcal.errors import PromptCALError as PromptCALError
 from promptcal.errors import RunError as RunError
 from promptcal.errors import WeightsError as WeightsError
 from promptcal.estimator import PromptCAL as PromptCAL
+from promptcal.feature_estimator import SemiSupervisedDiscovery as SemiSupervisedDiscovery
 from promptcal.run import Assignments as Assignments
 from promptcal.run import Run as Run

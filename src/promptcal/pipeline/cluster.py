@@ -6,7 +6,7 @@ is complete.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,15 @@ import numpy as np
 from rich.console import Console
 from torch import Tensor
 
-from promptcal.config import AUTO, Layers
+from promptcal.config import AUTO, Config, Layers
 from promptcal.data import ImageSet
 from promptcal.data.features import FeatureSet
 from promptcal.discovery.class_count import ClassCount
 from promptcal.discovery.sampling import sample_rows
+from promptcal.discovery.silhouette_count import count_by_silhouette
 from promptcal.errors import ConfigError, DataError, Interrupted, RunError
 from promptcal.methods import METHODS, OF_FEATURES
+from promptcal.pipeline.adaptation import adapt_features
 from promptcal.pipeline.begin import begin_run
 from promptcal.pipeline.class_estimate import count_from_features
 from promptcal.pipeline.finalize import Outcome, assign, write_result
@@ -36,9 +38,10 @@ from promptcal.report.contact_sheets import Pictures
 from promptcal.run.directory import RunDirectory
 from promptcal.run.inference import Run
 from promptcal.run.info import RunInfo
-from promptcal.run.results import RunResults
+from promptcal.run.results import Adaptation, RunResults
 from promptcal.runtime.device import deterministic_mode, device_context, explain_memory_errors
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import progress_bar, working
+from promptcal.runtime.seeds import derive_seed
 
 _MOST_COUNTED = 20_000  # rows that the number of classes is estimated from
 _SHEET_TILE = 128  # pixels that a picture is reduced to for a contact sheet
@@ -72,6 +75,7 @@ def run_cluster(request: ClusterRequest) -> Run:
             released=released,
             keep_confirmed=request.keep_confirmed,
             pictures=pictures,
+            adapt=request.adapt,
         )
         _write(found, _run_info(request, features, found.task), session)
     return Run(request.output, request.device)
@@ -107,37 +111,59 @@ def discover(
     released: frozenset[str] = frozenset(),
     keep_confirmed: bool = False,
     pictures: Pictures | None = None,
+    adapt: bool = False,
 ) -> Discovered:
     """Sort L2-normalised features into categories; nothing is written."""
     embeddings = embeddings.to(session.device)
     count: ClassCount | None = None
+    n_classes: int | None = None
     if settings.estimates_classes:
-        draft = settings.draft(len(problem.classes))
-        chosen = sample_rows(problem.labels, _MOST_COUNTED, draft.seed)
-        part = embeddings[chosen.to(session.device)]
-        count = count_from_features(part, problem.labels[chosen], draft, session.console)
+        n_classes, count = _count_classes(problem, embeddings, settings.draft(len(problem.classes)), session)
         say(
-            f"The number of categories is estimated as {count.n_classes}, {len(problem.classes)} of them known "
-            f"(searched {count.bounds[0]} to {count.bounds[1]}); --n-classes sets another number",
+            f"The number of categories is estimated as {n_classes}, {len(problem.classes)} of them known; --n-classes "
+            "sets another number",
             session,
         )
-    config = settings.config(None if count is None else count.n_classes)
+    config = settings.config(n_classes)
     method = METHODS[config.method](config)
-    network = method.build(len(problem.classes), pretrained=False).to(session.device)
+    network = method.build(len(problem.classes), pretrained=False)
+    if previous is not None:
+        network.load_state_dict(previous.run.stored_weights())
     task = Task(
         problem=problem,
         config=config,
         method=method,
-        network=network,
+        network=network.to(session.device),
         held_out=held_out(problem, method, previous, False),
         previous=previous,
         released=released,
         keep_confirmed=keep_confirmed,
         pictures=pictures,
     )
-    outcome = assign(task, embeddings, session)
-    results = RunResults(method=config.method, selected=outcome.accuracy, last=outcome.accuracy)
+    adaptation: Adaptation | None = None
+    if adapt:
+        projection, adaptation = adapt_features(task, embeddings, session)
+        config = settings.with_values(features={"projection": adaptation.used}).config(n_classes)
+        task = replace(task, network=projection, config=config, method=METHODS[config.method](config))
+    outcome = assign(task, task.network.embed(embeddings), session)
+    results = RunResults(method=config.method, selected=outcome.accuracy, last=outcome.accuracy, adaptation=adaptation)
     return Discovered(task, outcome, results, count)
+
+
+def _count_classes(
+    problem: Problem, embeddings: Tensor, draft: Config, session: Session
+) -> tuple[int, ClassCount | None]:
+    """By labels of at least two classes as in a fit, otherwise by the silhouette; from a part of many rows."""
+    if (problem.labels >= 0).all():
+        return len(problem.classes), None
+    seed = derive_seed(draft.seed, "class count")
+    chosen = sample_rows(problem.labels, _MOST_COUNTED, seed)
+    part, labels = embeddings[chosen.to(session.device)], problem.labels[chosen]
+    if len(problem.classes) < 2:
+        with working(session.console, "counting classes"):
+            return count_by_silhouette(part, labels, n_init=draft.estimation.n_init, seed=seed), None
+    count = count_from_features(part, labels, draft, session.console)
+    return count.n_classes, count
 
 
 @contextmanager
@@ -163,6 +189,8 @@ def _active(session: Session) -> Iterator[None]:
 def _previous_run(request: ClusterRequest, features: FeatureSet) -> PreviousRun | None:
     if request.start_from is None:
         return None
+    if request.adapt:
+        raise ConfigError("--from keeps the features as the previous run adapted them; leave --adapt out")
     previous = PreviousRun(request.start_from)
     if previous.run.method.takes_images:
         raise ConfigError(f"{request.start_from} is a run on images; continue it with `promptcal fit --from`")

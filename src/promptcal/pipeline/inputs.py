@@ -35,6 +35,10 @@ class Settings:
     def estimates_classes(self) -> bool:
         return self.values.get("n_classes") == AUTO
 
+    def with_values(self, **sections: dict[str, Any]) -> "Settings":
+        """With other values in some sections."""
+        return Settings({**self.values, **{name: {**self.values[name], **new} for name, new in sections.items()}})
+
     def draft(self, n_known: int) -> Config:
         """The config before the number of classes is known; everything else is final."""
         return self.config(max(1, n_known))

@@ -71,21 +71,26 @@ class Problem:
         n_unlabelled, noun = int((self.labels < 0).sum()), self.images.noun
         if len(self.images) < 2:
             raise DataError(f"{len(self.images)} {noun} cannot be sorted into categories; give at least 2")
+        if n_unlabelled == 0:
+            raise LabelError(f"every {noun} is labelled, so there is nothing to discover; add unlabelled {noun}s")
+        self.check_number(n_classes)
+        if self.inductive is not None and len(self.inductive.test) < n_classes:
+            raise DataError(
+                f"{len(self.inductive.test)} test images cannot be clustered into {n_classes} classes; give more"
+            )
+
+    def check_number(self, n_classes: int) -> None:
+        """Whether there can be so many categories."""
+        n_unlabelled, noun = int((self.labels < 0).sum()), self.images.noun
         if len(self.classes) > n_classes:
             raise LabelError(
                 f"the labels name {len(self.classes)} classes but --n-classes is {n_classes}; "
                 f"raise it to at least {len(self.classes)}"
             )
-        if n_unlabelled == 0:
-            raise LabelError(f"every {noun} is labelled, so there is nothing to discover; add unlabelled {noun}s")
         if n_classes - len(self.classes) > n_unlabelled:
             raise LabelError(
                 f"{n_unlabelled} unlabelled {noun}s cannot form {n_classes - len(self.classes)} new categories; "
                 "lower --n-classes"
-            )
-        if self.inductive is not None and len(self.inductive.test) < n_classes:
-            raise DataError(
-                f"{len(self.inductive.test)} test images cannot be clustered into {n_classes} classes; give more"
             )
 
     def kept(self, positions: list[int]) -> "Problem":
