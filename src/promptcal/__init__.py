@@ -12,11 +12,12 @@ from typing import Any
 
 _NAMES = {  # by module
     "_version": "__version__",
-    "api": "benchmark check datasets demo estimate_classes evaluate export fit make_figure make_report name predict "
-    "table",
+    "api": "benchmark check cluster datasets demo estimate_classes evaluate export fit make_figure make_report name "
+    "predict table",
     "errors": "ArgumentError ConfigError DataError Interrupted LabelError MissingPackageError PromptCALError RunError "
     "WeightsError",
     "estimator": "PromptCAL",
+    "feature_estimator": "SemiSupervisedDiscovery",
     "run": "Assignments Run",
 }
 _MODULE_OF = {name: f"promptcal.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -1,6 +1,7 @@
 from promptcal._version import __version__ as __version__
 from promptcal.api import benchmark as benchmark
 from promptcal.api import check as check
+from promptcal.api import cluster as cluster
 from promptcal.api import datasets as datasets
 from promptcal.api import demo as demo
 from promptcal.api import estimate_classes as estimate_classes
@@ -22,5 +23,6 @@ from promptcal.errors import PromptCALError as PromptCALError
 from promptcal.errors import RunError as RunError
 from promptcal.errors import WeightsError as WeightsError
 from promptcal.estimator import PromptCAL as PromptCAL
+from promptcal.feature_estimator import SemiSupervisedDiscovery as SemiSupervisedDiscovery
 from promptcal.run import Assignments as Assignments
 from promptcal.run import Run as Run

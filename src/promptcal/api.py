@@ -25,8 +25,9 @@ from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 from promptcal.pipeline.apply_names import NamingResult, apply_names, undo_names
 from promptcal.pipeline.benchmark import run_benchmark
 from promptcal.pipeline.class_estimate import count_classes_of
+from promptcal.pipeline.cluster import run_cluster
 from promptcal.pipeline.fit import run_fit
-from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest, RunRequest
+from promptcal.pipeline.request import BenchmarkRequest, ClusterRequest, EstimateRequest, FitRequest, RunRequest
 from promptcal.report.build import Report, write_report
 from promptcal.report.class_count_curves import write_class_count
 from promptcal.report.figures import write_figure
@@ -102,7 +103,18 @@ def benchmark(**options: Any) -> Run:
     return _reported(run_benchmark(request), request)
 
 
-def _reported(run: Run, request: RunRequest) -> Run:
+@_takes_options_of(ClusterRequest)
+def cluster(**options: Any) -> Run:
+    """Sort features that another model computed into categories, and write a run directory.
+
+    Features are a file, an array (rows x numbers), a tensor, or a data frame of numbers whose index has the ids.
+    Labels and truth are as in `fit`, with ids instead of paths. No network is trained; `predict` takes new features.
+    """
+    request: ClusterRequest = _request(ClusterRequest, options)
+    return _reported(run_cluster(request), request)
+
+
+def _reported(run: Run, request: RunRequest | ClusterRequest) -> Run:
     """The run, after the first process has written its report."""
     if request.report and distributed.group().is_first:
         make_report(run=run, progress=request.progress)

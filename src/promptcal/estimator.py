@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from promptcal import api
 from promptcal.errors import RunError
 from promptcal.run.inference import Run
+from promptcal.run.summary import ShowsCategories
 from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel
 
@@ -25,13 +26,13 @@ class SavedEstimator(JSONModel):
     verbose: bool
 
 
-class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
+class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
     """Category discovery with `fit(images, labels)`, `predict`, `predict_proba`, `transform`, `save` and `load`.
 
     Images and labels are as `promptcal.fit` takes them (-1 = unlabelled). Clusters 0..n-1 are the known classes
     (`classes_`), the others are new; `names_` names them all. (A run that continues another one keeps its numbers.)
     `method` chooses another method than PromptCAL. The run directory is temporary unless `output` is given; then the
-    report is written too.
+    report is written too, and the fitted estimator can be pickled while the directory exists.
     """
 
     def __init__(
@@ -90,6 +91,22 @@ class PromptCAL(ClusterMixin, TransformerMixin, BaseEstimator):
         """L2-normalised embeddings."""
         check_is_fitted(self, "run_")
         return self.run_.embed(images, progress=self.verbose)[1].cpu().numpy()
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.cluster_centers_.shape[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        if "temporary_folder_" in self.__dict__:
+            raise RunError(
+                "this estimator's run is in a temporary folder, which a pickle cannot hold; use save and load"
+            )
+        return {key: value for key, value in super().__getstate__().items() if key != "run_"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "labels_" in state:
+            self.run_ = Run(state["output"], state["device"])
 
     def save(self, path: str | PathLike[str]) -> None:
         """Copy the run directory to ``path``, which must not exist yet."""

@@ -154,8 +154,9 @@ def test_the_basis_of_the_calibration_depends_on_what_was_held_out():
 
     def run(held_out, outputs=None, labels=labels):
         return calibrate_run(
-            features, partition, labels, held_out, held_out, outputs=outputs, labels_in_centroids=True, temperature=0.07
-        )
+            features, partition, labels, held_out, held_out, labels_in_centroids=True, temperature=0.07,
+            outputs=None if outputs is None else outputs.__getitem__,
+        )  # fmt: skip
 
     assert (run(held_out).basis, run(held_out).n) == ("held-out", 4)
     assert (run(nothing).basis, run(nothing).n) == ("left-out", 12)
@@ -192,7 +193,8 @@ def test_95_percent_of_the_unlabelled_images_reach_the_threshold(kind):
     held_out = np.where(np.arange(60) < 6, labels, -1)
     partition = Partition.of(np.where(labels >= 0, labels, members), centroids)
     found = calibrate_run(
-        features, partition, labels, held_out, held_out, outputs=outputs, temperature=0.1,
+        features, partition, labels, held_out, held_out, temperature=0.1,
+        outputs=None if outputs is None else outputs.__getitem__,
         labels_in_centroids=kind == "labels in the centroids",
     )  # fmt: skip
     nearest = {i: max(without_itself(features, members, i, c) for c in range(4)) for i in range(60)}

@@ -13,6 +13,7 @@ from sklearn.neighbors import NearestNeighbors
 from promptcal.discovery import heads
 from promptcal.discovery.heads import LinearHead, TrainedHeads
 from promptcal.discovery.kmeans import SemiSupervisedKMeans
+from promptcal.discovery.sampling import sample_rows
 
 
 def distributions(n, k, seed):
@@ -169,11 +170,11 @@ def test_a_part_of_many_images_is_enough():
     labels = np.where((np.arange(len(truth)) % 2 == 0) & (truth < 2), truth, -1)
     found = fit(points, labels, 4, most_images=80)
     assert matched_share(truth, found.clusters) > 0.95
-    chosen = heads._chosen_images(labels, 80, torch.Generator().manual_seed(0)).numpy()
+    chosen = sample_rows(labels, 80, torch.Generator().manual_seed(0)).numpy()
     assert len(chosen) == len(np.unique(chosen)) == 80
     assert (labels[chosen] >= 0).sum() == 40
     few = np.where(np.arange(400) < 10, 0, -1)
-    assert (few[heads._chosen_images(few, 80, torch.Generator())] >= 0).sum() == 10
+    assert (few[sample_rows(few, 80, torch.Generator())] >= 0).sum() == 10
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 1), (3, 3)])

@@ -122,7 +122,9 @@ def test_labels_that_are_left_out_change_the_outputs_they_are_calibrated_by(feat
     assignment = HeadAssignment()
     found = assignment.partition(features, labels, CLUSTERING)
     wrong = np.where(labels == 0, 1, labels)
-    with_them, without = (assignment.outputs_by_labels(features, found, given) for given in (wrong, np.full(N, -1)))
+    with_them, without = (
+        assignment.outputs_by_labels(features, found, given)(features) for given in (wrong, np.full(N, -1))
+    )
     assert with_them[labels == 0, 1].mean() > without[labels == 0, 1].mean()
 
 

@@ -29,7 +29,7 @@ from promptcal.cli.options import (
 from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning, one_line
 from promptcal.experiments.table_request import TableRequest
 from promptcal.exporters import FORMATS
-from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest
+from promptcal.pipeline.request import BenchmarkRequest, ClusterRequest, EstimateRequest, FitRequest
 from promptcal.report import FIGURE_NAMES, SPLITS
 from promptcal.runtime.interrupts import StopRequest
 
@@ -81,6 +81,20 @@ def fit(options: dict[str, Any]) -> None:
     from promptcal import api
 
     _finish(api.fit(**options, confirm=_confirm()), options)
+
+
+@app.command()
+@options_of(ClusterRequest)
+def cluster(options: dict[str, Any]) -> None:
+    """Sort features that another model computed into categories; no image is needed and no network is trained.
+
+    The run directory is that of a fit: predict (on new features), name, export, report, evaluate and --from work.
+
+    Example: promptcal cluster embeddings.parquet --labels labels.csv --output run
+    """
+    from promptcal import api
+
+    _finish(api.cluster(**options), options)
 
 
 @app.command()

@@ -37,6 +37,9 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
         console.print(f"Not as published: {condition}.", markup=False, highlight=False)
     if results.comparison is not None:
         console.print(describe_comparison(results.comparison), markup=False, highlight=False)
+    if results.adaptation is not None:
+        projection = "without a projection" if results.adaptation.used == "none" else "after a projection"
+        console.print(f"Clustered {projection}: {results.adaptation.reason}.", markup=False, highlight=False)
     if results.changes is not None:
         changes = results.changes
         console.print(
@@ -46,11 +49,12 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
             highlight=False,
         )
     console.print(f"Took {results.seconds:.0f} s. Results in {run.path}:", markup=False, highlight=False)
+    overview = run.directory.sheets_folder / "overview.png"
     report = [(run.directory.report_file, "open this in a browser")] if has_report else []
     for file, description in (
         *report,
         (run.directory.assignments_file, "the category of each image"),
-        (run.directory.sheets_folder / "overview.png", "a picture of each category"),
+        *([(overview, "a picture of each category")] if overview.is_file() else []),
     ):
         console.print(f"  {file.relative_to(run.path)}  {description}", markup=False, highlight=False)
 

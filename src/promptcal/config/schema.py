@@ -131,6 +131,13 @@ class ClusteringConfig(Section):
     )
     repeats: int = Field(1, ge=1, le=1000, description="seeds of k-means that a final score is averaged over")
     n_init: int = Field(100, ge=1, le=MOST_STARTS)
+    max_points_per_cluster: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000_000,
+        description="of more images than this for each category (and 10,000), k-means searches its starts on a part; "
+        "none: on all of them",
+    )
     max_iter: int = Field(200, ge=1, le=1_000_000)
     tol: float = Field(1e-4, ge=0, le=LARGEST_WEIGHT)
 

@@ -38,7 +38,7 @@ class ImageSet:
     """An ordered set of images with unique positions and a name each.
 
     ``root`` is the folder that the names are relative to, if there is one. ``ignored`` are files in it that cannot be
-    read without another package.
+    read without another package. ``noun`` is what messages call an element: rows of features can have pictures, too.
     """
 
     names: list[str]
@@ -46,6 +46,7 @@ class ImageSet:
     root: Path | None = None
     source_labels: SourceLabels | None = None
     ignored: tuple[str, ...] = ()
+    noun: str = "image"
 
     def __len__(self) -> int:
         return len(self.names)
@@ -86,7 +87,8 @@ class ImageSet:
         indices, labels = list(indices), self.source_labels
         if labels is not None:
             labels = SourceLabels([labels.values[i] for i in indices], labels.origin)
-        return ImageSet([self.names[i] for i in indices], SubsetSource(self.source, indices), self.root, labels)
+        source = SubsetSource(self.source, indices)
+        return ImageSet([self.names[i] for i in indices], source, self.root, labels, noun=self.noun)
 
     def folder(self) -> str | None:
         """The absolute path of the folder that all names are relative to; None if the names are not such files."""

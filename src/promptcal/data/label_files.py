@@ -24,7 +24,7 @@ _MAX_PARQUET_BYTES = 2**30  # uncompressed
 _ROWS_AT_ONCE = 1024
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
 # Names of the two columns, in any letter case, with _ or blanks between words; the first one that a table has is used.
-_PATH_COLUMNS = (
+PATH_COLUMNS = (
     *("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "image_name"),
     *("image_file", "img", "img_path", "image_id", "id", "name"),
 )
@@ -45,10 +45,15 @@ def read_rows(path: Path, n_images: int, on_progress: Progress = lambda share: N
 
 def find_columns(columns: Sequence[str]) -> tuple[int, int] | None:
     """The positions of the path and of the label column, or None if one of them is absent."""
-    lower = [re.sub(r"[\s_-]+", "_", column.strip().lower()) for column in columns]
-    path = next((lower.index(name) for name in _PATH_COLUMNS if name in lower), None)
+    lower = [normal_column(column) for column in columns]
+    path = next((lower.index(name) for name in PATH_COLUMNS if name in lower), None)
     label = next((lower.index(name) for name in _LABEL_COLUMNS if name in lower and lower.index(name) != path), None)
     return None if path is None or label is None else (path, label)
+
+
+def normal_column(name: str) -> str:
+    """The name of a column in lower case, with _ between its words."""
+    return re.sub(r"[\s_-]+", "_", name.strip().lower())
 
 
 def _max_rows(n_images: int) -> int:

@@ -68,7 +68,8 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
         )
     labels = list(labels)
     if len(labels) != len(images):
-        raise LabelError(f"{len(labels)} labels do not fit {len(images)} images; give one per image, -1 = unlabelled")
+        noun = images.noun
+        raise LabelError(f"{len(labels)} labels do not fit {len(images)} {noun}s; give one per {noun}, -1 = unlabelled")
     # A sequence cannot omit an image, so an empty label in it does not remove an earlier one.
     return Labels([class_name(label) for label in labels], [False] * len(labels))
 
@@ -130,12 +131,12 @@ def class_numbers(names: Sequence[str | None]) -> tuple[np.ndarray, list[str]]:
     return np.array([-1 if n is None else number[n] for n in names], dtype=np.int64), classes
 
 
-def class_count_fault(n_classes: int, n_known: int, n_unlabelled: int) -> str | None:
+def class_count_fault(n_classes: int, n_known: int, n_unlabelled: int, noun: str = "image") -> str | None:
     """Why images with labels of ``n_known`` classes cannot be sorted into ``n_classes`` categories, if so."""
     if n_known > n_classes:
         return f"the labels name {n_known} classes but --n-classes is {n_classes}; raise it to at least {n_known}"
     if n_classes - n_known > n_unlabelled:
-        return f"{n_unlabelled} unlabelled images cannot form {n_classes - n_known} new categories; lower --n-classes"
+        return f"{n_unlabelled} unlabelled {noun}s cannot form {n_classes - n_known} new categories; lower --n-classes"
     return None
 
 
@@ -250,9 +251,10 @@ def _unknown_message(unknown: Sequence[tuple[str, list[str]]], names: Sequence[s
     elif close := _close_name(path, names):
         remedy = f"did you mean {shorten(close)}?"
     else:
-        like = "relative to the image folder" if images.root is not None else f"as in {shorten(images.names[0])}"
-        remedy = f"write paths {like}"
-    return f"there is a label for {shorten(path)}{more}, but no such image; {remedy}"
+        like = f"as in {shorten(images.names[0])}"
+        remedy = "write paths relative to the image folder" if images.root is not None else f"write paths {like}"
+        remedy = remedy if images.noun == "image" else f"write ids {like}"
+    return f"there is a label for {shorten(path)}{more}, but no such {images.noun}; {remedy}"
 
 
 def _close_name(path: str, names: Sequence[str]) -> str | None:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from promptcal.data.decoding import open_image, to_rgb
+
+_TILE, _LINE, _LINES = 96, 12, 5  # of a text: pixels, characters of a line, lines
 
 
 class ImageSource(Protocol):
@@ -101,3 +103,24 @@ class SubsetSource(ImageSource):
 
     def path(self, index: int) -> Path | None:
         return self.source.path(self.indices[index])
+
+
+@dataclass(frozen=True)
+class TextSource(ImageSource):
+    """Things that have no picture: a tile with a text."""
+
+    texts: Sequence[str]
+
+    def open(self, index: int) -> Image.Image:
+        tile = Image.new("RGB", (_TILE, _TILE), (244, 244, 240))
+        text = self.texts[index]
+        lines = [text[i : i + _LINE] for i in range(0, min(len(text), _LINE * _LINES), _LINE)]
+        draw = ImageDraw.Draw(tile)
+        try:
+            draw.text((6, 6), "\n".join(lines), fill=(40, 40, 40), font=ImageFont.load_default(13))
+        except (UnicodeError, OSError):  # characters that the font lacks
+            draw.text((6, 6), "\n".join(lines).encode("ascii", "replace"), fill=(40, 40, 40))
+        return tile
+
+    def content(self, index: int) -> bytes:
+        return self.texts[index].encode()

@@ -7,6 +7,7 @@ show overconfidence, so the temperature is then never lowered. The threshold nee
 images have at least this cosine with their nearest centroid.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import logsumexp, softmax
 from torch import Tensor
 
-from promptcal.discovery.partition import Partition, nearest_centroids
+from promptcal.discovery.partition import BLOCK, Partition, nearest_centroids
 from promptcal.runtime.json_model import JSONModel
 
 ACCEPTED_SHARE = 0.95
@@ -57,24 +58,27 @@ def calibrate_run(
     held_out: np.ndarray,
     left_out: np.ndarray,
     *,
-    outputs: Tensor | None,
+    outputs: Callable[[Tensor], Tensor] | None,
     labels_in_centroids: bool,
     temperature: float,
 ) -> Calibration:
-    """Calibrate a finished run on its own images.
+    """Calibrate a finished run on its own images, block by block.
 
-    Every image is compared with centroids computed without it. ``outputs`` are a classifier's (None for cosines).
+    Every image is compared with centroids computed without it. ``outputs`` returns a classifier's outputs for the
+    images at some positions (None for cosines).
     ``held_out`` are labels that training did not use, -1 elsewhere. ``left_out`` are those that calibrate ``outputs``:
     the same ones, or labels that only a trained read-out did not use.
     ``labels_in_centroids``: see `Assignment`. ``temperature`` is that of training.
     """
     centroids = partition.centroids.to(features)
+    blocks = torch.arange(len(features), device=features.device).split(BLOCK)
     if labels_in_centroids:
         members = torch.from_numpy(partition.clusters).to(features.device)
+    elif outputs is None:
+        members = torch.cat([nearest_centroids(features[rows], centroids) for rows in blocks])
     else:
-        members = nearest_centroids(features, centroids) if outputs is None else outputs.argmax(dim=1)
+        members = torch.cat([outputs(rows).argmax(dim=1) for rows in blocks])
     sizes = members.bincount(minlength=len(centroids))
-    cosines = left_out_cosines(features, members, centroids, sizes).cpu().numpy()
     not_alone = (sizes[members] > 1).cpu().numpy()
     basis: Basis = "held-out" if (held_out >= 0).any() else "left-out"
     if outputs is not None:
@@ -82,9 +86,15 @@ def calibrate_run(
     else:
         usable = (held_out if basis == "held-out" else labels) >= 0
         usable &= not_alone
-    scores = cosines if outputs is None else outputs.cpu().numpy()
-    found = calibrate(scores[usable], labels[usable], basis, temperature)
-    similarity = cosines.max(axis=1)
+    chosen = torch.from_numpy(usable).to(features.device)
+    largest, of_usable = [], []
+    for rows in blocks:
+        cosines = left_out_cosines(features[rows], members[rows], centroids, sizes)
+        largest.append(cosines.max(dim=1).values)
+        wanted = chosen[rows]
+        of_usable.append(cosines[wanted] if outputs is None else outputs(rows[wanted]))
+    found = calibrate(torch.cat(of_usable).cpu().numpy(), labels[usable], basis, temperature)
+    similarity = torch.cat(largest).cpu().numpy()
     unseen = ((labels < 0) | (held_out >= 0)) & not_alone
     threshold = acceptance_threshold(similarity[unseen], ACCEPTED_SHARE) if unseen.any() else None
     known, unlabelled = partition.clusters <= labels.max(), (labels < 0) & not_alone

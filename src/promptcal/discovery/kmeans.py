@@ -3,6 +3,10 @@
 Several starts run as one batch of centroids [starts, clusters, dim]; converged starts are removed from the batch. On a
 GPU a batch has as many starts as fit into memory, on a CPU one, so that its distances stay in the cache. Products use
 full float32 precision, and the points are centred, so that a common offset does not cost precision.
+
+Of many points, the starts are searched on a random part (``max_points_per_cluster``) in its principal components: all
+starts run a few iterations there, and the best of them run until they converge. The very best one is then finished on
+all points, block by block.
 """
 
 from collections.abc import Callable
@@ -13,12 +17,19 @@ import torch
 from sklearn.base import BaseEstimator, ClusterMixin
 from torch import Tensor
 
+from promptcal.discovery.sampling import sample_rows
 from promptcal.runtime.device import device_context, widest_float
 from promptcal.runtime.threads import threads_for
 
 _MAX_ELEMENTS_ON_GPU = 1_500_000_000  # of the largest temporary tensor, points x starts x clusters
 _BYTES_BY_ELEMENT = 12  # three temporary tensors of that size in float32
 _MAX_DRAWN_FROM = 50_000_000  # points x starts, when initial centroids are drawn
+_MIN_PART = 10_000  # points that starts are searched on at least
+_FIRST_ITERATIONS = 3  # of each start on a part
+_FINALISTS = 2  # starts that converge on a part, for each one that is kept
+_COMPONENTS = 64  # in which starts are searched on a part
+_LAST_ITERATIONS = 20  # at most, on all points
+_BLOCK_ELEMENTS = 2_000_000  # of the distances of a block to all centroids
 
 
 def kmeans_plus_plus(
@@ -109,6 +120,54 @@ def lloyd(
     return labels, centroids, distances.sum(dim=1, dtype=widest_float(points.device)), iterations
 
 
+def lloyd_in_blocks(
+    points: Tensor,
+    offset: Tensor,
+    centroids: Tensor,
+    fixed: Tensor,
+    *,
+    max_iter: int,
+    tol: float,
+    limits: Limits | None = None,
+) -> tuple[float, Tensor, Tensor, int]:
+    """`lloyd` for one start on points that are centred by ``offset`` block by block: inertia, centroids, labels and
+    iterations. An empty cluster keeps its centroid."""
+    n_clusters, dim = centroids.shape
+    size = max(1, _BLOCK_ELEMENTS // n_clusters)
+    labels = torch.empty(len(points), dtype=torch.long, device=points.device)
+
+    def assign(centroids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Sums and sizes of the clusters, the inertia, and the sum of all squares."""
+        wide = widest_float(points.device)
+        sums, sizes = centroids.new_zeros(n_clusters, dim), labels.new_zeros(n_clusters)
+        inertia, squares = (torch.zeros((), dtype=wide, device=points.device) for _ in range(2))
+        for first in range(0, len(points), size):
+            part = slice(first, first + size)
+            block = points[part] - offset
+            of_block = None if limits is None else limits._replace(mask=limits.mask[part])
+            norms = block.square().sum(dim=1)
+            found, distances = _nearest(
+                _relative_distances(block, centroids).unsqueeze(0), norms, fixed[part], of_block
+            )
+            labels[part] = found[0]
+            more_sums, more_sizes = _cluster_sums(block, found, n_clusters)
+            sums, sizes = sums + more_sums[0], sizes + more_sizes[0]
+            inertia, squares = inertia + distances.sum(dtype=wide), squares + norms.sum(dtype=wide)
+        return sums, sizes, inertia, squares
+
+    iterations = 0
+    sums, sizes, inertia, squares = assign(centroids)
+    threshold = tol * float(squares) / (len(points) * dim)
+    while iterations < max_iter:
+        means = torch.where(sizes.unsqueeze(1) > 0, sums / sizes.unsqueeze(1).clamp(min=1), centroids)
+        shift = float((means - centroids).square().sum())
+        centroids, iterations = means, iterations + 1
+        sums, sizes, inertia, _ = assign(centroids)
+        if shift <= threshold:
+            break
+    return float(inertia), centroids, labels, iterations
+
+
 def _relative_distances(points: Tensor, centroids: Tensor) -> Tensor:
     """|c|^2 - 2 c.x (centroids x points): the squared distance minus |x|^2, which has the same order."""
     return torch.addmm(centroids.square().sum(dim=1, keepdim=True), centroids, points.T, alpha=-2.0)
@@ -157,6 +216,33 @@ def _cluster_sums(points: Tensor, labels: Tensor, n_clusters: int) -> tuple[Tens
     return members @ points, members.sum(dim=2).long()
 
 
+def cluster_sums(points: Tensor, labels: Tensor, n_clusters: int) -> tuple[Tensor, Tensor]:
+    """Sums (clusters x dim) and sizes of the clusters, block by block; points with the label -1 are left out."""
+    sums, sizes = points.new_zeros(n_clusters, points.shape[1]), labels.new_zeros(n_clusters)
+    block = max(1, _BLOCK_ELEMENTS // max(n_clusters, points.shape[1]))
+    for first in range(0, len(points), block):
+        of_block = labels[first : first + block]
+        members = of_block >= 0
+        more_sums, more_sizes = _cluster_sums(
+            points[first : first + block][members], of_block[members].unsqueeze(0), n_clusters
+        )
+        sums, sizes = sums + more_sums[0], sizes + more_sizes[0]
+    return sums, sizes
+
+
+def _means(points: Tensor, labels: Tensor, centroids: Tensor) -> Tensor:
+    """The mean of each cluster; an empty cluster keeps its centroid."""
+    sums, sizes = cluster_sums(points, labels, len(centroids))
+    return torch.where(sizes.unsqueeze(1) > 0, sums / sizes.unsqueeze(1).clamp(min=1), centroids)
+
+
+def _principal_axes(points: Tensor, n: int) -> Tensor:
+    """The directions of largest variance of centred points (dim x n); all directions if there are no more."""
+    if points.shape[1] <= n:
+        return torch.eye(points.shape[1], device=points.device)
+    return torch.linalg.eigh(points.T @ points).eigenvectors[:, -n:]
+
+
 class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
     r"""k-means with labels, as a scikit-learn estimator.
 
@@ -170,7 +256,8 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
     ``fit(X, y)`` takes ``X`` (N x dim, a NumPy array or a tensor on any device) and ``y`` (N class numbers, -1 =
     unlabelled). The i-th smallest class becomes cluster i, so classes 0..n-1 keep their numbers. Parameters and
     attributes are those of scikit-learn's ``KMeans``; class ``classes_[i]`` is cluster i. ``kept_centers_`` are the
-    centroids of the ``n_kept`` best starts (starts x clusters x dim), the best first.
+    centroids of the ``n_kept`` best starts (starts x clusters x dim), the best first. If there are more than
+    ``max_points_per_cluster`` points for each cluster (and 10,000 in all), the starts are searched on a part of them.
 
     >>> X = np.array([[0.0], [0.2], [5.0], [5.1], [9.0], [9.1]])
     >>> SemiSupervisedKMeans(3, n_init=5, random_state=0).fit(X, [-1, 0, -1, 1, -1, -1]).labels_
@@ -185,6 +272,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         tol: float = 1e-4,
         random_state: int | None = None,
         n_kept: int = 1,
+        max_points_per_cluster: int | None = None,
     ) -> None:
         self.n_clusters = n_clusters
         self.n_init = n_init
@@ -192,6 +280,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         self.tol = tol
         self.random_state = random_state
         self.n_kept = n_kept
+        self.max_points_per_cluster = max_points_per_cluster
 
     def fit(
         self,
@@ -210,7 +299,6 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             raise ValueError(f"n_init must be at least 1, not {self.n_init}")
         points = _as_points(X)
         offset = points.mean(dim=0)
-        points = points - offset
         fixed, self.classes_ = self._fixed_clusters(points, y)
         generator = torch.Generator()
         if self.random_state is None:
@@ -220,8 +308,25 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         if limits is not None:
             limits = limits._replace(mask=limits.mask.to(points.device), closed=limits.closed.to(points.device))
         with device_context(points.device, torch.float32), threads_for(points.numel() * self.n_clusters):
-            first = self._class_means(points, fixed) if init is None else _as_points(init).to(points.device) - offset
-            starts = self._best_starts(points, fixed, first, limits, generator, on_progress)
+            most = len(points) if self.max_points_per_cluster is None else self.max_points_per_cluster * self.n_clusters
+            if len(points) <= max(most, _MIN_PART):
+                points = points - offset
+                first = self._class_means(points, fixed) if init is None else _as_points(init).to(points) - offset
+                starts = self._best_starts(points, fixed, first, limits, generator, on_progress)
+            else:
+                first = (self._class_means(points, fixed) if init is None else _as_points(init).to(points)) - offset
+                part = sample_rows(fixed.cpu().numpy(), max(most, _MIN_PART), generator).to(points.device)
+                sampled = points[part] - offset
+                axes = _principal_axes(sampled, _COMPONENTS)
+                limits_of_part = None if limits is None else limits._replace(mask=limits.mask[part])
+                starts = self._best_starts(
+                    sampled @ axes, fixed[part], first @ axes, limits_of_part, generator, on_progress, race=True
+                )
+                starts = [(start[0], _means(sampled, start[2], start[1] @ axes.T), *start[2:]) for start in starts]
+                max_iter = min(self.max_iter, _LAST_ITERATIONS)
+                starts[0] = lloyd_in_blocks(
+                    points, offset, starts[0][1], fixed, max_iter=max_iter, tol=self.tol, limits=limits
+                )
         self.inertia_, centroids, labels, self.n_iter_ = starts[0]
         self.cluster_centers_ = (centroids + offset).cpu().numpy()
         self.labels_ = labels.cpu().numpy()
@@ -256,11 +361,10 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         return torch.as_tensor(fixed, dtype=torch.long, device=points.device), classes
 
     def _class_means(self, points: Tensor, fixed: Tensor) -> Tensor:
-        labelled = fixed >= 0
         if not len(self.classes_):
             return points.new_zeros(0, points.shape[1])
-        sums, sizes = _cluster_sums(points[labelled], fixed[labelled].unsqueeze(0), len(self.classes_))
-        return sums[0] / sizes[0].unsqueeze(1)
+        sums, sizes = cluster_sums(points, fixed, len(self.classes_))
+        return sums / sizes.unsqueeze(1)
 
     def _best_starts(
         self,
@@ -270,28 +374,39 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         limits: Limits | None,
         generator: torch.Generator,
         on_progress: Callable[[int], None],
+        *,
+        race: bool = False,
     ) -> list[tuple[float, Tensor, Tensor, int]]:
         """Inertia, centroids, labels and iterations of the ``n_kept`` best starts, the best first.
 
-        The first centroids start at ``given``.
+        The first centroids start at ``given``. In a ``race``, only the best starts after a few iterations go on.
         """
         n_drawn = self.n_clusters - len(given)
         free = fixed < 0 if limits is None else (fixed < 0) & ~limits.mask
         starts = self.n_init if n_drawn else 1  # otherwise nothing is random
         best: list[tuple[float, Tensor, Tensor, int]] = []
         done = 0
+        max_iter, n_best = (_FIRST_ITERATIONS, _FINALISTS * self.n_kept) if race else (self.max_iter, self.n_kept)
         size = max(1, _MAX_DRAWN_FROM // len(points))
         for first in range(0, starts, size):
             drawn = kmeans_plus_plus(points[free], given, n_drawn, min(size, starts - first), generator)
             for centroids in drawn.split(self._max_batch(points)):
                 labels, centroids, inertia, n_iter = lloyd(
-                    points, centroids, fixed, max_iter=self.max_iter, tol=self.tol, limits=limits
+                    points, centroids, fixed, max_iter=max_iter, tol=self.tol, limits=limits
                 )
                 found = zip(inertia.tolist(), centroids, labels, n_iter.tolist(), strict=True)
-                best = sorted([*best, *found], key=lambda start: start[0])[: self.n_kept]
+                best = sorted([*best, *found], key=lambda start: start[0])[:n_best]
                 done += len(centroids)
                 on_progress(done)
-        return best
+        if not race:
+            return best
+        finished: list[tuple[float, Tensor, Tensor, int]] = []
+        for centroids in torch.stack([start[1] for start in best]).split(self._max_batch(points)):
+            labels, centroids, inertia, n_iter = lloyd(
+                points, centroids, fixed, max_iter=self.max_iter, tol=self.tol, limits=limits
+            )
+            finished += zip(inertia.tolist(), centroids, labels, n_iter.tolist(), strict=True)
+        return sorted(finished, key=lambda start: start[0])[: self.n_kept]
 
     def _max_batch(self, points: Tensor) -> int:
         if points.device.type == "cpu":

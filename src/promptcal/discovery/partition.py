@@ -1,5 +1,6 @@
 """Images divided into clusters, known classes first."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -8,7 +9,10 @@ import torch
 from torch import Tensor
 
 from promptcal.discovery.heads import LinearHead
+from promptcal.discovery.kmeans import cluster_sums
 from promptcal.metrics.accuracy import match_clusters
+
+BLOCK = 8192  # images whose scores for all clusters are in memory at a time
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,8 @@ class Partition:
     @classmethod
     def from_members(cls, features: Tensor, clusters: Tensor, n_clusters: int) -> "Partition":
         """Centroids are the means of the members; an empty cluster has its centroid at 0."""
-        members = torch.nn.functional.one_hot(clusters, n_clusters).to(features)
-        centroids = members.T @ features / members.sum(dim=0).clamp(min=1).unsqueeze(1)
-        return cls.of(clusters.cpu().numpy(), centroids.cpu())
+        sums, sizes = cluster_sums(features, clusters.to(features.device), n_clusters)
+        return cls.of(clusters.cpu().numpy(), (sums / sizes.clamp(min=1).unsqueeze(1)).cpu())
 
     def reordered(self, order: np.ndarray) -> "Partition":
         """The same with cluster ``order[i]`` as number i."""
@@ -113,3 +116,14 @@ def rank_clusters(probabilities: Tensor, clusters: Tensor) -> RankedClusters:
     second, second_confidence = second.masked_fill(alone, -1), second_confidence.masked_fill(alone, 0.0)
     found = (clusters.squeeze(1), confidence.squeeze(1), second, second_confidence)
     return RankedClusters(*(column.cpu().numpy() for column in found))
+
+
+def rank_in_blocks(features: Tensor, clusters: Tensor, probabilities: Callable[[Tensor], Tensor]) -> RankedClusters:
+    """`rank_clusters` by the probabilities of embeddings, block by block."""
+    blocks = zip(features.split(BLOCK), clusters.split(BLOCK), strict=True)
+    parts = [rank_clusters(probabilities(block), of_block) for block, of_block in blocks]
+    return join_ranked(parts)
+
+
+def join_ranked(parts: Sequence[RankedClusters]) -> RankedClusters:
+    return RankedClusters(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

@@ -71,6 +71,8 @@ class InferenceModule(nn.Module):
 
 def write_onnx(run: Run, output: Path, console: Console) -> None:
     """Write the ONNX file, and a JSON file next to it that describes inputs, outputs and accuracy."""
+    if not run.method.takes_images:
+        raise RunError(f"{run.path} is a run on features, so it has no network of images to export; export to csv")
     description_file = output.with_suffix(".json")
     if description_file.exists():
         raise RunError(f"the description {description_file} exists already; choose another --output")

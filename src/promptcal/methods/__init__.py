@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METHODS",
+    "OF_FEATURES",
     "WITHOUT_LABELS",
     "WITHOUT_TRAINING",
     "load_config",
@@ -39,9 +40,11 @@ METHODS: "Registry[type[Method]]" = Registry(
         "semi-supervised-kmeans": "promptcal.methods.kmeans:SemiSupervised",
         "frozen": "promptcal.methods.kmeans:Frozen",
     },
+    unlisted={"features": "promptcal.methods.features:Features"},
 )
 WITHOUT_LABELS = "kmeans"  # the method of a fit without a single label
 WITHOUT_TRAINING = "frozen"  # the method of the first result and of `fit --quick`
+OF_FEATURES = "features"  # the method of a run on features instead of images
 
 M = TypeVar("M", bound="type[Method]")
 

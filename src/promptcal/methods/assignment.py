@@ -67,9 +67,11 @@ class Assignment(ABC):
         """A classifier's outputs (images x clusters); None without one."""
         return None
 
-    def outputs_by_labels(self, features: Tensor, partition: Partition, labels: np.ndarray) -> Tensor | None:
-        """The outputs that a read-out would have with only these ``labels``, to calibrate it by the other labels."""
-        return self.outputs(features, partition)
+    def outputs_by_labels(
+        self, features: Tensor, partition: Partition, labels: np.ndarray
+    ) -> Callable[[Tensor], Tensor] | None:
+        """A classifier's outputs for embeddings, if a read-out had only these ``labels``: the others calibrate it."""
+        return None
 
     def scores(self, features: Tensor, fitted: FittedClusters) -> Tensor:
         """Scores (images x clusters): the outputs, or cosines with the centroids."""
@@ -133,8 +135,10 @@ class HeadAssignment(Assignment):
         assert fitted.head is not None
         return fitted.head.outputs(features)
 
-    def outputs_by_labels(self, features: Tensor, partition: Partition, labels: np.ndarray) -> Tensor | None:
-        return continued_head(features, labels, partition.clusters, partition.centroids).outputs(features)
+    def outputs_by_labels(
+        self, features: Tensor, partition: Partition, labels: np.ndarray
+    ) -> Callable[[Tensor], Tensor]:
+        return continued_head(features, labels, partition.clusters, partition.centroids).outputs
 
     def choose(self, features: Tensor, scores: Tensor, centroids: Tensor) -> Tensor:
         return scores.argmax(dim=1)
@@ -163,6 +167,17 @@ class ClassifierAssignment(Assignment):
     @torch.no_grad()
     def outputs(self, features: Tensor, fitted: FittedClusters) -> Tensor | None:
         return self.network.classify(features).index_select(1, fitted.columns.to(features.device))
+
+    def outputs_by_labels(
+        self, features: Tensor, partition: Partition, labels: np.ndarray
+    ) -> Callable[[Tensor], Tensor]:
+        """Its outputs, which depend on no label any more."""
+
+        @torch.no_grad()
+        def outputs(chosen: Tensor) -> Tensor:
+            return self.network.classify(chosen).index_select(1, partition.columns.to(chosen.device))
+
+        return outputs
 
     def choose(self, features: Tensor, scores: Tensor, centroids: Tensor) -> Tensor:
         return scores.argmax(dim=1)

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from promptcal.config import Config
-from promptcal.data import View
+from promptcal.data import ImageSet, View
 from promptcal.methods.assignment import Assignment, ClassifierAssignment, HeadAssignment, KMeansAssignment
 from promptcal.models import ClassifierNetwork, DiscoveryNetwork, ProjectionNetwork, PromptedViT, load_weights
 from promptcal.runtime.free_memory import check_sizes
 from promptcal.runtime.seeds import derive_seed
+from promptcal.training.embedding import embed_images
 from promptcal.training.stage import Stage
 
 C = TypeVar("C", bound=Config)
@@ -46,8 +48,9 @@ class Method(ABC, Generic[C]):
     preset may change, and under the name of a preset values that win over that preset's; ``variants`` maps names to
     settings that ``variant=NAME`` selects, and `fit` uses the variant ``fit_variant`` by default. ``published`` are
     settings of the protocol of the method's publication, by default: train on all labels and keep the last epoch.
-    ``trains``: whether anything is trained at all. ``uses_generic_images``: whether it uses the folder
-    `data.generic_images`. ``stage_titles`` names the stages if there are several.
+    ``trains``: whether anything is trained at all. ``takes_images``: whether its inputs are images, and not features of
+    another model. ``uses_generic_images``: whether it uses the folder `data.generic_images`. ``stage_titles`` names the
+    stages if there are several.
     """
 
     name: ClassVar[str]
@@ -59,10 +62,23 @@ class Method(ABC, Generic[C]):
     fit_variant: ClassVar[str] = "official"
     published: ClassVar[Mapping[str, Any]] = {"selection": {"by": "last"}}
     trains: ClassVar[bool] = True
+    takes_images: ClassVar[bool] = True
     uses_generic_images: ClassVar[bool] = False
 
     def __init__(self, config: C) -> None:
         self.config = config
+
+    def build(self, n_known: int, *, pretrained: bool) -> Any:
+        """The whole network; ``pretrained=False`` leaves its weights random, to be loaded later."""
+        return build_network(self, build_vit(self, pretrained=pretrained), n_known)
+
+    def embed(
+        self, network: Any, inputs: Any, *, resize: int, skip_unreadable: bool, console: Console
+    ) -> tuple[list[str], Tensor]:
+        """Names and L2-normalised embeddings of new inputs."""
+        images = ImageSet.of(inputs)
+        kept, features = embed_images(network.vit, images, resize, skip_unreadable=skip_unreadable, console=console)
+        return [images.names[i] for i in kept], features
 
     def build_vit(self, *, pretrained: bool) -> PromptedViT:
         """The backbone with prompts; ``pretrained=False`` leaves its weights random, to be loaded later."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,6 +27,18 @@ class DiscoveryNetwork(nn.Module):
         super().__init__()
         self.vit = vit
         self.group: Group = ALONE
+
+    @property
+    def embedding_width(self) -> int:
+        return self.vit.backbone.num_features
+
+    @property
+    def smallest_side(self) -> int:
+        """The smallest shorter side, in pixels, that images may have in the store."""
+        return self.vit.preprocessing.image_size
+
+    def set_compute_dtype(self, dtype: torch.dtype) -> None:
+        self.vit.set_compute_dtype(dtype)
 
     def join_process_group(self, group: Group) -> None:
         """Train together with other processes: broadcast rank 0's values; each process gets its part of a batch."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from promptcal.data import parse_labels
 from promptcal.data.labels import class_numbers, differ_in_letter_case
 from promptcal.discovery.calibration import Calibration
-from promptcal.discovery.partition import Partition, nearest_centroids
+from promptcal.discovery.partition import Partition, nearest_centroids, rank_in_blocks
 from promptcal.errors import LabelError, RunError
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.metrics import contingency_table
@@ -134,11 +134,14 @@ def _apply(previous: PreviousRun, labels: Any) -> NamingResult:
     partition = _partition(previous, features, clusters, categories)
     calibration = _calibrate(previous, features, partition, numbers)
     partition = partition.reordered(np.argsort(categories.numbers))
-    scores = run.assignment.scores(features, partition)
+    ranked = rank_in_blocks(
+        features,
+        torch.from_numpy(partition.clusters),
+        lambda block: torch.softmax(run.assignment.scores(block, partition) / calibration.temperature, dim=1),
+    )
     assignments = Assignments.of(
         found.paths,
-        torch.softmax(scores / calibration.temperature, dim=1),
-        torch.from_numpy(partition.clusters),
+        ranked,
         categories.names,
         [name in classes for name in categories.names],
         numbers >= 0,

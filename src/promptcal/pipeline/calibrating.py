@@ -24,13 +24,14 @@ def calibrate_result(
     left_out = held_out
     if assignment.trains_readout and not (held_out >= 0).any():
         left_out = np.where(hold_out(labels, _LEFT_OUT_SHARE, 0), labels, -1)
+    outputs = assignment.outputs_by_labels(features, partition, np.where(left_out >= 0, -1, labels))
     return calibrate_run(
         features,
         partition,
         labels,
         held_out,
         left_out,
-        outputs=assignment.outputs_by_labels(features, partition, np.where(left_out >= 0, -1, labels)),
+        outputs=None if outputs is None else lambda rows: outputs(features[rows]),
         labels_in_centroids=labels_in_centroids,
         temperature=assignment.temperature,
     )

@@ -56,6 +56,7 @@ def final_clustering(
             settings.tol,
             random_state=derive_seed(config.seed, *purpose),
             n_kept=HEADS if settings.readout == "head" else 1,
+            max_points_per_cluster=settings.max_points_per_cluster,
         )
         known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
         known = known if init is None else len(init)

@@ -18,6 +18,7 @@ from promptcal.methods.assignment import Assignment
 from promptcal.pipeline.clustering import final_clustering
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.session import Session
+from promptcal.pipeline.task import Task
 from promptcal.run.results import Comparison, ResultQuality, Scores
 from promptcal.runtime.progress import working
 from promptcal.runtime.seeds import derive_seed
@@ -57,7 +58,7 @@ def score(quality: ResultQuality) -> float:
 
 
 def measure(
-    features: Tensor, prepared: Prepared, assignment: Assignment, session: Session, *, by_readout: bool
+    features: Tensor, prepared: Task, assignment: Assignment, session: Session, *, by_readout: bool
 ) -> ResultQuality:
     """The quality of a result; the same images, parts and seeds for both results.
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from promptcal.discovery.calibration import left_out_cosines
-from promptcal.discovery.partition import Partition
+from promptcal.discovery.partition import BLOCK, Partition
 from promptcal.errors import ConfigError
 from promptcal.metrics import contingency_table
 from promptcal.pipeline.matching import class_origins, match_pairs
@@ -160,24 +160,27 @@ class Continuation:
 
 def cluster_means(features: Tensor, clusters: np.ndarray, n_clusters: int) -> Tensor:
     """The mean embedding of each cluster; images with cluster -1 are left out, an empty cluster is at 0."""
-    chosen = torch.from_numpy(clusters >= 0).to(features.device)
-    members = torch.from_numpy(clusters[clusters >= 0]).to(features.device)
-    return Partition.from_members(features[chosen], members, n_clusters).centroids.to(features)
+    return Partition.from_members(features, torch.from_numpy(clusters), n_clusters).centroids.to(features)
 
 
 def inertia(features: Tensor, partition: Partition) -> float:
     """The sum of squared distances from the centroids."""
-    own = partition.centroids.to(features)[torch.from_numpy(partition.clusters).to(features.device)]
-    return float((features - own).square().sum())
+    centroids, clusters = partition.centroids.to(features), torch.from_numpy(partition.clusters).to(features.device)
+    blocks = zip(features.split(BLOCK), clusters.split(BLOCK), strict=True)
+    return sum(float((block - centroids[own]).square().sum()) for block, own in blocks)
 
 
 def classified_right(features: Tensor, partition: Partition, labels: np.ndarray) -> np.ndarray:
     """Of each labelled image, whether the nearest centroid is that of its class, with the image left out of its own."""
     members = torch.from_numpy(partition.clusters).to(features.device)
     sizes = members.bincount(minlength=len(partition.centroids))
-    cosines = left_out_cosines(features, members, partition.centroids.to(features), sizes)
-    right = cosines.argmax(dim=1) == torch.from_numpy(labels).to(features.device)
-    return (right & (sizes[members] > 1)).cpu().numpy()[labels >= 0]
+    labelled = torch.from_numpy(np.flatnonzero(labels >= 0)).to(features.device)
+    centroids, numbers = partition.centroids.to(features), torch.from_numpy(labels).to(features.device)
+    right = []
+    for rows in labelled.split(BLOCK):
+        cosines = left_out_cosines(features[rows], members[rows], centroids, sizes)
+        right.append((cosines.argmax(dim=1) == numbers[rows]) & (sizes[members[rows]] > 1))
+    return torch.cat(right).cpu().numpy()
 
 
 def is_clearly_better(one: np.ndarray, other: np.ndarray) -> bool:

@@ -11,8 +11,8 @@ from promptcal.discovery.partition import Partition
 from promptcal.methods.assignment import Assignment, KMeansAssignment
 from promptcal.pipeline.clustering import final_clustering
 from promptcal.pipeline.continuation import Continuation, classified_right, inertia, is_clearly_better
-from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.session import Session
+from promptcal.pipeline.task import Task
 from promptcal.run.changes import CategoryLoss
 
 
@@ -24,7 +24,7 @@ class FinalPartition(NamedTuple):
 
 
 def final_partition(
-    prepared: Prepared, assignment: Assignment, features: Tensor, session: Session, repeat: int = 0
+    prepared: Task, assignment: Assignment, features: Tensor, session: Session, repeat: int = 0
 ) -> FinalPartition:
     """Every image in a cluster, known classes first. ``repeat`` selects the seed of k-means."""
     problem, config = prepared.problem, prepared.config
@@ -44,7 +44,7 @@ def final_partition(
 def _continued(
     found: Continuation,
     fixed: np.ndarray,
-    prepared: Prepared,
+    prepared: Task,
     assignment: Assignment,
     features: Tensor,
     session: Session,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from promptcal.discovery.calibration import Calibration
-from promptcal.discovery.partition import Partition
+from promptcal.discovery.partition import Partition, rank_in_blocks
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
 from promptcal.pipeline.calibrating import calibrate_result
@@ -17,8 +17,9 @@ from promptcal.pipeline.clustering import embed_all
 from promptcal.pipeline.comparison import FirstResult, compare
 from promptcal.pipeline.final_partition import final_partition
 from promptcal.pipeline.prepare import Prepared
-from promptcal.pipeline.scoring import score_network, score_unlabelled
+from promptcal.pipeline.scoring import score_network, score_test, score_unlabelled
 from promptcal.pipeline.session import Session, warn
+from promptcal.pipeline.task import Task
 from promptcal.pipeline.train import Trained
 from promptcal.report.attention_panels import Examples
 from promptcal.report.contact_sheets import write_contact_sheets
@@ -70,22 +71,25 @@ def finalize(trained: Trained, first: FirstResult | None, session: Session) -> N
             write_result(prepared, outcome, results, session)
 
 
-def assign(prepared: Prepared, features: Tensor, session: Session) -> Outcome:
+def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
     """The category of each image by its embedding."""
     problem, assignment = prepared.problem, prepared.method.assignment(prepared.network)
     partition, losses = final_partition(prepared, assignment, features, session)
     accuracy: Scores | None = None
     if prepared.test is not None:
-        accuracy = score_network(prepared, "test features", session)
+        accuracy = score_test(prepared, prepared.test, prepared.network, assignment, "test features", session)
     elif problem.can_be_scored:
         accuracy = score_unlabelled(prepared, assignment, features, session, first=partition.clusters)
     calibration = _calibrate(prepared, assignment, features, partition, session)
     partition, names = _numbered(prepared, partition)
-    scores = assignment.scores(features, partition)
+    ranked = rank_in_blocks(
+        features,
+        torch.from_numpy(partition.clusters),
+        lambda block: torch.softmax(assignment.scores(block, partition) / calibration.temperature, dim=1),
+    )
     assignments = Assignments.of(
         problem.images.names,
-        torch.softmax(scores / calibration.temperature, dim=1),
-        torch.from_numpy(partition.clusters),
+        ranked,
         names,
         [name in problem.classes for name in names],
         problem.labels >= 0,
@@ -120,7 +124,7 @@ def _with_accuracy(results: RunResults, stage: str, scores: Scores) -> RunResult
 
 
 def _calibrate(
-    prepared: Prepared, assignment: Assignment, features: Tensor, partition: Partition, session: Session
+    prepared: Task, assignment: Assignment, features: Tensor, partition: Partition, session: Session
 ) -> Calibration:
     with working(session.console, "calibrating"):
         found = calibrate_result(
@@ -136,7 +140,7 @@ def _calibrate(
     return found
 
 
-def _numbered(prepared: Prepared, partition: Partition) -> tuple[Partition, list[str]]:
+def _numbered(prepared: Task, partition: Partition) -> tuple[Partition, list[str]]:
     """New clusters by size, or with the numbers and names of the previous run."""
     partition = partition.new_by_size(len(prepared.problem.classes))
     if prepared.previous is not None:
@@ -145,7 +149,7 @@ def _numbered(prepared: Prepared, partition: Partition) -> tuple[Partition, list
 
 
 def write_result(
-    prepared: Prepared, outcome: Outcome, results: RunResults, session: Session, *, is_first: bool = False
+    prepared: Task, outcome: Outcome, results: RunResults, session: Session, *, is_first: bool = False
 ) -> None:
     """Write a result: the first one, after which training begins, or the final one, which replaces it."""
     directory, assignments = session.directory, outcome.assignments
@@ -173,7 +177,8 @@ def write_result(
         summary.write(directory.changes_summary_file)
         results = results.model_copy(update={"changes": summary})
         former_names = prepared.previous.former_names(assignments.names)
-    write_contact_sheets(directory.sheets_folder, prepared.store, assignments)
+    if prepared.pictures is not None:
+        write_contact_sheets(directory.sheets_folder, prepared.pictures, assignments)
     _write_report_inputs(prepared, assignments, session)
     update = {
         "is_first": is_first,
@@ -205,7 +210,7 @@ def _keep_first(first: FirstResult, results: RunResults, session: Session) -> No
     session.directory.update_info(status="finished")
 
 
-def _write_report_inputs(prepared: Prepared, assignments: Assignments, session: Session) -> None:
+def _write_report_inputs(prepared: Task, assignments: Assignments, session: Session) -> None:
     """Thumbnails, a few examples as the network sees them, and the truth: a report needs no image folder."""
     directory, problem, shown = session.directory, prepared.problem, select_images(assignments)
     with progress_bar(session.console) as bar:
@@ -213,9 +218,9 @@ def _write_report_inputs(prepared: Prepared, assignments: Assignments, session: 
         thumbnails = make_thumbnails(problem.images, shown, lambda done: bar.update(task, completed=done))
     thumbnails.write(directory.thumbnails_folder)
     chosen = choose_examples(assignments)
-    if len(chosen):
-        views = next(iter(prepared.view.centres(torch.from_numpy(chosen), len(chosen))))
-        Examples.from_views(views, chosen, prepared.view.normalise).write(directory.examples_file)
+    views = prepared.example_views(chosen) if len(chosen) else None
+    if views is not None:
+        Examples.from_views(views[0], chosen, views[1]).write(directory.examples_file)
     if problem.truth is not None:
         directory.write_truth(problem.images.names, problem.truth)
 

@@ -15,10 +15,10 @@ from promptcal.errors import ConfigError, DataError, RunError
 from promptcal.methods import METHODS, WITHOUT_TRAINING
 from promptcal.pipeline.fit_defaults import fit_defaults
 from promptcal.pipeline.previous_run import PreviousRun
-from promptcal.pipeline.problem import Problem, TestSet
+from promptcal.pipeline.problem import Inductive, Problem, TestSet
 from promptcal.pipeline.published import unmet_conditions
 from promptcal.pipeline.repeated_options import repeated_words
-from promptcal.pipeline.request import FitRequest, PathOrText
+from promptcal.pipeline.request import ClusterRequest, FitRequest, PathOrText
 from promptcal.pipeline.session import warn
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.directory import RunDirectory
@@ -35,6 +35,10 @@ class Settings:
     @property
     def estimates_classes(self) -> bool:
         return self.values.get("n_classes") == AUTO
+
+    def with_values(self, **sections: dict[str, Any]) -> "Settings":
+        """With other values in some sections."""
+        return Settings({**self.values, **{name: {**self.values[name], **new} for name, new in sections.items()}})
 
     def draft(self, n_known: int) -> Config:
         """The config before the number of classes is known; everything else is final."""
@@ -88,25 +92,7 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
     _check_output_is_outside(images, directory.path)
     if request.generic_images is not None:
         ImageSet.of(request.generic_images)  # so that a wrong folder is found before anything is computed
-    labels = parse_labels(request.labels, images, console)
-    names = labels.names if previous is None else previous.merge_labels(labels.names, labels.removed, images.names)
-    group.check_same((images.names, names), "images or labels")
-    released = frozenset(name for name, empty in zip(images.names, labels.removed, strict=True) if empty)
-    if previous is not None and request.labels is not None and previous.has_labels(names, released, images.names):
-        warn(
-            f"the labels bring nothing new: {previous.path} has them all; check that this is the file you downloaded "
-            "last"
-        )
-    if previous is None and request.keep_confirmed:
-        raise ConfigError("--keep-confirmed keeps the categories of a previous run; give that run with --from")
-    truth = None if request.truth is None else read_labels(request.truth, images, console)
-    problem = Problem.of(images, names, truth, request.inductive)
-    alike = differ_in_letter_case([*(previous.run.names if previous else []), *problem.classes])
-    if alike is not None:
-        warn(
-            f"the labels {alike[0]!r} and {alike[1]!r} differ only in letter case and are two categories; if they are "
-            "one, write them in the same way"
-        )
+    problem, released = read_problem(request, images, previous, console, inductive=request.inductive)
     settings = group.on_first(lambda: _settings(request, previous, problem, console))
     draft = settings.draft(len(problem.classes))
     if previous is not None:
@@ -137,6 +123,38 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         released=released,
         keep_confirmed=request.keep_confirmed,
     )
+
+
+def read_problem(
+    request: FitRequest | ClusterRequest,
+    images: ImageSet,
+    previous: PreviousRun | None,
+    console: Console,
+    *,
+    inductive: Inductive | None = None,
+) -> tuple[Problem, frozenset[str]]:
+    """The labels and the truth of the images, and the names of those whose label is empty in the label file."""
+    group = distributed.group()
+    labels = parse_labels(request.labels, images, console)
+    names = labels.names if previous is None else previous.merge_labels(labels.names, labels.removed, images.names)
+    group.check_same((images.names, names), "images or labels")
+    released = frozenset(name for name, empty in zip(images.names, labels.removed, strict=True) if empty)
+    if previous is not None and request.labels is not None and previous.has_labels(names, released, images.names):
+        warn(
+            f"the labels bring nothing new: {previous.path} has them all; check that this is the file you downloaded "
+            "last"
+        )
+    if previous is None and request.keep_confirmed:
+        raise ConfigError("--keep-confirmed keeps the categories of a previous run; give that run with --from")
+    truth = None if request.truth is None else read_labels(request.truth, images, console)
+    problem = Problem.of(images, names, truth, inductive)
+    alike = differ_in_letter_case([*(previous.run.names if previous else []), *problem.classes])
+    if alike is not None:
+        warn(
+            f"the labels {alike[0]!r} and {alike[1]!r} differ only in letter case and are two categories; if they are "
+            "one, write them in the same way"
+        )
+    return problem, released
 
 
 def _test_set(request: FitRequest) -> TestSet:
@@ -175,11 +193,13 @@ def _settings(request: FitRequest, previous: PreviousRun | None, problem: Proble
     if previous is not None:
         base = previous.settings(settings_layers(request, {"method": previous.run.method.name}).method)
     layers = settings_layers(request, base)
+    if not METHODS[layers.method].takes_images:
+        raise ConfigError(f"the method {layers.method} is for features, not for images; use `promptcal cluster`")
     if request.generic_images is not None and not METHODS[layers.method].uses_generic_images:
         raise ConfigError(f"the method {layers.method} uses no generic images; leave --generic-images out")
     values = layers.merged(METHODS[layers.method])
-    if previous is not None and request.n_classes is None and not _overrides_n_classes(request):
-        values = {**values, "n_classes": _n_categories(values["n_classes"], previous, problem, console)}
+    if previous is not None and request.n_classes is None and not overrides_n_classes(request):
+        values = {**values, "n_classes": n_categories(values["n_classes"], previous, problem, console)}
     return Settings(values)
 
 
@@ -229,11 +249,11 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
     return Layers(layers.preset, (defaults, *layers.given))  # anything else that names a setting wins
 
 
-def _overrides_n_classes(request: FitRequest) -> bool:
+def overrides_n_classes(request: FitRequest | ClusterRequest) -> bool:
     return any(setting.replace(" ", "").startswith("n_classes=") for setting in request.overrides)
 
 
-def _n_categories(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
+def n_categories(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
     """As many categories fewer as the labels merge into others, and more as they name without a category."""
     merged, added = previous.merged_and_added(problem.label_names(), problem.images.names)
     if not merged and not added:

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from promptcal.config import Config
 from promptcal.data import ImageSet, ImageStore, StreamedImages, StreamedView, View
 from promptcal.data.loading import load_images, view_of
 from promptcal.data.splits import hold_out
+from promptcal.data.views import Normalise
 from promptcal.discovery.class_count import ClassCount
 from promptcal.methods import METHODS, WITHOUT_LABELS, settings_for
 from promptcal.methods.base import Method, SeededViT, build_network, build_vit, trained_stages
@@ -23,54 +25,35 @@ from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Problem, TestSet
 from promptcal.pipeline.session import Session, say, warn
 from promptcal.pipeline.shared_stage import SharedStage
+from promptcal.pipeline.task import Task, TestImages
 from promptcal.run.results import RunResults
 from promptcal.runtime.free_memory import check_sizes
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
 
 
-@dataclass(frozen=True)
-class TestImages:
-    """The readable test images, and their true classes."""
-
-    view: View | StreamedView
-    truth: list[str]
-
-
-@dataclass(frozen=True)
-class Prepared:
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Task):
     """Everything that training needs.
 
-    ``test`` are the test images of the inductive protocol, ``oracle`` those that selection "oracle" uses otherwise.
-    ``held_out`` are labels held out from training to select an epoch (-1 elsewhere), ``results`` what an earlier part
-    of a resumed run measured. ``is_continued``: the network has the weights of a previous run. ``frozen_features`` are
-    the embeddings of the images by the frozen backbone, if they are known already. ``released`` and ``keep_confirmed``:
-    see `FitInputs`.
+    ``oracle`` are the test images that selection "oracle" uses outside of the inductive protocol. ``results`` are what
+    an earlier part of a resumed run measured. ``is_continued``: the network has the weights of a previous run.
+    ``frozen_features`` are the embeddings of the images by the frozen backbone, if they are known already.
     """
 
-    problem: Problem
-    config: Config
-    method: Method[Any]
     network: DiscoveryNetwork
     store: ImageStore | StreamedImages
     view: View | StreamedView
     resize: int
-    test: TestImages | None
     oracle: TestImages | None
-    held_out: np.ndarray
-    previous: PreviousRun | None
     shared: SharedStage | None
     results: RunResults
     is_resumed: bool
     is_continued: bool
     frozen_features: Tensor | None
-    released: frozenset[str]
-    keep_confirmed: bool
 
-    @property
-    def training_labels(self) -> np.ndarray:
-        """-1 where unlabelled or held out."""
-        return np.where(self.held_out >= 0, -1, self.problem.labels)
+    def example_views(self, images: np.ndarray) -> tuple[Tensor, Normalise]:
+        return next(iter(self.view.centres(torch.from_numpy(images), len(images)))), self.view.normalise
 
     @property
     def stages(self) -> list[str]:
@@ -133,24 +116,26 @@ def prepare(inputs: FitInputs, session: Session) -> Prepared:
     group.on_first(lambda: begin_run(directory, info, config, count, skipped, resume=inputs.resume))
     found = group.on_first(lambda: directory.results() if inputs.resume else None)
     return Prepared(
-        problem,
-        config,
-        method,
-        network,
-        images.store,
-        view,
-        resize,
-        _test_images(problem.test_set, draft, seeded, resize, inputs, session),
-        _test_images(problem.oracle, draft, seeded, resize, inputs, session),
-        _held_out(problem, method, previous, is_continued),
-        previous,
-        inputs.shared,
-        found or RunResults(method=config.method, protocol=problem.protocol, unmet_conditions=inputs.unmet_conditions),
-        inputs.resume,
-        is_continued,
-        frozen_features,
-        inputs.released,
-        inputs.keep_confirmed,
+        problem=problem,
+        config=config,
+        method=method,
+        network=network,
+        held_out=held_out(problem, method, previous, is_continued),
+        previous=previous,
+        released=inputs.released,
+        keep_confirmed=inputs.keep_confirmed,
+        pictures=images.store,
+        test=_test_images(problem.test_set, draft, seeded, resize, inputs, session),
+        store=images.store,
+        view=view,
+        resize=resize,
+        oracle=_test_images(problem.oracle, draft, seeded, resize, inputs, session),
+        shared=inputs.shared,
+        results=found
+        or RunResults(method=config.method, protocol=problem.protocol, unmet_conditions=inputs.unmet_conditions),
+        is_resumed=inputs.resume,
+        is_continued=is_continued,
+        frozen_features=frozen_features,
     )
 
 
@@ -213,7 +198,7 @@ def _estimate_classes(
     return count, features
 
 
-def _held_out(problem: Problem, method: Method[Any], previous: PreviousRun | None, is_continued: bool) -> np.ndarray:
+def held_out(problem: Problem, method: Method[Any], previous: PreviousRun | None, is_continued: bool) -> np.ndarray:
     """Labels held out from training to select an epoch, or to compare training with the first result."""
     config = method.config
     if problem.inductive is not None:

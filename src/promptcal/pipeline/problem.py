@@ -68,18 +68,22 @@ class Problem:
         return None if self.inductive is None else TestSet(self.inductive.test, self.inductive.truth)
 
     def check(self, n_classes: int) -> None:
-        n_unlabelled = int((self.labels < 0).sum())
+        n_unlabelled, noun = int((self.labels < 0).sum()), self.images.noun
         if len(self.images) < 2:
-            raise DataError(f"{len(self.images)} image cannot be sorted into categories; give at least 2")
+            raise DataError(f"{len(self.images)} {noun} cannot be sorted into categories; give at least 2")
         if n_unlabelled == 0:
-            raise LabelError("every image is labelled, so there is nothing to discover; add unlabelled images")
-        fault = class_count_fault(n_classes, len(self.classes), n_unlabelled)
-        if fault is not None:
-            raise LabelError(fault)
+            raise LabelError(f"every {noun} is labelled, so there is nothing to discover; add unlabelled {noun}s")
+        self.check_number(n_classes)
         if self.inductive is not None and len(self.inductive.test) < n_classes:
             raise DataError(
                 f"{len(self.inductive.test)} test images cannot be clustered into {n_classes} classes; give more"
             )
+
+    def check_number(self, n_classes: int) -> None:
+        """Whether there can be so many categories."""
+        fault = class_count_fault(n_classes, len(self.classes), int((self.labels < 0).sum()), self.images.noun)
+        if fault is not None:
+            raise LabelError(fault)
 
     def kept(self, positions: list[int]) -> "Problem":
         """Without the images that could not be read."""

@@ -16,23 +16,23 @@ def repeated_words(request: FitRequest, config: Config) -> list[str]:
     """The command, its images and options with absolute paths; empty if images were given that have no path."""
     words = list(request.command)
     if not words:
-        if not _is_path(request.images):
+        if not is_path(request.images):
             return []
-        words = ["fit", _absolute(request.images)]
+        words = ["fit", absolute(request.images)]
     if request.skip_unreadable:
         words.append("--skip-unreadable")
-    if not request.command and _is_path(request.truth):
-        words += ["--truth", _absolute(request.truth)]
+    if not request.command and is_path(request.truth):
+        words += ["--truth", absolute(request.truth)]
     if config.model.weights is not None and not METHODS[config.method].trains:  # read again in each run
-        words += ["--weights", _absolute(config.model.weights)]
+        words += ["--weights", absolute(config.model.weights)]
     if config.data.cache is not None:  # never taken from a previous run, which may be untrusted
-        words += ["--set", f"data.cache={_absolute(config.data.cache)}"]
+        words += ["--set", f"data.cache={absolute(config.data.cache)}"]
     return words
 
 
-def _is_path(given: Any) -> bool:
+def is_path(given: Any) -> bool:
     return isinstance(given, str | os.PathLike)
 
 
-def _absolute(path: str | os.PathLike[str]) -> str:
+def absolute(path: str | os.PathLike[str]) -> str:
     return str(Path(os.path.expanduser(path)).absolute())

@@ -32,8 +32,8 @@ def option(default: Any = None, *, help: str, **cli: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommonRequest:
-    """Options of every command that embeds images."""
+class LabelledRequest:
+    """Options of every command that takes labels."""
 
     labels: Any = option(
         cli=Path | None,
@@ -46,8 +46,14 @@ class CommonRequest:
     overrides: tuple[str, ...] = option(
         (), flag="--set", metavar="KEY=VALUE", help="Change one setting, such as affinity.k=10. May be repeated."
     )
-    skip_unreadable: bool = option(False, help="Skip images that cannot be read.")
     progress: bool = option(True, help="Show progress.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonRequest(LabelledRequest):
+    """Options of every command that embeds images."""
+
+    skip_unreadable: bool = option(False, help="Skip images that cannot be read.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,3 +204,51 @@ class EstimateRequest(ImagesRequest):
         "grid (default): a coarse grid first, and the silhouette decides among equal accuracies.",
     )
     output: PathOrText | None = option(cli=Path | None, help="Folder to write the curves to (PNG, CSV, JSON).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterRequest(LabelledRequest):
+    """A run on features of another model. ``features`` is what `FeatureSet.of` takes."""
+
+    features: Any = field(
+        metadata={
+            "help": "File with a row of numbers for each image or other thing: npy, npz, parquet or arrow (an id "
+            "column and a column of lists), safetensors, CSV.",
+            "argument": True,
+            "cli": Path,
+        }
+    )
+    output: PathOrText = field(metadata={"help": "Run directory to write.", "cli": Path})
+    n_classes: int | Literal["auto"] | None = option(
+        metavar="N|auto",
+        first=True,
+        help="Number of categories, known and new together; auto: estimated. Default: auto, or that of --from.",
+    )
+    images: PathOrText | None = option(
+        cli=Path | None, help="Folder with the picture of each row: ids are paths in it, with or without the suffix."
+    )
+    ids: Any = option(
+        cli=Path | None,
+        help="Text file with the id of each row, one in a line. Default: those of the file, or 0, 1, ...",
+    )
+    truth: Any = option(cli=Path | None, help="CSV with true classes, used only to report accuracy.")
+    adapt: bool = option(
+        False,
+        help="Train a small projection of the features on the labels, and use it if held-out labels show a gain.",
+    )
+    start_from: PathOrText | None = option(
+        flag="--from",
+        metavar="RUN",
+        cli=Path | None,
+        help="Finished run to continue with new labels. Its settings, weights, labels and the numbers and names of its "
+        "categories are kept; changes.csv lists the images that moved.",
+    )
+    keep_confirmed: bool = option(
+        False,
+        help="With --from: images of confirmed categories (known, named or merged) stay in them unless a label says "
+        "otherwise. Default: they may move to another known category; large losses are reported.",
+    )
+    report: bool = option(
+        True, flag="--report/--no-report", help="Write report.html at the end, as `promptcal report` does."
+    )
+    overwrite: bool = option(False, help="Discard the run in --output, if there is one.")

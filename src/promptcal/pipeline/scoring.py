@@ -11,8 +11,9 @@ from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.pipeline.class_estimate import frozen_vit
 from promptcal.pipeline.clustering import embed_all, final_clustering
 from promptcal.pipeline.final_partition import final_partition
-from promptcal.pipeline.prepare import Prepared, TestImages
+from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.session import Session
+from promptcal.pipeline.task import Task, TestImages
 from promptcal.run.results import Scores
 
 
@@ -35,7 +36,7 @@ def score_frozen(
     assignment = KMeansAssignment(config.loss.affinity_temperature, use_labels=False)
     if prepared.test is not None:  # test images have no labels to give to k-means
         plain = frozen_vit(prepared.network.vit, config.model.train_blocks)
-        return {"kmeans": _score_test(prepared, prepared.test, plain, assignment, "frozen test features", session)}
+        return {"kmeans": score_test(prepared, prepared.test, plain, assignment, "frozen test features", session)}
     features = frozen_features(prepared, session) if features is None else features
 
     def score(labels: np.ndarray | None) -> Scores:
@@ -52,13 +53,13 @@ def score_network(prepared: Prepared, title: str, session: Session) -> Scores:
     network, problem = prepared.network, prepared.problem
     assignment = prepared.method.assignment(network)
     if prepared.test is not None:
-        return _score_test(prepared, prepared.test, network, assignment, title, session)
+        return score_test(prepared, prepared.test, network, assignment, title, session)
     features = embed_all(network, prepared.view, len(problem.images), title, session)
     return score_unlabelled(prepared, assignment, features, session)
 
 
 def score_unlabelled(
-    prepared: Prepared, assignment: Assignment, features: Tensor, session: Session, first: np.ndarray | None = None
+    prepared: Task, assignment: Assignment, features: Tensor, session: Session, first: np.ndarray | None = None
 ) -> Scores:
     """The unlabelled images with each seed of k-means; ``first`` are their clusters with the first seed, if known."""
     problem = prepared.problem
@@ -75,7 +76,7 @@ def score_unlabelled(
 
 
 def _clusters_by_repeat(
-    prepared: Prepared,
+    prepared: Task,
     assignment: Assignment,
     clusters: Callable[[Clustering], np.ndarray],
     session: Session,
@@ -90,14 +91,15 @@ def _clusters_by_repeat(
             yield clusters(final_clustering(prepared.config, session, repeat))
 
 
-def _score_test(
-    prepared: Prepared,
+def score_test(
+    prepared: Task,
     test: TestImages,
     network: DiscoveryNetwork | PromptedViT,
     assignment: Assignment,
     title: str,
     session: Session,
 ) -> Scores:
+    """The test images, clustered without labels."""
     features = embed_all(network, test.view, len(test.truth), title, session)
     repeats = _clusters_by_repeat(
         prepared, assignment, lambda found: assignment.clusters(features, None, found.kmeans), session

@@ -94,6 +94,8 @@ def examples_of(run: Run, images: ImageSet, chosen: np.ndarray) -> Examples:
 
 def attention_maps(run: Run, results: RunResults, examples: Examples | None) -> AttentionMaps:
     """Maps of the pretrained backbone, of the previous run if there is one, and of each stage's selected weights."""
+    if not run.method.takes_images:
+        return AttentionMaps.none("There are no attention maps: this run is on features, without a network.")
     if examples is None:
         return AttentionMaps.none("There are no attention maps: this run has no unlabelled images.")
     network = run.network

@@ -138,7 +138,8 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 def _check_tokens(runs: Sequence[Run], tokens: Sequence[str]) -> None:
     if [*tokens] == [CLS]:
         return
-    present = list(dict.fromkeys(name for run in runs for name in token_names(run.network.vit)))
+    with_network = [run for run in runs if run.method.takes_images]
+    present = list(dict.fromkeys([CLS, *(name for run in with_network for name in token_names(run.network.vit))]))
     unknown = [token for token in tokens if token not in present]
     if unknown:
         whose = f"the network of {runs[0].path} has" if len(runs) == 1 else "the networks of these runs have"
@@ -206,7 +207,7 @@ def _present(run: Run, tokens: Sequence[str]) -> list[str]:
     """Those of the tokens that the network has; it is not loaded for the class token alone."""
     if [*tokens] == [CLS]:
         return [CLS]
-    names = token_names(run.network.vit)
+    names = token_names(run.network.vit) if run.method.takes_images else [CLS]
     return [token for token in tokens if token in names]
 
 

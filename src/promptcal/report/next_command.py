@@ -21,8 +21,9 @@ def next_command(run: Run) -> dict[str, str]:
         after = shlex.join(["--from", str(this_run), "--output", str(output)])
         return {"before": f"{before} ", "after": f" {after}", "nClasses": " --n-classes ", "end": "", "name": name}
     skip = ", skip_unreadable=True" if run.directory.skipped_file.is_file() else ""
+    call = "fit(images=..." if run.method.takes_images else "cluster(features=..."
     return {
-        "before": 'promptcal.fit(images=..., labels="',
+        "before": f'promptcal.{call}, labels="',
         "after": f'", start_from={str(this_run)!r}, output={str(output)!r}{skip}',
         "nClasses": ", n_classes=",
         "end": ")",

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from promptcal.discovery.partition import rank_clusters
+from promptcal.discovery.partition import RankedClusters
 from promptcal.errors import RunError
 from promptcal.run.summary import categories_table
 from promptcal.runtime import files
@@ -43,8 +42,7 @@ class Assignments:
     def of(
         cls,
         paths: list[str],
-        probabilities: Tensor,
-        clusters: Tensor,
+        ranked: RankedClusters,
         names: list[str],
         known: list[bool],
         labelled: np.ndarray,
@@ -53,8 +51,7 @@ class Assignments:
         accepted: np.ndarray | None = None,
         stability: np.ndarray | None = None,
     ) -> "Assignments":
-        """From the probabilities of the categories (images x categories) and the category of each image."""
-        ranked = rank_clusters(probabilities, clusters)
+        """From the category of each image and its probability, and the next one (`rank_clusters`)."""
         second = (ranked.second, ranked.second_confidence)
         others = (similarity, accepted, stability)
         return cls(paths, ranked.clusters, ranked.confidence, names, known, labelled, *second, *others)

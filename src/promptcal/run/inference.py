@@ -19,11 +19,11 @@ from promptcal.data.decoding import is_image
 from promptcal.data.sources import FileSource
 from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.heads import LinearHead
-from promptcal.discovery.partition import centroid_cosines, largest_at
+from promptcal.discovery.partition import BLOCK, centroid_cosines, join_ranked, largest_at, rank_clusters
 from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
 from promptcal.methods import METHODS, without_training
 from promptcal.methods.assignment import Assignment
-from promptcal.methods.base import Method, build_network, build_vit
+from promptcal.methods.base import Method
 from promptcal.models import DiscoveryNetwork
 from promptcal.models.tokens import read_tokens
 from promptcal.run.assignments import Assignments, as_text, read_csv_rows
@@ -102,18 +102,17 @@ class Run:
     def network(self) -> DiscoveryNetwork:
         config_file = self.directory.config_file
         try:
-            seeded = build_vit(self.method, pretrained=False)
+            network = self.method.build(self.n_trained_classes, pretrained=False)
         except ConfigError as error:
             raise damaged(config_file, error) from error
-        crop = seeded.vit.preprocessing.image_size
+        crop = network.smallest_side
         if self.info.resize < crop:
             raise damaged(self.directory.info_file, f"resize: {self.info.resize} is smaller than the crop ({crop})")
-        network = build_network(self.method, seeded, self.n_trained_classes)
         try:
             network.load_state_dict(self.stored_weights())
         except RuntimeError as error:
             raise WeightsError(f"{self.directory.model_file} does not fit its config; fit again") from error
-        network.vit.set_compute_dtype(choose_dtype(self.config.precision, self.device))
+        network.set_compute_dtype(choose_dtype(self.config.precision, self.device))
         return network.to(self.device).eval()
 
     @cached_property
@@ -137,7 +136,7 @@ class Run:
 
     @cached_property
     def _clusters(self) -> StoredClusters:
-        shape = (len(self.names), self.network.vit.backbone.num_features)
+        shape = (len(self.names), self.network.embedding_width)
         stored = read_clusters(self.directory.centroids_file, *shape, has_head=self.assignment.trains_readout)
         head = None if stored.head is None else LinearHead(*(part.to(self.device) for part in stored.head))
         return StoredClusters(stored.centroids.to(self.device), stored.columns.to(self.device), head)
@@ -180,13 +179,12 @@ class Run:
         return [by_path.get(path) for path in self.assignments().paths]
 
     def embed(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> tuple[list[str], Tensor]:
-        """Names and L2-normalised embeddings of new images."""
-        image_set = ImageSet.of(images)
+        """Names and L2-normalised embeddings of new images, or of new features if the run is of features."""
         console = Console(stderr=True, quiet=not progress)
-        kept, features = embed_images(
-            self.network.vit, image_set, self.info.resize, skip_unreadable=skip_unreadable, console=console
+        names, features = self.method.embed(
+            self.network, images, resize=self.info.resize, skip_unreadable=skip_unreadable, console=console
         )
-        return [image_set.names[i] for i in kept], features
+        return names, features.to(self.device)
 
     def embed_tokens(self, images: ImageSet, tokens: Sequence[str], *, progress: bool = True) -> Tensor:
         """L2-normalised embeddings of the tokens of `token_names` (images x tokens x dim)."""
@@ -219,16 +217,20 @@ class Run:
         return self._assign(paths, features, -math.inf)
 
     def _assign(self, paths: list[str], features: Tensor, threshold: float) -> Assignments:
-        scores, clusters, similarity = self.scores(features)
+        ranked, similarity = [], []
+        for block in features.split(BLOCK):
+            scores, clusters, of_block = self.scores(block)
+            ranked.append(rank_clusters(torch.softmax(scores / self.calibration.temperature, dim=1), clusters))
+            similarity.append(of_block.cpu().numpy())
+        cosines = np.concatenate(similarity)
         return Assignments.of(
             paths,
-            torch.softmax(scores / self.calibration.temperature, dim=1),
-            clusters,
+            join_ranked(ranked),
             self.names,
             self.known,
             np.zeros(len(paths), dtype=bool),
-            similarity=similarity.cpu().numpy(),
-            accepted=(similarity >= threshold).cpu().numpy(),
+            similarity=cosines,
+            accepted=cosines >= threshold,
         )
 
     def predict_proba(self, images: Any, *, progress: bool = True) -> np.ndarray:

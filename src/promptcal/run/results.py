@@ -99,6 +99,22 @@ class Comparison(JSONModel):
     kept: Literal["frozen", "trained"]
 
 
+class ProjectionTrial(JSONModel):
+    """The share of held-out labels that are right with a projection of given features ("none": without one)."""
+
+    projection: Literal["none", "linear", "mlp"]
+    held_out: float
+
+
+class Adaptation(JSONModel):
+    """Which projection of given features is ``used``, and the ``reason``: the trials on ``n_held_out`` labels."""
+
+    used: Literal["none", "linear", "mlp"]
+    n_held_out: int
+    trials: list[ProjectionTrial]
+    reason: str
+
+
 class RunResults(JSONModel):
     """What a fit measured.
 
@@ -109,6 +125,7 @@ class RunResults(JSONModel):
     resumed run.
     ``comparison`` compares the first result, of the frozen backbone, with the trained one. ``is_first``: the run has
     the first one, and ``selected`` is its accuracy.
+    ``adaptation`` says whether given features are projected (None if that was not tried).
     ``unmet_conditions`` says what the published protocol has and this run does not (None for the default protocol).
     """
 
@@ -122,6 +139,7 @@ class RunResults(JSONModel):
     stability: float | None = None
     comparison: Comparison | None = None
     is_first: bool = False
+    adaptation: Adaptation | None = None
     changes: ChangeSummary | None = None
     seconds: float | None = None
 

@@ -44,6 +44,18 @@ def categories_table(assignments: "Assignments") -> str:
     return html_table(("category", "kind", "images", "mean confidence"), rows, assignments.description)
 
 
+class ShowsCategories:
+    """A fitted estimator that a notebook shows with its categories (``assignments_``) below scikit-learn's diagram."""
+
+    def _repr_html_(self) -> str:
+        base: Any = super()
+        found = getattr(self, "assignments_", None)
+        return base._repr_html_() + ("" if found is None else categories_table(found))
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+
 def picture(file: Path) -> str:
     """The upper part of a picture, reduced in size; nothing if there is no such picture or it is too large."""
     try:

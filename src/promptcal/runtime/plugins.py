@@ -14,13 +14,17 @@ class Registry(Generic[T]):
     """Named things of one ``kind``. Listing the names imports nothing; looking one up imports its module.
 
     ``built_in`` maps names to "module:attribute" or to the things themselves. Other packages declare entry points of
-    the form "module:attribute" in ``group``, or call `register`.
+    the form "module:attribute" in ``group``, or call `register`. ``unlisted`` are built-in things that a user does not
+    choose by name.
     """
 
-    def __init__(self, kind: str, group: str, built_in: Mapping[str, str | T]) -> None:
+    def __init__(
+        self, kind: str, group: str, built_in: Mapping[str, str | T], unlisted: Mapping[str, str | T] | None = None
+    ) -> None:
         self.kind = kind
         self.group = group
         self._built_in = dict(built_in)
+        self._unlisted = dict(unlisted or {})
         self._registered: dict[str, T] = {}
 
     def register(self, name: str, item: T) -> T:
@@ -30,7 +34,7 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """All names: built-in ones first, in their order, then the others sorted."""
-        others = sorted({*self._registered, *entry_points_of(self.group)} - set(self._built_in))
+        others = sorted({*self._registered, *entry_points_of(self.group)} - {*self._built_in, *self._unlisted})
         return [*self._built_in, *others]
 
     def __contains__(self, name: object) -> bool:
@@ -42,8 +46,8 @@ class Registry(Generic[T]):
         return self._registered[name]
 
     def _load(self, name: str) -> T:
-        if name in self._built_in:
-            item = self._built_in[name]
+        if name in self._built_in or name in self._unlisted:
+            item = self._unlisted[name] if name in self._unlisted else self._built_in[name]
             return EntryPoint(name, item, self.group).load() if isinstance(item, str) else item
         found = entry_points_of(self.group).get(name)
         if found is None:
