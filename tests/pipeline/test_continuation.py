@@ -81,6 +81,14 @@ def test_confirmed_images_stay_or_move_to_another_class(continued):
     assert "the confirmed category ape kept 1 of 3 images (33%)" in loss.message()
 
 
+def test_without_training_images_move_only_to_classes_with_new_labels(continued):
+    found, _ = continued(4, keep=False, changed_classes=np.array([False, True]))
+    assert found.unchanged.tolist() == [True, False, True, False]  # bee has a new label, 3 is a category more
+    moved = Partition.of(np.array([0, 1, 2, 2, 0, 1, 0, 3, 0]), torch.zeros(4, 2))
+    assert found.holding(moved, 2).clusters.tolist() == [0, 1, 0, 2, 1, 1, 2, 3, 0]  # 3 and 8 have no category
+    assert not continued(4, keep=False)[0].unchanged.any()  # the network was trained
+
+
 def test_more_categories_than_before_may_split_any_unless_they_are_kept(continued):
     assert not continued(4, keep=False)[0].confirmed.any()
     assert continued(4, keep=True)[0].confirmed.sum() == 3
@@ -131,9 +139,11 @@ def test_labels_that_others_contradict_support_no_class():
     labels = np.array([0, 0, 0, 0, 1, 2, 2, 3, 3, -1])
     features = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], axis=1)).float()
     start = np.where(labels < 0, 0, labels)
-    found = Continuation(start, labels < 0, 5, 4, keep=False)
+    found = Continuation(start, labels < 0, 5, 4, False, np.zeros(5, dtype=bool))
     assert found.unsupported(features, labels, 4).tolist() == [False, True, True, False]
-    moved = Continuation(np.where(labels < 0, 2, labels), labels < 0, 5, 4, keep=False)  # a category continues as 2
+    moved = Continuation(
+        np.where(labels < 0, 2, labels), labels < 0, 5, 4, False, np.zeros(5, dtype=bool)
+    )  # a category continues as 2
     assert not moved.unsupported(features, labels, 4)[2]
 
 

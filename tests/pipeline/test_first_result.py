@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from promptcal.api import evaluate, export, fit, make_report, predict
+from promptcal.api import evaluate, export, fit, make_report, name, predict
 from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunError
 from promptcal.pipeline import comparison, finalize, first_result, prepare, scoring, time_limit
 from promptcal.pipeline.comparison import score, stability
@@ -67,6 +67,8 @@ def test_the_first_result_is_usable_while_training_runs_and_is_replaced(
         export(run=tmp_path / "run", to="csv", output=tmp_path / "exported.csv", progress=False)
     with pytest.warns(PromptCALWarning, match="is not finished"):
         make_report(run=tmp_path / "run", progress=False)
+    with pytest.raises(RunError, match="is not finished, and its end would replace the names"):
+        name(run=tmp_path / "run", labels={alone.assignments().paths[0]: "owl"})
 
     fit(**options, output=tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "undisturbed")

@@ -101,8 +101,14 @@ def named_categories(
 
 def apply_names(path: Path, labels: Any) -> NamingResult:
     """Apply the names and merges of a label file to the run in ``path``."""
-    finish_replacing(RunDirectory(path))
-    with RunDirectory(path).locked():
+    directory = RunDirectory(path)
+    finish_replacing(directory)
+    with directory.locked():
+        if directory.info().status == "training":
+            raise RunError(
+                f"the training of {path} is not finished, and its end would replace the names; run its fit again with "
+                "--resume, then name its categories"
+            )
         return _apply(PreviousRun(path), labels)
 
 

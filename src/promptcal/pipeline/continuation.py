@@ -3,7 +3,8 @@
 A category is confirmed if the user gave it a name: a class of the previous run, or a discovered category that the new
 labels name or merge. Its images start in its class. They may move to another class, which has labels of its own, but
 not to a category without a name, so that no confirmed category is split. Categories without a name start where they
-were.
+were. If nothing is trained, the embeddings are those of the previous run, and only new labels are evidence: then an
+unlabelled image moves only to a class that has a new label.
 """
 
 from collections.abc import Sequence
@@ -78,7 +79,7 @@ class Continuation:
     """Where each image starts: the cluster by image (-1: nowhere), of ``n_started`` clusters, the classes first.
 
     ``confirmed`` are the unlabelled images of confirmed categories. With ``keep`` they stay in them; otherwise they may
-    move to another class.
+    move to another class. ``unchanged`` are clusters that no image of another one moves to.
     """
 
     start: np.ndarray
@@ -86,6 +87,7 @@ class Continuation:
     n_classes: int
     n_started: int
     keep: bool
+    unchanged: np.ndarray
 
     @classmethod
     def of(
@@ -97,9 +99,10 @@ class Continuation:
         n_classes: int,
         *,
         keep: bool,
+        changed_classes: np.ndarray | None = None,
     ) -> "Continuation":
         """``before`` is the previous category of each image (-1: none), ``released`` marks images that the user marked
-        as wrong, which may move anywhere."""
+        as wrong, which may move anywhere. ``changed_classes`` have new labels; None: the network was trained."""
         start = np.where((before >= 0) & ~released, targets.clusters[before], -1)
         start = np.where(labels >= 0, labels, start)
         confirmed = (before >= 0) & targets.confirmed[before] & (labels < 0) & ~released
@@ -111,7 +114,11 @@ class Continuation:
                 f"--keep-confirmed leaves too few images for {n_added} more categories; leave it out, or lower "
                 "--n-classes"
             )
-        return cls(start, confirmed, n_classes, targets.n_clusters, keep)
+        unchanged = np.zeros(n_classes, dtype=bool)
+        if changed_classes is not None:
+            unchanged[: targets.n_clusters] = True
+            unchanged[: len(changed_classes)] = ~changed_classes
+        return cls(start, confirmed, n_classes, targets.n_clusters, keep, unchanged)
 
     def fixed(self, labels: np.ndarray) -> np.ndarray:
         """The cluster of each image that must not move (-1 elsewhere)."""
@@ -139,8 +146,10 @@ class Continuation:
         return is_empty & (2 * right < np.bincount(members, minlength=n_known))
 
     def holding(self, partition: Partition, n_known: int) -> Partition:
-        """With confirmed images in their category again that are now in a category without a name."""
+        """With images in their category again that are now in an unchanged one, and confirmed images that are now in a
+        category without a name."""
         left = self.confirmed & (self.keep | (partition.clusters >= n_known))
+        left |= (self.start >= 0) & self.unchanged[partition.clusters]
         return replace(partition, clusters=np.where(left, self.start, partition.clusters))
 
     def losses(self, clusters: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> list[CategoryLoss]:

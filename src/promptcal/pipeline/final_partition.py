@@ -32,7 +32,14 @@ def final_partition(
         clustering = final_clustering(config, session, repeat)
         return FinalPartition(assignment.partition(features, problem.labels, clustering), [])
     previous, released = prepared.previous, prepared.released
-    found = previous.continuation(problem, features, released, config.n_classes, keep=prepared.keep_confirmed)
+    found = previous.continuation(
+        problem,
+        features,
+        released,
+        config.n_classes,
+        keep=prepared.keep_confirmed,
+        trained=bool(prepared.stages),
+    )
     partition = _continued(found, problem.labels, prepared, assignment, features, session, repeat)
     losses = found.losses(partition.clusters, problem.labels, problem.classes)
     if found.keep:

@@ -140,10 +140,17 @@ class PreviousRun:
         return np.array([self.cluster_of.get(name, -1) for name in names])
 
     def continuation(
-        self, problem: Problem, features: Tensor, released: Collection[str], n_classes: int, *, keep: bool
+        self,
+        problem: Problem,
+        features: Tensor,
+        released: Collection[str],
+        n_classes: int,
+        *,
+        keep: bool,
+        trained: bool,
     ) -> Continuation:
         """Where the run's categories continue, in the embeddings of the new network. ``released`` are the names of
-        images that the user marked as wrong."""
+        images that the user marked as wrong, ``trained`` says whether the network has other weights than the run's."""
         before, labels = self.clusters_before(problem.images.names), problem.labels
         shape = len(problem.classes), len(self.run.names)
         centroids = [
@@ -159,7 +166,10 @@ class PreviousRun:
             n_classes,
         )
         marked = np.array([name in released for name in problem.images.names])
-        return Continuation.of(before, labels, marked, targets, n_classes, keep=keep)
+        pairs = zip(problem.images.names, problem.label_names(), strict=True)
+        is_new = np.array([label is not None and self.label_of.get(name) != label for name, label in pairs])
+        changed = None if trained else np.isin(np.arange(shape[0]), labels[is_new])
+        return Continuation.of(before, labels, marked, targets, n_classes, keep=keep, changed_classes=changed)
 
     def renumber(self, partition: Partition, problem: Problem) -> tuple[Partition, list[str]]:
         """The partition with the run's cluster numbers, and the names of its categories."""
