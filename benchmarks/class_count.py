@@ -88,7 +88,9 @@ def main() -> None:
             print(f"{data.name}, {seed}: {count.n_classes} ({low} to {high}); {describe(count)}", flush=True)
         cells = (f"{inside} of {args.trials}", f"{100 * np.median(errors):.1f} %", f"{100 * max(errors):.1f} %")
         width, cpu = f"{100 * np.median(widths):.0f} %", math.ceil(np.median(seconds))
-        rows.append(f"| {data.name} | {len(labels)} | {n_classes} | {data.n_known} | {' | '.join(cells)} | {width} | {cpu} |")
+        rows.append(
+            f"| {data.name} | {len(labels)} | {n_classes} | {data.n_known} | {' | '.join(cells)} | {width} | {cpu} |"
+        )
     print("\n| features | images | classes | known | in the interval | median error | largest error | width | CPU s |")
     print("|---|---|---|---|---|---|---|---|---|", *rows, sep="\n")
 

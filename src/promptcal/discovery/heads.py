@@ -145,9 +145,7 @@ class _Heads:
     def head(self, number: int) -> LinearHead:
         return LinearHead(SHARP * self.weight[number].detach().cpu(), self.bias[number].detach().cpu())
 
-    def train(
-        self, generator: torch.Generator, annealed: bool, steps: int, on_progress: Callable[[int], None]
-    ) -> None:
+    def train(self, generator: torch.Generator, annealed: bool, steps: int, on_progress: Callable[[int], None]) -> None:
         first_lr = _LR if annealed else _LR_WITHOUT_ANNEALING
         optimiser = torch.optim.Adam([self.weight, self.bias], lr=first_lr)
         for step in range(steps):

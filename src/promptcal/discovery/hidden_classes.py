@@ -137,7 +137,9 @@ def count_with_interval(
             errors[name].append(math.log(value / k))
         spreads.append(float(np.log(again.draws).std()))
     bounds = problem.n_known, max_classes
-    calibrated = [_calibrate(name, value, errors[name], bounds) for name, value in found.numbers.items() if name != SHARE]
+    calibrated = [
+        _calibrate(name, value, errors[name], bounds) for name, value in found.numbers.items() if name != SHARE
+    ]
     calibrated.append(_calibrate_share(found, errors[SHARE], spreads, bounds))
     return CalibratedCount(tuple(sorted(calibrated, key=_rank)), found.trials)
 
@@ -188,9 +190,15 @@ def estimate(
     k, n = part.n_known, len(part.labels)
     most = max(k + 1, min(max_classes, n // 2, math.ceil(2 * np.quantile(draws, COVERAGE))))
     trials = Trials(
-        part.features, part.labels, n_init=kmeans.n_init, max_iter=kmeans.max_iter, tol=kmeans.tol,
-        seed=derive_seed(seed, "trials"), silhouette_points=_SILHOUETTE_POINTS, on_trial=lambda trial: on_step(f"{trial.n_classes} clusters"),
-    )  # fmt: skip
+        part.features,
+        part.labels,
+        n_init=kmeans.n_init,
+        max_iter=kmeans.max_iter,
+        tol=kmeans.tol,
+        seed=derive_seed(seed, "trials"),
+        silhouette_points=_SILHOUETTE_POINTS,
+        on_trial=lambda trial: on_step(f"{trial.n_classes} clusters"),
+    )
     grid = sorted({round(number) for number in np.geomspace(max(2, k // 2), most, _GRID)})
     for number in grid:
         trials(number)
@@ -249,7 +257,9 @@ def _calibrate(name: str, value: float, errors: list[float], bounds: tuple[int, 
     rounds = len(errors)
     spread = math.hypot(np.std(errors, ddof=1) * math.sqrt(1 + 1 / rounds), bias / 2)
     reach = spread * student.ppf((1 + COVERAGE) / 2, rounds - 1)
-    return _within(Calibrated(name, value, tuple(errors), *(value * math.exp(x - bias) for x in (0, -reach, reach))), bounds)
+    return _within(
+        Calibrated(name, value, tuple(errors), *(value * math.exp(x - bias) for x in (0, -reach, reach))), bounds
+    )
 
 
 def _calibrate_share(

@@ -75,11 +75,18 @@ class ClassConnections(NamedTuple):
         At most `FALSE_RATE` of the classes, or one of fewer than 20, have such a connection with another class, and at
         most a tenth of the classes have halves with a smaller one.
         """
+        return max(self._thresholds())
+
+    def suggestion_threshold(self) -> float:
+        """Clusters above it are connected like the halves of a class, or unlike two classes; infinite if unknown."""
+        return min(self._thresholds())
+
+    def _thresholds(self) -> tuple[float, float]:
         halves = self.halves[np.isfinite(self.halves)]
         if len(self.between) < 2 or not len(halves):
-            return float("inf")
+            return float("inf"), float("inf")
         allowed = int(FALSE_RATE * len(self.between))
-        return float(max(np.sort(self.between)[::-1][allowed], np.quantile(halves, 0.1)))
+        return float(np.sort(self.between)[::-1][allowed]), float(np.quantile(halves, 0.1))
 
     def split_threshold(self) -> float:
         """A cluster whose halves are connected less falls into two, as at most `FALSE_RATE` of the classes do."""

@@ -6,6 +6,8 @@ import numpy as np
 
 from promptcal.discovery.links import Connections
 
+MOST_SUGGESTED = 20
+
 
 class Merge(NamedTuple):
     """Cluster ``other`` becomes part of ``kept``; their connection, and the share of classes with such a one."""
@@ -41,3 +43,24 @@ def merge_indistinguishable(
         links = links.merged(first, second)
         n_left -= 1
     return merges
+
+
+def suggest_merges(connections: Connections, most: int = MOST_SUGGESTED) -> list[Merge]:
+    """Pairs with a discovered cluster that may be one category, the most connected first; each such cluster once.
+
+    They are connected as the halves of known classes are, or more than nearly all known classes with each other.
+    """
+    classes, n_known = connections.classes, connections.n_known
+    ratios = connections.links.connections()
+    ratios[:n_known, :n_known] = 0.0
+    rows, columns = np.nonzero(np.triu(ratios) > classes.suggestion_threshold())
+    pairs = sorted(zip(rows.tolist(), columns.tolist(), strict=True), key=lambda pair: -ratios[pair])
+    merges: list[Merge] = []
+    used: set[int] = set()
+    for first, second in pairs:
+        if not {first, second} & used:
+            used |= {number for number in (first, second) if number >= n_known}
+            merges.append(
+                Merge(first, second, float(ratios[first, second]), classes.false_merge_rate(ratios[first, second]))
+            )
+    return merges[:most]

@@ -115,7 +115,7 @@ def prepare(inputs: FitInputs, session: Session) -> Prepared:
     if settings.estimates_classes and not inputs.resume:
         pretrained = _build_vit(draft, session, pretrained=True) if is_continued else seeded
         count, frozen_features = _estimate_classes(problem, draft, pretrained, view, session)
-    n_classes = count.n_classes if count is not None else inputs.resumed_n_classes(directory)
+    n_classes = count.start if count is not None else inputs.resumed_n_classes(directory)
     config = settings.config(n_classes)
     problem.check(config.n_classes)
 
@@ -206,10 +206,16 @@ def _estimate_classes(
     features = embed_all(plain, view, len(problem.images), "embedding", session)
     count = session.group.on_first(lambda: count_from_features(features, problem.labels, config, session.console))
     say(
-        f"The number of categories is estimated as {count.n_classes}, {len(problem.classes)} of them known "
-        f"(searched {count.bounds[0]} to {count.bounds[1]}); --n-classes sets another number",
+        f"The number of categories is estimated: {count.description}, {len(problem.classes)} of them known "
+        f"({count.reason}); --n-classes sets another number",
         session,
     )
+    if count.interval is not None:
+        say(
+            f"Training starts with {count.start}, the upper end; categories that cannot be told apart are merged "
+            "afterwards",
+            session,
+        )
     return count, features
 
 
