@@ -78,11 +78,11 @@ def describe_merges(run: Run, merges: list[AutomaticMerge] | None) -> str:
     if not merges:
         return " The number was estimated (class-count.png); no two categories were similar enough to be merged."
     rate = max(merge.false_rate for merge in merges)
-    number = "1 was" if len(merges) == 1 else f"{len(merges)} were"
+    number = "1 of them was" if len(merges) == 1 else f"{len(merges)} of them were"
     return (
-        f" The number was estimated (class-count.png): training started with {run.config.n_classes}, and {number} "
-        f"merged into another, from which they could not be told apart. At most {100 * rate:.0f} % of the known "
-        "classes are as similar to another."
+        f" The number was estimated (class-count.png): training started with {run.config.n_classes} categories, and "
+        f"{number} merged into others that look the same. At most {100 * rate:.0f} % of the known classes are as "
+        "similar to another."
     )
 
 

@@ -17,7 +17,7 @@ from pydantic import field_serializer
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from promptcal.discovery.hidden_classes import Calibrated, can_calibrate, count_with_interval
+from promptcal.discovery.hidden_classes import EXPECTED_STEPS, Calibrated, can_calibrate, count_with_interval
 from promptcal.discovery.trials import Trial, Trials
 from promptcal.errors import ConfigError, LabelError, PromptCALWarning
 from promptcal.runtime.frames import data_frame
@@ -116,6 +116,11 @@ def _search_grid(trials: Trials, low: int, high: int) -> Trial:
     # a trial that is not near the best scores lower than any that is
     search_brent(lambda n: trials(n).silhouette - 2 * (trials(n).accuracy < least), *trials.bracket(trials.near_best()))
     return max(trials.near_best(), key=lambda trial: trial.silhouette)
+
+
+def expected_steps(labels: np.ndarray) -> int:
+    """Of `count_with_hidden_classes`, approximately."""
+    return EXPECTED_STEPS if can_calibrate(labels) else EXPECTED_TRIALS
 
 
 def default_max_classes(n_known: int, n_images: int) -> int:

@@ -41,6 +41,7 @@ _MORE = 1.5  # clusters in proportion to the largest likely number, for the head
 ROUNDS = 5
 COVERAGE = 0.95
 _DRAWS = 1000
+EXPECTED_STEPS = (ROUNDS + 1) * (_GRID + 3)  # the known share, the grid of k-means, the head and merging
 LEAST_CLASSES = 4  # so that three are left when one is hidden
 
 SHARE = "known share"
@@ -105,11 +106,6 @@ class CalibratedCount(NamedTuple):
 def can_calibrate(labels: np.ndarray) -> bool:
     """Whether there are enough known classes to hide some."""
     return len(np.unique(labels[labels >= 0])) >= LEAST_CLASSES and can_measure(labels)
-
-
-def n_steps(n_rounds: int = ROUNDS) -> int:
-    """Of progress: the known share, the grid of k-means, the head and merging count once each by problem."""
-    return (n_rounds + 1) * (_GRID + 3)
 
 
 def count_with_interval(

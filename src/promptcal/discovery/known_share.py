@@ -112,7 +112,7 @@ class KnownShare:
         found = np.empty(len(rest))
         for i, amount in enumerate(rest):
             sizes = self.sizes[generator.integers(k, size=k)]
-            drawn = np.cumsum(sizes[generator.integers(k, size=most)]) / sizes.sum()
+            drawn = np.cumsum(sizes[generator.integers(k, size=most)]) / self.sizes.sum()
             whole = int(np.searchsorted(drawn, amount))
             before = drawn[whole - 1] if whole else 0.0
             last = (amount - before) / (drawn[whole] - before) if whole < most else 0.0

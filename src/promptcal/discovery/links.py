@@ -25,6 +25,7 @@ NEIGHBOURS = 10
 MOST_IMAGES = 20_000  # neighbours take time and memory by the square
 _MOST_IN_HALVES = 500  # images of a cluster that is divided
 _LEAST_IN_HALVES = 8
+_WEAK_HALVES = 0.25  # the quantile of the connections of halves that two clusters must reach
 FALSE_RATE = 0.05  # of the classes with labels, where there are enough of them to measure it
 
 
@@ -72,8 +73,8 @@ class ClassConnections(NamedTuple):
     def merge_threshold(self) -> float:
         """Clusters above it are connected like the halves of a class and unlike two classes; infinite if unknown.
 
-        At most `FALSE_RATE` of the classes, or one of fewer than 20, have such a connection with another class, and at
-        most a tenth of the classes have halves with a smaller one.
+        At most `FALSE_RATE` of the classes have a larger connection with another class, or none if there are fewer than
+        20, and a quarter of the classes have halves with a smaller one.
         """
         return max(self._thresholds())
 
@@ -86,7 +87,7 @@ class ClassConnections(NamedTuple):
         if len(self.between) < 2 or not len(halves):
             return float("inf"), float("inf")
         allowed = int(FALSE_RATE * len(self.between))
-        return float(np.sort(self.between)[::-1][allowed]), float(np.quantile(halves, 0.1))
+        return float(np.sort(self.between)[::-1][allowed]), float(np.quantile(halves, _WEAK_HALVES))
 
     def split_threshold(self) -> float:
         """A cluster whose halves are connected less falls into two, as at most `FALSE_RATE` of the classes do."""

@@ -8,8 +8,13 @@ from torch import Tensor
 
 from promptcal.config import Config
 from promptcal.data import ImageSet, read_labels
-from promptcal.discovery.class_count import EXPECTED_TRIALS, ClassCount, count_classes, count_with_hidden_classes
-from promptcal.discovery.hidden_classes import can_calibrate, n_steps
+from promptcal.discovery.class_count import (
+    EXPECTED_TRIALS,
+    ClassCount,
+    count_classes,
+    count_with_hidden_classes,
+    expected_steps,
+)
 from promptcal.discovery.trials import Trial
 from promptcal.errors import ConfigError
 from promptcal.methods import METHODS, resolve
@@ -77,7 +82,7 @@ def count_from_features(features: Tensor, labels: np.ndarray, config: Config, co
 
 def _count_calibrated(features: Tensor, labels: np.ndarray, config: Config, console: Console) -> ClassCount:
     with progress_bar(console) as bar:
-        steps = n_steps() if can_calibrate(labels) else EXPECTED_TRIALS
+        steps = expected_steps(labels)
         task = bar.add_task("counting classes", total=steps, note="")
         count = count_with_hidden_classes(
             features,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 from rich.table import Column, Table
 
 from promptcal.discovery.class_count import ClassCount
@@ -54,7 +54,9 @@ def _figure(count: ClassCount) -> Figure:
             axes.axvspan(*count.interval, color="tab:orange", alpha=0.2, label="{} to {}".format(*count.interval))
         axes.axvline(count.n_classes, color="tab:orange", label=f"{count.n_classes} classes")
         axes.set(ylabel=name, xscale="log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
     if count.estimates:
         axes = panels[-1]

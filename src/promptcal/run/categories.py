@@ -10,11 +10,14 @@ from pydantic import Field
 from promptcal.discovery.links import Connections, measure_connections
 from promptcal.discovery.merging import suggest_merges
 from promptcal.discovery.nearest_known import nearest_known, unit_centroids
+from promptcal.metrics import contingency_table
 from promptcal.run.assignments import Assignments
 from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel
 
 LOW_STABILITY = 0.5  # fewer than half of the other read-outs agree
+_LEAST_LABELLED = 2  # labelled images of a known class that are nearest to a category that is part of it
+_LEAST_RATIO = 0.5  # of their share to the expected one
 COLUMNS = (
     *("cluster", "name", "kind", "images", "labelled", "stability"),
     *("nearest_known", "distance", "part_of", "merge_with", "split"),
@@ -24,8 +27,9 @@ COLUMNS = (
 class Category(JSONModel):
     """A category: its size, the nearest other category that is known, and advice.
 
-    ``distance`` is 1 - cosine of the mean embeddings. ``part_of``: the known class that a discovered category cannot be
-    told apart from. ``merge_with``: other categories that it may be merged with. ``split``: why it may be several.
+    ``distance`` is 1 - cosine of the mean embeddings. ``part_of``: the known class that a discovered category is
+    probably part of, because labelled images of the class are nearest to it. ``merge_with``: other categories that it
+    may be merged with. ``split``: why it may be several.
     """
 
     cluster: int
@@ -95,16 +99,10 @@ def describe_categories(assignments: Assignments, embeddings: np.ndarray) -> Cat
     position[order] = np.arange(n)
     features = torch.nn.functional.normalize(torch.from_numpy(np.asarray(embeddings, dtype=np.float32)), dim=1)
     connections = measure_connections(features, position[assignments.clusters], n, len(known))
-    nearest, cosine = nearest_known(
-        unit_centroids(features.numpy(), assignments.clusters, n), [int(number) for number in known]
-    )
-    merges = [
-        SuggestedMerge(
-            cluster=int(order[m.other]), into=int(order[m.kept]), connection=m.connection, false_rate=m.false_rate
-        )
-        for m in suggest_merges(connections)
-    ]
-    part_of = _parts(connections, order, assignments.names)
+    centroids = unit_centroids(features.numpy(), assignments.clusters, n)
+    nearest, cosine = nearest_known(centroids, [int(number) for number in known])
+    part_of = parts_of_known(assignments, features.numpy() @ centroids.T)
+    merges = _suggested(connections, order, part_of)
     split = _splits(assignments, connections, position)
     stability = assignments.category_stability()
     sizes = np.bincount(assignments.clusters, minlength=n)
@@ -119,7 +117,7 @@ def describe_categories(assignments: Assignments, embeddings: np.ndarray) -> Cat
             stability=None if stability is None or np.isnan(stability[number]) else float(stability[number]),
             nearest_known=None if nearest[number] < 0 else assignments.names[nearest[number]],
             distance=None if nearest[number] < 0 else max(0.0, 1 - float(cosine[number])),
-            part_of=part_of.get(number),
+            part_of=assignments.names[part_of[number]] if number in part_of else None,
             merge_with=_partners(number, merges, assignments.names),
             split=split.get(number),
         )
@@ -128,15 +126,41 @@ def describe_categories(assignments: Assignments, embeddings: np.ndarray) -> Cat
     return CategoryTable(categories=categories, merges=merges)
 
 
-def _parts(connections: Connections, order: np.ndarray, names: Sequence[str]) -> dict[int, str]:
-    """The known class that each discovered category cannot be told apart from."""
-    n_known, threshold = connections.n_known, connections.classes.merge_threshold()
-    with_known = connections.links.connections()[n_known:, :n_known]
-    if not with_known.size:
-        return {}
-    best = with_known.argmax(axis=1)
-    found = np.flatnonzero(with_known[np.arange(len(best)), best] > threshold)
-    return {int(order[n_known + i]): names[order[best[i]]] for i in found}
+def parts_of_known(assignments: Assignments, cosines: np.ndarray) -> dict[int, int]:
+    """The known class that each discovered category is probably part of; ``cosines`` are those with the centroids.
+
+    If a discovered category with m images is part of a known class with u other unlabelled images, then about m / (m +
+    u) of the labelled images of the class are nearest to it. At least half as many must be, and two of them.
+    """
+    nearest, known = cosines.argmax(axis=1), np.asarray(assignments.known, dtype=bool)
+    n = len(assignments.names)
+    unlabelled = np.bincount(assignments.clusters[~assignments.labelled], minlength=n)
+    own = assignments.clusters[assignments.labelled]
+    lost = contingency_table(own, nearest[assignments.labelled], n, n)
+    labelled = np.maximum(np.bincount(own, minlength=n), 1)
+    found = {}
+    for category in np.flatnonzero(~known).tolist():
+        expected = unlabelled[category] / np.maximum(unlabelled[category] + unlabelled, 1)
+        share = np.where(known & (lost[:, category] >= _LEAST_LABELLED), lost[:, category] / labelled, 0.0)
+        ratio = share / np.maximum(expected, 1e-12)
+        best = int(ratio.argmax())
+        if ratio[best] >= _LEAST_RATIO:
+            found[category] = best
+    return found
+
+
+def _suggested(connections: Connections, order: np.ndarray, part_of: dict[int, int]) -> list[SuggestedMerge]:
+    """Parts of known classes first, then the most connected pairs."""
+    ratios, position = connections.links.connections(), np.argsort(order)
+    pairs = list(part_of.items())
+    others = ((int(order[m.other]), int(order[m.kept])) for m in suggest_merges(connections))
+    pairs += [pair for pair in others if pair not in pairs]
+    found = []
+    for cluster, into in pairs:
+        connection = float(ratios[position[cluster], position[into]])
+        rate = connections.classes.false_merge_rate(connection)
+        found.append(SuggestedMerge(cluster=cluster, into=into, connection=connection, false_rate=rate))
+    return found
 
 
 def _splits(assignments: Assignments, connections: Connections, position: np.ndarray) -> dict[int, str]:
