@@ -50,7 +50,7 @@ def share_of(as_known, as_hidden, unlabelled, images, sizes=None):
 
 
 def test_share_and_number_are_those_of_the_formulas():
-    """m_U = 0.4 x 0.9 + 0.6 x 0.1 in rounds with four fifths of the classes: half of the unlabelled images are known."""
+    """m_U = 0.4 x 0.9 + 0.6 x 0.1, with four fifths of the classes known: half of the unlabelled images are known."""
     found = share_of([0.9] * 5, [0.1] * 5, 0.42, (100, 300))
     assert found.share == pytest.approx(0.5)
     assert found.n_classes == pytest.approx(5 * 400 / (100 + 0.5 * 300))
@@ -170,6 +170,8 @@ def test_the_mean_is_shrunk_by_its_noise():
 def test_bias_is_removed_and_the_interval_grows_with_the_errors():
     found = _calibrate("merge", 120.0, [math.log(1.2)] * 5, (50, 500))
     assert found.n_classes == pytest.approx(100)
+    spread = math.hypot(math.log(1.2) / 2, 0.5 / 50) * 2.5  # half of the classes are new, a fifth in the rounds
+    assert found.high == pytest.approx(100 * math.exp(2.776 * spread), rel=0.01)
     assert found.error == pytest.approx(math.log(1.2))
     wider = _calibrate("merge", 120.0, [math.log(1.2) + e for e in (0.1, -0.1, 0.1, -0.1, 0)], (50, 500))
     assert wider.low < found.low < 100 < found.high < wider.high
@@ -186,9 +188,9 @@ def test_the_interval_of_the_known_share_is_widened_by_errors_that_it_does_not_e
     assert math.log(wide.high / 64) == pytest.approx(3 * math.log(even.high / 64), rel=1e-6)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_interval_has_the_number_of_classes_of_a_mixture(seed):
-    features, _, labels = mixture(24, 12, each=24, dim=16, seed=seed)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_interval_has_the_number_of_classes_of_a_mixture(seed, tmp_path):
+    features, _, labels = mixture(24, 12, each=16, dim=16, seed=seed)
     steps = []
     count = count_with_hidden_classes(features, labels, max_classes=60, seed=seed, on_step=steps.append)
     assert count.interval is not None
@@ -202,11 +204,6 @@ def test_the_interval_has_the_number_of_classes_of_a_mixture(seed):
     assert all(len(estimate.errors) == 5 for estimate in count.estimates)
     assert len(steps) == class_count.EXPECTED_STEPS
     assert f"about {count.n_classes} classes, between {count.interval[0]} and {count.interval[1]}" == count.description
-
-
-def test_the_count_is_read_as_it_was_written(tmp_path):
-    features, _, labels = mixture(8, 5, each=12, dim=8)
-    count = count_with_hidden_classes(features, labels, max_classes=20)
     count.write(tmp_path / "class-count.json")
     assert ClassCount.read(tmp_path / "class-count.json") == count
 

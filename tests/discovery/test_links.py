@@ -85,7 +85,7 @@ def test_only_the_parts_of_one_class_are_merged(mixture):
     connections = measure_connections(features, clusters, 9, 6)
     assert [(m.kept, m.other) for m in merge_indistinguishable(connections, least=6)] == [(6, 7)]
     assert merge_indistinguishable(connections, least=9) == []
-    assert [(m.kept, m.other) for m in suggest_merges(connections)][0] == (6, 7)
+    assert suggest_merges(connections)[0][:2] == (6, 7)
 
 
 def test_known_classes_are_not_merged(mixture):

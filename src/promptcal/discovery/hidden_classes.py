@@ -137,13 +137,18 @@ def count_with_interval(
         _calibrate(name, value, errors[name], bounds) for name, value in found.numbers.items() if name != SHARE
     ]
     calibrated.append(_calibrate_share(found, errors[SHARE], spreads, bounds))
-    return CalibratedCount(tuple(sorted(calibrated, key=_rank)), found.trials)
+    ranked = sorted(calibrated, key=lambda c: _rank(c, problem.n_known))
+    return CalibratedCount(tuple(ranked), found.trials)
 
 
-def _rank(found: Calibrated) -> float:
-    """By the error on hidden classes. Only the interval of the known share follows from the share of new classes, which
-    is usually larger than a fifth, so another estimator must have less than half of its error."""
-    return found.error / 2 if found.estimator == SHARE else found.error
+def _rank(found: Calibrated, n_known: int) -> float:
+    """By the error on hidden classes; less than half a class is chance.
+
+    Only the interval of the known share follows from the share of new classes, which is usually larger than a fifth,
+    so another estimator must have less than half of its error.
+    """
+    error = max(found.error, 0.5 / n_known)
+    return error / 2 if found.estimator == SHARE else error
 
 
 class KMeansSettings(NamedTuple):
@@ -248,14 +253,18 @@ def _count_by_merging(part: CountProblem, n_clusters: int, kmeans: KMeansSetting
 
 
 def _calibrate(name: str, value: float, errors: list[float], bounds: tuple[int, int]) -> Calibrated:
-    """Bias and spread of the errors; half of the bias is added to the spread, as it was learned on fewer classes."""
-    bias = shrunk_mean(np.array(errors))
-    rounds = len(errors)
-    spread = math.hypot(np.std(errors, ddof=1) * math.sqrt(1 + 1 / rounds), bias / 2)
-    reach = spread * student.ppf((1 + COVERAGE) / 2, rounds - 1)
-    return _within(
-        Calibrated(name, value, tuple(errors), *(value * math.exp(x - bias) for x in (0, -reach, reach))), bounds
-    )
+    """Bias and spread of the errors.
+
+    The bias was learned on fewer classes, so half of it is added to the spread, and half a class. Errors concern the
+    new classes: the spread grows with their share, which is a fifth in the rounds.
+    """
+    bias, rounds = shrunk_mean(np.array(errors)), len(errors)
+    spread = math.hypot(np.std(errors, ddof=1) * math.sqrt(1 + 1 / rounds), bias / 2, 0.5 / bounds[0])
+    n_classes = value * math.exp(-bias)
+    more = max(1.0, (1 - bounds[0] / n_classes) * ROUNDS)
+    reach = spread * more * student.ppf((1 + COVERAGE) / 2, rounds - 1)
+    numbers = (n_classes * math.exp(x) for x in (0, -reach, reach))
+    return _within(Calibrated(name, value, tuple(errors), *numbers), bounds)
 
 
 def _calibrate_share(
