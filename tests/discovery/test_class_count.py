@@ -9,8 +9,9 @@ from scipy.optimize import minimize_scalar
 from sklearn.cluster import KMeans
 from sklearn.metrics import silhouette_score
 
-from promptcal.discovery import class_count, count_classes
-from promptcal.discovery.class_count import Trial, Trials, default_max_classes, search_brent
+from promptcal.discovery import count_classes, trials
+from promptcal.discovery.class_count import default_max_classes, search_brent
+from promptcal.discovery.trials import Trial, Trials
 from promptcal.errors import ConfigError, LabelError, PromptCALWarning
 
 
@@ -38,13 +39,13 @@ def test_the_estimate_for_a_mixture_is_within_a_tenth(seed):
 
 def test_each_number_is_clustered_once(monkeypatch):
     clustered, shown = [], []
-    original = class_count.SemiSupervisedKMeans
+    original = trials.SemiSupervisedKMeans
 
     def watch(n_classes, *options):
         clustered.append(n_classes)
         return original(n_classes, *options)
 
-    monkeypatch.setattr(class_count, "SemiSupervisedKMeans", watch)
+    monkeypatch.setattr(trials, "SemiSupervisedKMeans", watch)
     features, labels = mixture(8, 4, each=15)
     count = count_classes(features, labels, on_trial=lambda trial: shown.append(trial.n_classes))
     assert len(clustered) == len(set(clustered))

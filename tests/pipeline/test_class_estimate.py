@@ -10,7 +10,10 @@ import torch
 from PIL import Image
 
 from promptcal.api import estimate_classes, fit
-from promptcal.discovery import count_classes
+from promptcal.cli.run_output import describe_merges
+from promptcal.data import embedded_set
+from promptcal.discovery import ClassCount, count_classes
+from promptcal.discovery.nearest_known import unit_centroids
 from promptcal.errors import LabelError, RunError
 from promptcal.models import EMBEDDED_BACKBONE, PromptedViT
 from promptcal.pipeline import prepare
@@ -168,6 +171,45 @@ def test_an_estimated_run_is_not_resumed_with_a_number_given(auto_run, small_set
             output=run.path, overrides=(*common_settings, "model.image_size=32", *SMALL), resume=True, progress=False,
             report=False,
         )  # fmt: skip
+
+
+def test_auto_starts_at_the_upper_end_and_merges_what_looks_the_same(common_settings, tmp_path):
+    """Five known and two new classes: the number has an interval, and parts of one class are merged afterwards."""
+    data = embedded_set("train")
+    chosen = np.concatenate([np.flatnonzero(data.labels == c)[:24] for c in range(7)])
+    truth = data.labels[chosen]
+    labels = np.where((truth < 5) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+    output = tmp_path / "run"
+    run = fit(
+        images=data.images[chosen], labels=labels, n_classes="auto", method="kmeans", output=output, progress=False,
+        report=False, overrides=(*common_settings, "model.image_size=32"),
+    )  # fmt: skip
+    count = ClassCount.read(output / "class-count.json")
+    assert count.interval is not None
+    assert count.interval[0] <= 7 <= count.interval[1]
+    results = run.directory.results()
+    assert run.config.n_classes == count.interval[1]
+    merged = results.automatic_merges
+    assert len(run.names) == run.info.n_classes == count.interval[1] - len(merged) >= count.interval[0]
+    assert {merge.into for merge in merged} <= set(run.names)
+    text = describe_merges(run, merged)
+    if merged:
+        assert f"training started with {count.interval[1]} categories, and {len(merged)} of them" in text
+    else:
+        assert "no two categories were similar enough" in text
+    with (output / "categories.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    described = results.categories.categories
+    assert [row["name"] for row in rows] == run.names == [category.name for category in described]
+    found = run.assignments()
+    unit = unit_centroids(run.embeddings(), found.clusters, len(run.names))
+    for row, category in zip(rows, described, strict=True):
+        c = category.cluster
+        cosines = {k: unit[c] @ unit[k] for k in range(5) if k != c}
+        nearest = max(cosines, key=cosines.get)
+        assert row["nearest_known"] == category.nearest_known == run.names[nearest]
+        assert category.distance == pytest.approx(1 - cosines[nearest], abs=1e-5)
+        assert int(row["images"]) == (found.clusters == c).sum()
 
 
 def test_fit_takes_auto_or_a_number_and_nothing_else(promptcal, folder, tmp_path):

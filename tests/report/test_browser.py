@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -270,6 +271,31 @@ def test_merging_gives_a_cluster_the_name_of_the_other(page, data):
 
     one(page, '[data-unmerge="2"]').click()  # undo one merge
     until(lambda: dict(downloaded(page)[1:]) == given_labels(data) | both)
+
+
+def test_a_suggested_merge_is_one_click(browser, hostile_run, tmp_path):
+    """The run says that new-2 is probably part of the first known class, and that new-1 may be several categories."""
+    folder = tmp_path / "run"
+    shutil.copytree(hostile_run.path, folder)
+    results = json.loads((folder / "results.json").read_text())
+    known, described = hostile_run.names[0], results["categories"]["categories"]
+    described[3]["part_of"], described[2]["split"] = known, "its stability is 0.30"
+    results["categories"]["merges"] = [{"cluster": 3, "into": 0, "connection": 0.4, "false_rate": 0.25}]
+    (folder / "results.json").write_text(json.dumps(results))
+    report = make_report(run=folder, progress=False)
+    browser.get("about:blank")
+    browser.get(f"file://{report.path}#clusters")
+    browser.execute_script("localStorage.clear(); location.reload()")
+    browser.find_element("css selector", "[data-filter=advice]").click()
+    cards = browser.find_elements("css selector", ".card")
+    assert [card.get_attribute("data-cluster") for card in cards] == ["0", "2", "3"]
+    assert "May be several categories: its stability is 0.30" in cards[1].text
+    assert f"Probably part of {known}" in " ".join(cards[2].text.split())
+    cards[2].find_element("css selector", ".suggested-merge").click()
+    left = [card.get_attribute("data-cluster") for card in browser.find_elements("css selector", ".card")]
+    assert "3" not in left
+    assert "1 merge" in browser.find_element("id", "decisions").text
+    assert not browser.find_elements("css selector", ".suggested-merge")
 
 
 def test_images_marked_wrong_have_no_label(page, data):

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from promptcal.data.benchmarks import load_benchmark
+from promptcal.discovery.nearest_known import nearest_known, unit_centroids
 from promptcal.models import PromptedViT
 from promptcal.report import measures
 from promptcal.report.cluster_analysis import ClusterAnalysis
@@ -36,7 +37,7 @@ def centroid(points, clusters, c):
 
 def test_cohesion_is_the_mean_cosine_with_the_mean_and_typical_images_are_confident(clustered):
     points, clusters, confidence = clustered
-    centroids = measures.unit_centroids(points, clusters, 5)
+    centroids = unit_centroids(points, clusters, 5)
     own = (points @ centroids.T)[np.arange(len(points)), clusters]
     found = measures.cohesion(own, clusters, 5)
     for c in range(4):
@@ -50,7 +51,7 @@ def test_cohesion_is_the_mean_cosine_with_the_mean_and_typical_images_are_confid
 
 def test_second_best_cluster_and_its_margin(clustered):
     points, clusters, _ = clustered
-    centroids = measures.unit_centroids(points, clusters, 5)
+    centroids = unit_centroids(points, clusters, 5)
     found, margins = measures.second_best(points @ centroids.T, clusters, centroids)
     for i, point in enumerate(points):
         to = {c: cosine(point, centroid(points, clusters, c)) for c in range(4)}
@@ -58,7 +59,7 @@ def test_second_best_cluster_and_its_margin(clustered):
         assert found[i] == second
         assert margins[i] == pytest.approx(to[clusters[i]] - to[second], abs=1e-5)
     alone = np.zeros(60, dtype=int)
-    centroids = measures.unit_centroids(points, alone, 2)
+    centroids = unit_centroids(points, alone, 2)
     assert np.isposinf(measures.second_best(points @ centroids.T, alone, centroids)[1]).all()
 
 
@@ -71,14 +72,14 @@ def test_at_the_doubtful_margin_the_second_probability_is_half_of_the_first():
 @pytest.mark.parametrize("known", [range(2), [3, 1]])
 def test_nearest_known_class_leaves_itself_out(clustered, known):
     points, clusters, _ = clustered
-    centroids = measures.unit_centroids(points, clusters, 5)
-    nearest, value = measures.nearest_known(centroids, known)
+    centroids = unit_centroids(points, clusters, 5)
+    nearest, value = nearest_known(centroids, known)
     for c in range(4):
         to = {k: cosine(centroid(points, clusters, c), centroid(points, clusters, k)) for k in known if k != c}
         assert nearest[c] == max(to, key=to.__getitem__)
         assert value[c] == pytest.approx(max(to.values()), abs=1e-5)
     assert nearest[4] == -1  # empty
-    assert (measures.nearest_known(centroids, [])[0] == -1).all()
+    assert (nearest_known(centroids, [])[0] == -1).all()
 
 
 def test_nearest_neighbours(clustered):

@@ -11,7 +11,10 @@ from promptcal.methods import METHODS
 from promptcal.metrics import DiscoveryAccuracy
 from promptcal.run import Assignments, Run, RunResults, Scores
 from promptcal.run.accuracy_rows import accuracy_rows, score_assignments
+from promptcal.run.categories import AutomaticMerge, CategoryTable
 from promptcal.run.results import Comparison
+
+MOST_ADVICE = 6  # lines
 
 ACCURACY = (
     "The last row is the result. Accuracy: images in the right category, after clusters and classes are matched one "
@@ -24,8 +27,11 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
     results = run.directory.results()
     assert results is not None
     assignments = run.assignments()
-    console.print(categories_table(assignments, "unlabelled images"))
-    console.print(_describe_categories(run), markup=False, highlight=False)
+    console.print(categories_table(assignments, "unlabelled images", results.categories))
+    console.print(_describe_categories(run, results), markup=False, highlight=False)
+    if results.categories is not None:
+        for line in shortened(results.categories.advice()):
+            console.print(line, markup=False, highlight=False)
     table = results_table(results)
     if table.row_count:
         console.print(table)
@@ -54,14 +60,39 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
     for file, description in (
         *report,
         (run.directory.assignments_file, "the category of each image"),
+        (run.directory.categories_file, "the categories, with the nearest known one and suggestions"),
         *([(overview, "a picture of each category")] if overview.is_file() else []),
     ):
         console.print(f"  {file.relative_to(run.path)}  {description}", markup=False, highlight=False)
 
 
-def _describe_categories(run: Run) -> str:
+def shortened(advice: list[str]) -> list[str]:
+    """The first lines of advice, and how many more there are."""
+    if len(advice) <= MOST_ADVICE:
+        return advice
+    return [*advice[:MOST_ADVICE], f"{len(advice) - MOST_ADVICE} more suggestions: see categories.csv or the report."]
+
+
+def describe_merges(run: Run, merges: list[AutomaticMerge] | None) -> str:
+    """How the number of categories came about, if it was estimated."""
+    if not run.info.n_classes_estimated:
+        return ""
+    if merges is None:
+        return " The number was estimated (class-count.png)."
+    if not merges:
+        return " The number was estimated (class-count.png); no two categories were similar enough to be merged."
+    rate = max(merge.false_rate for merge in merges)
+    number = "1 of them was" if len(merges) == 1 else f"{len(merges)} of them were"
+    return (
+        f" The number was estimated (class-count.png): training started with {run.config.n_classes} categories, and "
+        f"{number} merged into others that look the same. At most {100 * rate:.0f} % of the known classes are as "
+        "similar to another."
+    )
+
+
+def _describe_categories(run: Run, results: RunResults) -> str:
     known, new = sum(run.known), len(run.known) - sum(run.known)
-    estimated = " The number was estimated (class-count.png)." if run.info.n_classes_estimated else ""
+    estimated = describe_merges(run, results.automatic_merges)
     return (
         f"{len(run.names)} categories: {known} known (some of their images have labels) and {new} new (found in "
         f"the unlabelled images; name them in the report).{estimated}"
@@ -82,7 +113,7 @@ def describe_comparison(comparison: Comparison) -> str:
     return f"The result is that of training, which is at least as good as the first one ({evidence})."
 
 
-def categories_table(assignments: Assignments, title: str) -> Table:
+def categories_table(assignments: Assignments, title: str, described: CategoryTable | None = None) -> Table:
     table = Table("category", "kind")
     table.add_column(title, justify="right")
     accepted = np.ones(len(assignments), dtype=bool) if assignments.accepted is None else assignments.accepted
@@ -90,10 +121,16 @@ def categories_table(assignments: Assignments, title: str) -> Table:
     stability = assignments.category_stability()
     if stability is not None:
         table.add_column("stability", justify="right")
+    if described is not None and any(assignments.known):
+        table.add_column("nearest known (distance)")
     for cluster, name in enumerate(assignments.names):
         cells = [escape(name), assignments.kind(cluster), str(counts[cluster])]
         if stability is not None:
             cells.append("-" if np.isnan(stability[cluster]) else f"{stability[cluster]:.2f}")
+        if described is not None and any(assignments.known):
+            category = described.categories[cluster]
+            is_shown = category.kind == "new" and category.nearest_known is not None
+            cells.append(f"{escape(category.nearest_known or '')} ({category.distance:.2f})" if is_shown else "")
         table.add_row(*cells)
     if not accepted.all():
         table.add_row("(none of these)", "", str(int((~accepted).sum())))

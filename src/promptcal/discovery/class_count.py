@@ -1,49 +1,73 @@
-"""Estimates the number of classes, known and new: the number of clusters at which k-means best finds labelled classes.
+"""Estimates the number of classes, known and new.
 
-The procedure of Vaze et al. (CVPR 2022): run plain k-means on all images, compute the accuracy of the labelled images
-under the best matching of clusters to classes, and search for its maximum over K. Two additions: a coarse grid of K
-comes first, because the accuracy is not unimodal, and Brent's search refines the best one. Few labels cannot separate
-neighbouring K, so among those within one standard error of the best accuracy, the silhouette decides.
+`count_with_hidden_classes` gives a number with an interval (`hidden_classes`). `count_classes` is the procedure of Vaze
+et al. (CVPR 2022): run plain k-means on all images, compute the accuracy of the labelled images under the best matching
+of clusters to classes, and search for its maximum over K. Two additions: a coarse grid of K comes first, because the
+accuracy is not unimodal, and Brent's search refines the best one. Few labels cannot separate neighbouring K, so among
+those within one standard error of the best accuracy, the silhouette decides.
 """
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from pydantic import field_serializer
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from promptcal.discovery.kmeans import SemiSupervisedKMeans
+from promptcal.discovery.hidden_classes import EXPECTED_STEPS, Calibrated, can_calibrate, count_with_interval
+from promptcal.discovery.trials import Trial, Trials
 from promptcal.errors import ConfigError, LabelError, PromptCALWarning
-from promptcal.metrics import discovery_accuracy, silhouette
 from promptcal.runtime.frames import data_frame
 from promptcal.runtime.json_model import JSONModel
 
 _MAX_CLASSES = 1000
 _GRID = 8
 EXPECTED_TRIALS = _GRID + 8  # approximately; the search has no fixed number
-_SILHOUETTE_POINTS = 2000
 
 
-class Trial(NamedTuple):
-    """k-means at one number of classes: accuracy on the labelled images, and quality of the clusters."""
+class CountEstimate(JSONModel):
+    """The number of classes by one estimator, and calibrated on hidden known classes, with an interval.
 
-    n_classes: int
-    accuracy: float
-    silhouette: float
-    inertia: float
+    ``errors`` are the relative errors on hidden classes (1.1: a tenth too many), ``error`` their root mean square on a
+    logarithmic scale.
+    """
+
+    estimator: str
+    estimate: float
+    n_classes: float
+    interval: tuple[float, float]
+    errors: tuple[float, ...]
+    error: float
+
+    @classmethod
+    def of(cls, found: Calibrated) -> "CountEstimate":
+        return cls(
+            estimator=found.estimator,
+            estimate=found.estimate,
+            n_classes=found.n_classes,
+            interval=(found.low, found.high),
+            errors=tuple(math.exp(error) for error in found.errors),
+            error=found.error,
+        )
 
 
 class ClassCount(JSONModel):
-    """`class-count.json`: an estimate, and its trials sorted by number of classes."""
+    """`class-count.json`: an estimate, and its trials of k-means sorted by number of classes.
+
+    ``interval`` has the truth with a probability of 95 % if new classes are like the known ones; None if there are too
+    few known classes to hide some, or if the search has no interval. ``estimates`` are all estimators, the one that was
+    used first, and ``reason`` says why.
+    """
 
     n_classes: int
     trials: tuple[Trial, ...]
     bounds: tuple[int, int]
+    interval: tuple[int, int] | None = None
+    estimates: tuple[CountEstimate, ...] = ()
+    reason: str = "k-means recovers the labelled classes best"
 
     @field_serializer("trials")
     def _by_name(self, trials: tuple[Trial, ...]) -> list[dict[str, Any]]:
@@ -51,7 +75,20 @@ class ClassCount(JSONModel):
 
     def __repr__(self) -> str:
         low, high = self.bounds
-        return f"ClassCount({self.n_classes} classes; tried {len(self.trials)} numbers from {low} to {high})"
+        between = "" if self.interval is None else f", between {self.interval[0]} and {self.interval[1]}"
+        return f"ClassCount({self.n_classes} classes{between}; tried {len(self.trials)} numbers from {low} to {high})"
+
+    @property
+    def description(self) -> str:
+        """The estimate and its interval in words."""
+        if self.interval is None:
+            return f"{self.n_classes} classes"
+        return f"about {self.n_classes} classes, between {self.interval[0]} and {self.interval[1]}"
+
+    @property
+    def start(self) -> int:
+        """The number that training starts with: the upper end of the interval. Too many categories can be merged."""
+        return self.n_classes if self.interval is None else self.interval[1]
 
     def to_pandas(self) -> Any:
         """A data frame with a row for each number of classes that was tried."""
@@ -60,61 +97,6 @@ class ClassCount(JSONModel):
     @property
     def at_bound(self) -> bool:
         return self.n_classes in self.bounds
-
-
-class Trials:
-    """Runs k-means at any number of classes and caches the result."""
-
-    def __init__(
-        self,
-        features: Tensor,
-        labels: np.ndarray,
-        *,
-        n_init: int,
-        max_iter: int,
-        tol: float,
-        seed: int,
-        on_trial: Callable[[Trial], None] = lambda trial: None,
-    ) -> None:
-        self.features = features
-        self.labelled = np.flatnonzero(labels >= 0)
-        self.labels = labels[self.labelled]
-        self.n_init, self.max_iter, self.tol, self.seed = n_init, max_iter, tol, seed
-        self.on_trial = on_trial
-        order = np.random.default_rng(seed).permutation(len(features))
-        self.sample = torch.from_numpy(np.sort(order[:_SILHOUETTE_POINTS]))
-        self._done: dict[int, Trial] = {}
-
-    def __call__(self, n_classes: int) -> Trial:
-        if n_classes not in self._done:
-            self._done[n_classes] = self._run(n_classes)
-            self.on_trial(self._done[n_classes])
-        return self._done[n_classes]
-
-    def __iter__(self) -> Iterator[Trial]:
-        return iter(sorted(self._done.values()))
-
-    def near_best(self) -> list[Trial]:
-        """The trials whose accuracy is within one standard error (Agresti-Coull) of the best."""
-        best, n = max(trial.accuracy for trial in self), len(self.labels) + 4
-        share = (best * len(self.labels) + 2) / n
-        return [trial for trial in self if trial.accuracy >= best - math.sqrt(share * (1 - share) / n)]
-
-    def bracket(self, trials: list[Trial]) -> tuple[int, int]:
-        """The nearest tried numbers below and above these trials."""
-        below = [n for n in self._done if n < min(trials).n_classes]
-        above = [n for n in self._done if n > max(trials).n_classes]
-        return max(below, default=min(trials).n_classes), min(above, default=max(trials).n_classes)
-
-    def _run(self, n_classes: int) -> Trial:
-        kmeans = SemiSupervisedKMeans(n_classes, self.n_init, self.max_iter, self.tol, self.seed).fit(self.features)
-        clusters = torch.from_numpy(kmeans.labels_)[self.sample]
-        return Trial(
-            n_classes,
-            discovery_accuracy(self.labels, kmeans.labels_[self.labelled], np.unique(self.labels)).all,
-            silhouette(self.features[self.sample], clusters.to(self.features.device)),
-            kmeans.inertia_,
-        )
 
 
 def search_brent(score: Callable[[int], float], low: int, high: int) -> None:
@@ -136,9 +118,51 @@ def _search_grid(trials: Trials, low: int, high: int) -> Trial:
     return max(trials.near_best(), key=lambda trial: trial.silhouette)
 
 
+def expected_steps(labels: np.ndarray) -> int:
+    """Of `count_with_hidden_classes`, approximately."""
+    return EXPECTED_STEPS if can_calibrate(labels) else EXPECTED_TRIALS
+
+
 def default_max_classes(n_known: int, n_images: int) -> int:
     """A tenth of the number of images, at most 1,000, and more than the known classes."""
     return min(max(n_known + 1, min(_MAX_CLASSES, n_images // 10)), n_images)
+
+
+def count_with_hidden_classes(
+    features: Tensor,
+    labels: np.ndarray,
+    *,
+    max_classes: int | None = None,
+    n_init: int = 10,
+    max_iter: int = 100,
+    tol: float = 1e-4,
+    seed: int = 0,
+    on_step: Callable[[str], None] = lambda note: None,
+) -> ClassCount:
+    """Estimate the number of classes with an interval; of fewer than 4 known classes, as `count_classes` does."""
+    if not can_calibrate(labels):
+        count = count_classes(
+            features, labels, max_classes=max_classes, n_init=n_init, max_iter=max_iter, tol=tol, seed=seed,
+            on_trial=lambda trial: on_step(f"{trial.n_classes} classes: {100 * trial.accuracy:.1f} %"),
+        )  # fmt: skip
+        reason = "k-means recovers the labelled classes best; an interval needs two labels of each of 4 known classes"
+        return count.model_copy(update={"reason": reason})
+    low = len(np.unique(labels[labels >= 0]))
+    high = _largest(low, len(features), max_classes, default_max_classes(low, len(features)))
+    found = count_with_interval(
+        features, labels, max_classes=high, max_iter=max_iter, tol=tol, seed=seed, on_step=on_step
+    )
+    best = found.estimates[0]
+    count = ClassCount(
+        n_classes=round(best.n_classes),
+        trials=found.trials,
+        bounds=(low, high),
+        interval=(math.floor(best.low + 1e-9), math.ceil(best.high - 1e-9)),
+        estimates=tuple(CountEstimate.of(estimate) for estimate in found.estimates),
+        reason=f"by the {best.estimator}, whose error on hidden known classes is {100 * best.error:.0f} %",
+    )
+    _warn_at_bound(count)
+    return count
 
 
 def count_classes(
@@ -161,11 +185,7 @@ def count_classes(
     if low < 2:
         raise LabelError("estimating the number of classes needs labelled images of at least 2 classes; label more")
     default = min(_MAX_CLASSES, len(features)) if search == "published" else default_max_classes(low, len(features))
-    high = default if max_classes is None else max_classes
-    if not low < high <= len(features):
-        raise ConfigError(
-            f"max_classes must be above the {low} known classes and at most the {len(features)} images, not {high}"
-        )
+    high = _largest(low, len(features), max_classes, default)
     trials = Trials(features, labels, n_init=n_init, max_iter=max_iter, tol=tol, seed=seed, on_trial=on_trial)
     if search == "published":
         search_brent(lambda n: trials(n).accuracy, low, high)
@@ -173,9 +193,22 @@ def count_classes(
     else:
         best = _search_grid(trials, low, high)
     count = ClassCount(n_classes=best.n_classes, trials=tuple(trials), bounds=(low, high))
+    _warn_at_bound(count)
+    return count
+
+
+def _largest(n_known: int, n_images: int, max_classes: int | None, default: int) -> int:
+    high = default if max_classes is None else max_classes
+    if not n_known < high <= n_images:
+        raise ConfigError(
+            f"max_classes must be above the {n_known} known classes and at most the {n_images} images, not {high}"
+        )
+    return high
+
+
+def _warn_at_bound(count: ClassCount) -> None:
     if count.at_bound:
         advice = "that of the known ones: none are new, or the embeddings do not separate them; check the curves"
-        if count.n_classes > low:
+        if count.n_classes > count.bounds[0]:
             advice = "the largest number that was tried, so there may be more; raise max_classes"
-        warnings.warn(f"the estimate of {count.n_classes} classes is {advice}", PromptCALWarning, stacklevel=2)
-    return count
+        warnings.warn(f"the estimate of {count.n_classes} classes is {advice}", PromptCALWarning, stacklevel=3)

@@ -145,6 +145,7 @@ def train_heads(
     annealed: bool = True,
     most_images: int = _MOST_IMAGES,
     closed: Tensor | None = None,
+    steps: int = STEPS,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> TrainedHeads:
     """Train a head from each start (starts x clusters x dim), all at once, and keep the best.
@@ -156,7 +157,7 @@ def train_heads(
         annealed: Whether to begin with soft assignments, which may move far from the start.
         most_images: If there are more images, the heads are trained on a part of them.
         closed: Clusters (a mask) that no unlabelled image is assigned to.
-        on_progress: Called with the number of finished steps, of `STEPS`.
+        on_progress: Called with the number of finished steps.
     """
     generator = torch.Generator().manual_seed(seed)
     device = features.device
@@ -166,7 +167,7 @@ def train_heads(
             chosen = sample_rows(labels, most_images, generator).to(device)
             part, part_labels = features[chosen], part_labels[chosen]
         heads = _Heads(part, part_labels, starts.to(features), prior)
-        heads.train(generator, annealed, on_progress)
+        heads.train(generator, annealed, steps, on_progress)
         with torch.no_grad():
             objectives = heads.objectives(generator).cpu().numpy()
             order = np.argsort(objectives, kind="stable")
@@ -191,13 +192,13 @@ class _Heads:
     def head(self, number: int) -> LinearHead:
         return LinearHead(SHARP * self.weight[number].detach().cpu(), self.bias[number].detach().cpu())
 
-    def train(self, generator: torch.Generator, annealed: bool, on_progress: Callable[[int], None]) -> None:
+    def train(self, generator: torch.Generator, annealed: bool, steps: int, on_progress: Callable[[int], None]) -> None:
         first_lr = _LR if annealed else _LR_WITHOUT_ANNEALING
         optimiser = torch.optim.Adam([self.weight, self.bias], lr=first_lr)
-        for step in range(STEPS):
-            progress = min(1.0, step / (_ANNEALED_SHARE * STEPS)) if annealed else 1.0
+        for step in range(steps):
+            progress = min(1.0, step / (_ANNEALED_SHARE * steps)) if annealed else 1.0
             for group in optimiser.param_groups:
-                decay = (1 + math.cos(math.pi * step / STEPS)) / 2
+                decay = (1 + math.cos(math.pi * step / steps)) / 2
                 group["lr"] = _LAST_LR + (first_lr - _LAST_LR) * decay
             batch = torch.randperm(len(self.features), generator=generator)[:_BATCH]
             sharpness = SOFT * (SHARP / SOFT) ** progress

@@ -26,6 +26,7 @@ from promptcal.pipeline.continuation import REPORTED_SHARE
 from promptcal.pipeline.matching import class_origins, kept_numbers
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.run.assignments import Assignments
+from promptcal.run.categories import describe_categories
 from promptcal.run.directory import RunDirectory
 from promptcal.run.info import RunInfo
 from promptcal.run.replacing import copy_files, finish_replacing, replace_files
@@ -246,8 +247,13 @@ def _write(
         files.write_safetensors(target.centroids_file, partition.tensors())
         calibration.write(target.calibration_file)
         results = directory.results()
-        if results is not None and len(assignments.names) < len(run.names):
-            results.model_copy(update={"changes": None}).write(target.results_file)  # its cluster numbers are others
+        if results is not None:
+            categories = describe_categories(assignments, run.embeddings())
+            categories.write_csv(target.categories_file)
+            update: dict[str, Any] = {"categories": categories}
+            if len(assignments.names) < len(run.names):
+                update["changes"] = None  # its cluster numbers are others
+            results.model_copy(update=update).write(target.results_file)
         written = (target.assignments_file, target.centroids_file)
         values: dict[str, Any] = {
             **run.info.model_dump(),

@@ -119,8 +119,9 @@ def discover(
     n_classes: int | None = None
     if settings.estimates_classes:
         n_classes, count = _count_classes(problem, embeddings, settings.draft(len(problem.classes)), session)
+        estimate = f"{n_classes} classes" if count is None else count.description
         say(
-            f"The number of categories is estimated as {n_classes}, {len(problem.classes)} of them known; --n-classes "
+            f"The number of categories is estimated: {estimate}, {len(problem.classes)} of them known; --n-classes "
             "sets another number",
             session,
         )
@@ -139,6 +140,7 @@ def discover(
         released=released,
         keep_confirmed=keep_confirmed,
         pictures=pictures,
+        count_interval=None if count is None else count.interval,
     )
     adaptation: Adaptation | None = None
     if adapt:
@@ -163,7 +165,7 @@ def _count_classes(
         with working(session.console, "counting classes"):
             return count_by_silhouette(part, labels, n_init=draft.estimation.n_init, seed=seed), None
     count = count_from_features(part, labels, draft, session.console)
-    return count.n_classes, count
+    return count.start, count
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import Partition, rank_in_blocks
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
+from promptcal.pipeline.automatic_merges import JoinedClusters, merge_clusters
 from promptcal.pipeline.calibrating import calibrate_result
 from promptcal.pipeline.clustering import embed_all
 from promptcal.pipeline.comparison import FirstResult, compare
@@ -26,6 +27,7 @@ from promptcal.report.contact_sheets import write_contact_sheets
 from promptcal.report.selection import choose_examples, select_images
 from promptcal.report.thumbnails import make_thumbnails
 from promptcal.run.assignments import Assignments, category_names
+from promptcal.run.categories import AutomaticMerge, describe_categories
 from promptcal.run.changes import CategoryLoss
 from promptcal.run.directory import HeldOut
 from promptcal.run.results import RunResults, Scores
@@ -40,7 +42,8 @@ _LOSS_REMEDY = {  # by whether the images were kept
 
 @dataclass(frozen=True)
 class Outcome:
-    """A result of a fit. ``accuracy`` is None if the truth is unknown. ``losses``: see `FinalPartition`."""
+    """A result of a fit. ``accuracy`` is None if the truth is unknown. ``losses``: see `FinalPartition`. ``merges``: of
+    clusters that cannot be told apart; None if the number of classes was given."""
 
     features: Tensor
     partition: Partition
@@ -48,6 +51,7 @@ class Outcome:
     assignments: Assignments
     accuracy: Scores | None
     losses: list[CategoryLoss]
+    merges: list[AutomaticMerge] | None
 
 
 def finalize(trained: Trained, first: FirstResult | None, session: Session) -> None:
@@ -75,6 +79,7 @@ def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
     """The category of each image by its embedding."""
     problem, assignment = prepared.problem, prepared.method.assignment(prepared.network)
     partition, losses = final_partition(prepared, assignment, features, session)
+    partition, merges = merge_clusters(prepared, assignment, features, partition, session)
     accuracy: Scores | None = None
     if prepared.test is not None:
         accuracy = score_test(prepared, prepared.test, prepared.network, assignment, "test features", session)
@@ -95,7 +100,20 @@ def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
         problem.labels >= 0,
         stability=partition.stability,
     )
-    return Outcome(features, partition, calibration, assignments, accuracy, losses)
+    return Outcome(features, partition, calibration, assignments, accuracy, losses, _named(merges, partition, names))
+
+
+def _named(merges: list[JoinedClusters] | None, partition: Partition, names: list[str]) -> list[AutomaticMerge] | None:
+    """The merges with the names of the categories."""
+    if merges is None:
+        return None
+    number = {int(column): i for i, column in enumerate(partition.columns)}
+    return [
+        AutomaticMerge(
+            into=names[number[m.into]], images=m.images, connection=m.merge.connection, false_rate=m.merge.false_rate
+        )
+        for m in merges
+    ]
 
 
 def _score_stages(prepared: Prepared, results: RunResults, session: Session) -> tuple[RunResults, Scores | None]:
@@ -145,7 +163,7 @@ def _numbered(prepared: Task, partition: Partition) -> tuple[Partition, list[str
     partition = partition.new_by_size(len(prepared.problem.classes))
     if prepared.previous is not None:
         return prepared.previous.renumber(partition, prepared.problem)
-    return partition, category_names(prepared.problem.classes, prepared.config.n_classes)
+    return partition, category_names(prepared.problem.classes, len(partition.centroids))
 
 
 def write_result(
@@ -180,7 +198,12 @@ def write_result(
     if prepared.pictures is not None:
         write_contact_sheets(directory.sheets_folder, prepared.pictures, assignments)
     _write_report_inputs(prepared, assignments, session)
+    with working(session.console, "describing the categories"):
+        categories = describe_categories(assignments, features)
+    categories.write_csv(directory.categories_file)
     update = {
+        "categories": categories,
+        "automatic_merges": outcome.merges,
         "is_first": is_first,
         "stability": assignments.mean_stability,
         "seconds": round(session.clock.elapsed(), 1),
@@ -197,6 +220,7 @@ def write_result(
         status="training" if is_first else "finished",
         is_first=is_first,
         categories=assignments.names,
+        n_classes=len(assignments.names),
         former_names=former_names,
         sha256={file.name: files.file_digest(file) for file in checked},
     )

@@ -26,6 +26,7 @@ from promptcal.pipeline.problem import Problem, TestSet
 from promptcal.pipeline.session import Session, say, warn
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.pipeline.task import Task, TestImages
+from promptcal.run.directory import RunDirectory
 from promptcal.run.results import RunResults
 from promptcal.runtime.free_memory import check_sizes
 from promptcal.runtime.progress import progress_bar
@@ -98,7 +99,7 @@ def prepare(inputs: FitInputs, session: Session) -> Prepared:
     if settings.estimates_classes and not inputs.resume:
         pretrained = _build_vit(draft, session, pretrained=True) if is_continued else seeded
         count, frozen_features = _estimate_classes(problem, draft, pretrained, view, session)
-    n_classes = count.n_classes if count is not None else inputs.resumed_n_classes(directory)
+    n_classes = count.start if count is not None else inputs.resumed_n_classes(directory)
     config = settings.config(n_classes)
     problem.check(config.n_classes)
 
@@ -115,6 +116,7 @@ def prepare(inputs: FitInputs, session: Session) -> Prepared:
     skipped = images.skipped(len(inputs.problem.images))
     group.on_first(lambda: begin_run(directory, info, config, count, skipped, resume=inputs.resume))
     found = group.on_first(lambda: directory.results() if inputs.resume else None)
+    interval = group.on_first(lambda: _count_interval(directory)) if config.n_classes_estimated else None
     return Prepared(
         problem=problem,
         config=config,
@@ -126,6 +128,7 @@ def prepare(inputs: FitInputs, session: Session) -> Prepared:
         keep_confirmed=inputs.keep_confirmed,
         pictures=images.store,
         test=_test_images(problem.test_set, draft, seeded, resize, inputs, session),
+        count_interval=interval,
         store=images.store,
         view=view,
         resize=resize,
@@ -137,6 +140,11 @@ def prepare(inputs: FitInputs, session: Session) -> Prepared:
         is_continued=is_continued,
         frozen_features=frozen_features,
     )
+
+
+def _count_interval(directory: RunDirectory) -> tuple[int, int] | None:
+    file = directory.class_count_file
+    return ClassCount.read(file).interval if file.is_file() else None
 
 
 def _without_labels(settings: Settings) -> Settings:
@@ -191,10 +199,16 @@ def _estimate_classes(
     features = embed_all(plain, view, len(problem.images), "embedding", session)
     count = session.group.on_first(lambda: count_from_features(features, problem.labels, config, session.console))
     say(
-        f"The number of categories is estimated as {count.n_classes}, {len(problem.classes)} of them known "
-        f"(searched {count.bounds[0]} to {count.bounds[1]}); --n-classes sets another number",
+        f"The number of categories is estimated: {count.description}, {len(problem.classes)} of them known "
+        f"({count.reason}); --n-classes sets another number",
         session,
     )
+    if count.interval is not None:
+        say(
+            f"Training starts with {count.start}, the upper end; categories that cannot be told apart are merged "
+            "afterwards",
+            session,
+        )
     return count, features
 
 

@@ -29,7 +29,7 @@ class Task:
 
     ``test`` are the test images of the inductive protocol. ``held_out`` are labels held out from training to select an
     epoch (-1 elsewhere). ``released`` and ``keep_confirmed``: see `FitInputs`. ``pictures`` are shown on contact sheets
-    (None: there are none).
+    (None: there are none). ``count_interval`` is that of an estimated number of classes, if it has one.
     """
 
     problem: Problem
@@ -42,6 +42,12 @@ class Task:
     keep_confirmed: bool
     pictures: Pictures | None
     test: TestImages | None = None
+    count_interval: tuple[int, int] | None = None
+
+    @property
+    def stages(self) -> list[str]:
+        """The stages to train; there are none without images."""
+        return []
 
     @property
     def training_labels(self) -> np.ndarray:

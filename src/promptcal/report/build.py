@@ -60,6 +60,7 @@ def write_report(run: Run, output: Path | None, console: Console) -> Report:
         "settings": page_data.settings_table(run.config),
         "accuracy": page_data.accuracy_table(analysis, METHODS[inputs.results.method], inputs.results),
         "clusters": page_data.cluster_records(analysis),
+        "suggestedMerges": page_data.merge_records(analysis),
         "images": page_data.image_columns(analysis, inputs.thumbnails.sizes),
         "mislabelled": page_data.mislabelled_record(analysis),
         "classes": analysis.classes,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 from rich.table import Column, Table
 
 from promptcal.discovery.class_count import ClassCount
@@ -21,6 +21,17 @@ def class_count_table(count: ClassCount) -> Table:
     return table
 
 
+def estimators_table(count: ClassCount) -> Table:
+    """Every estimator with its errors on hidden known classes; the one that was used is the first."""
+    columns = ("estimate", "error on hidden classes, %", "calibrated", "interval")
+    table = Table("estimator", *(Column(name, justify="right") for name in columns))
+    for number, found in enumerate(count.estimates):
+        figures = (f"{found.estimate:.0f}", f"{100 * found.error:.0f}", f"{found.n_classes:.0f}")
+        interval = "{:.0f} to {:.0f}".format(*found.interval)
+        table.add_row(found.estimator, *figures, interval, style="bold" if number == 0 else None)
+    return table
+
+
 def write_class_count(folder: Path, count: ClassCount) -> None:
     """Write class-count.json, .csv and .png to ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,15 +43,27 @@ def write_class_count(folder: Path, count: ClassCount) -> None:
 
 
 def _figure(count: ClassCount) -> Figure:
-    """Labelled accuracy, silhouette and inertia over the number of classes."""
+    """Labelled accuracy, silhouette and inertia over the number of classes, and the calibrated estimates."""
     figure = Figure(figsize=(6, 7), layout="constrained")
     numbers, *curves = zip(*count.trials, strict=True)
     names = ("labelled accuracy", "silhouette", "inertia")
-    for axes, name, values in zip(figure.subplots(3, sharex=True), names, curves, strict=True):
+    panels = figure.subplots(4 if count.estimates else 3, sharex=True)
+    for axes, name, values in zip(panels, names, curves, strict=False):
         axes.plot(numbers, values, marker="o", markersize=3)
+        if count.interval is not None:
+            axes.axvspan(*count.interval, color="tab:orange", alpha=0.2, label="{} to {}".format(*count.interval))
         axes.axvline(count.n_classes, color="tab:orange", label=f"{count.n_classes} classes")
         axes.set(ylabel=name, xscale="log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(alpha=0.3)
+    if count.estimates:
+        axes = panels[-1]
+        for row, found in enumerate(reversed(count.estimates)):
+            axes.plot(found.interval, (row, row), color="tab:blue")
+            axes.plot(found.n_classes, row, marker="o", color="tab:blue")
+        axes.set_yticks(range(len(count.estimates)), [found.estimator for found in reversed(count.estimates)])
         axes.grid(alpha=0.3)
     axes.set_xlabel("number of classes")
     figure.axes[0].legend()

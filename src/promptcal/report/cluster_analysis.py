@@ -6,8 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
+from promptcal.discovery.nearest_known import unit_centroids
 from promptcal.report import measures
 from promptcal.run import Assignments
+from promptcal.run.categories import CategoryTable, describe_categories
 
 
 @dataclass(frozen=True)
@@ -20,14 +22,20 @@ class ClusterAnalysis:
     temperature: float
     truth: list[str | None] | None
     shown: np.ndarray  # the images with a thumbnail and a point on the map, in the order of the tiles
+    stored_categories: CategoryTable | None = None  # None: of a run of an earlier version
 
     @property
     def n_clusters(self) -> int:
         return len(self.assignments.names)
 
     @cached_property
+    def categories(self) -> CategoryTable:
+        """Nearest known class and advice for each category."""
+        return self.stored_categories or describe_categories(self.assignments, self.embeddings)
+
+    @cached_property
     def centroids(self) -> np.ndarray:
-        return measures.unit_centroids(self.embeddings, self.assignments.clusters, self.n_clusters)
+        return unit_centroids(self.embeddings, self.assignments.clusters, self.n_clusters)
 
     @cached_property
     def cosines(self) -> np.ndarray:

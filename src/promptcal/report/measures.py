@@ -12,13 +12,6 @@ from promptcal.metrics import contingency_table, match_clusters
 N_NEIGHBOURS = 8
 
 
-def unit_centroids(embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
-    """The L2-normalised mean embedding of each cluster; 0 for an empty cluster."""
-    sums = np.zeros((n_clusters, embeddings.shape[1]), dtype=np.float64)
-    np.add.at(sums, clusters, embeddings)
-    return (sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)).astype(np.float32)
-
-
 def cohesion(own_cosine: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
     """The mean cosine of each cluster's images with its centroid; NaN for an empty cluster."""
     sizes = np.bincount(clusters, minlength=n_clusters)
@@ -72,20 +65,6 @@ def other_category_margins(
     alone = np.bincount(clusters, minlength=n_clusters)[own] == 1
     has_none = alone | np.isneginf(cosines[rows, best])
     return np.where(has_none, own, best), np.where(has_none, -np.inf, cosines[rows, best] - own_cosines)
-
-
-def nearest_known(centroids: np.ndarray, known: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """For each cluster the nearest other one among ``known``, and the cosine of the centroids; -1 and NaN if none."""
-    numbers = np.array(known, dtype=np.int64)
-    if not len(numbers):
-        return np.full(len(centroids), -1), np.full(len(centroids), np.nan)
-    cosines = centroids @ centroids[numbers].T
-    cosines[numbers, np.arange(len(numbers))] = -np.inf
-    cosines[:, np.linalg.norm(centroids[numbers], axis=1) == 0] = -np.inf
-    best = cosines.argmax(axis=1)
-    value = cosines[np.arange(len(centroids)), best]
-    has_none = np.isneginf(value) | (np.linalg.norm(centroids, axis=1) == 0)
-    return np.where(has_none, -1, numbers[best]), np.where(has_none, np.nan, value)
 
 
 def nearest_neighbours(embeddings: np.ndarray, k: int = N_NEIGHBOURS) -> np.ndarray:

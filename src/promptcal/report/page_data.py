@@ -74,7 +74,8 @@ def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
     doubtful = np.bincount(a.clusters[analysis.doubtful], minlength=analysis.n_clusters)
     cohesion = measures.cohesion(analysis.own_cosine, a.clusters, analysis.n_clusters)
     stability = a.category_stability()
-    nearest, cosine = measures.nearest_known(analysis.centroids, np.flatnonzero(a.known).tolist())
+    number = {name: i for i, name in enumerate(a.names)}
+    described = analysis.categories.categories
     return [
         {
             "name": name,
@@ -86,11 +87,18 @@ def cluster_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
             "doubtful": int(doubtful[c]),
             "cohesion": float(cohesion[c]),
             "stability": None if stability is None else float(stability[c]),
-            "nearest": int(nearest[c]),
-            "nearestCosine": float(cosine[c]),
+            "nearest": number.get(described[c].nearest_known or "", -1),
+            "distance": described[c].distance,
+            "partOf": number.get(described[c].part_of or "", -1),
+            "split": described[c].split,
         }
         for c, name in enumerate(analysis.display_names())
     ]
+
+
+def merge_records(analysis: ClusterAnalysis) -> list[dict[str, Any]]:
+    """Suggested merges, the most certain first."""
+    return [{"cluster": m.cluster, "into": m.into, "falseRate": m.false_rate} for m in analysis.categories.merges]
 
 
 def image_columns(analysis: ClusterAnalysis, thumbnail_sizes: np.ndarray) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from promptcal.report.attention_panels import AttentionMaps, Examples, attention
 from promptcal.report.cluster_analysis import ClusterAnalysis
 from promptcal.report.embedding_map import N_ITERATIONS, compute_map, read_map
 from promptcal.report.thumbnails import Thumbnails, check_positions
-from promptcal.run import Run, RunResults
+from promptcal.run import Assignments, Run, RunResults
+from promptcal.run.categories import CategoryTable
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
 
@@ -33,10 +34,17 @@ class ReportInputs:
         thumbnails = Thumbnails.read(run.directory.thumbnails_folder, len(assignments))
         is_for_cosines = run.calibration.scores == "cosines"
         temperature = run.calibration.temperature if is_for_cosines else run.config.loss.affinity_temperature
+        results = RunResults.read(run.directory.results_file)
         analysis = ClusterAnalysis(
-            assignments, run.embeddings(), run.info.known_classes, temperature, run.truth(), thumbnails.images
+            assignments,
+            run.embeddings(),
+            run.info.known_classes,
+            temperature,
+            run.truth(),
+            thumbnails.images,
+            _fitting(results.categories, assignments),
         )
-        return cls(run, RunResults.read(run.directory.results_file), run.records(), thumbnails, analysis, console)
+        return cls(run, results, run.records(), thumbnails, analysis, console)
 
     def coordinates(self) -> np.ndarray:
         """The map of the shown images: the stored map, or a new one that is then stored."""
@@ -61,6 +69,14 @@ class ReportInputs:
         if computed.steps and not computed.missing:
             write_arrays(directory.attention_file, steps=np.array(computed.steps), maps=computed.maps)
         return computed
+
+
+def _fitting(categories: CategoryTable | None, assignments: Assignments) -> CategoryTable | None:
+    """The stored description, if it is of these categories."""
+    if categories is None or [c.name for c in categories.categories] != assignments.names:
+        return None
+    n = len(assignments.names)
+    return categories if all(0 <= m.cluster < n and 0 <= m.into < n for m in categories.merges) else None
 
 
 def map_with_progress(embeddings: np.ndarray, run: Run, console: Console) -> np.ndarray:

@@ -44,6 +44,8 @@ class RunDirectory:
         self.assignments_file = self.path / "assignments.csv"
         self.calibration_file = self.path / "calibration.json"
         self.held_out_file = self.path / "held_out.json"
+        self.categories_file = self.path / "categories.csv"
+        self.class_count_file = self.path / "class-count.json"
         self.changes_file = self.path / "changes.csv"
         self.changes_summary_file = self.path / "changes.json"
         self.assignments_parquet_file = self.path / "assignments.parquet"

@@ -17,6 +17,7 @@ REPLACED = (
     "assignments.csv",
     "assignments.parquet",
     "calibration.json",
+    "categories.csv",
     "centroids.safetensors",
     "results.json",
     "run.json",

@@ -10,6 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from typing_extensions import Self
 
 from promptcal.metrics import DiscoveryAccuracy
+from promptcal.run.categories import AutomaticMerge, CategoryTable
 from promptcal.run.changes import ChangeSummary
 from promptcal.runtime.json_model import JSONModel
 
@@ -126,6 +127,8 @@ class RunResults(JSONModel):
     ``comparison`` compares the first result, of the frozen backbone, with the trained one. ``is_first``: the run has
     the first one, and ``selected`` is its accuracy.
     ``adaptation`` says whether given features are projected (None if that was not tried).
+    ``categories`` describes each category (None in files of earlier versions). ``automatic_merges`` are the clusters
+    that were merged after training, if the number of classes was estimated with an interval (None otherwise).
     ``unmet_conditions`` says what the published protocol has and this run does not (None for the default protocol).
     """
 
@@ -141,6 +144,8 @@ class RunResults(JSONModel):
     is_first: bool = False
     adaptation: Adaptation | None = None
     changes: ChangeSummary | None = None
+    categories: CategoryTable | None = None
+    automatic_merges: list[AutomaticMerge] | None = None
     seconds: float | None = None
 
 

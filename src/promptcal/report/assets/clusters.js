@@ -33,7 +33,7 @@ const SORTS = {
   name: ["By name", (a, b) => decisions.nameOf(a.cluster).localeCompare(decisions.nameOf(b.cluster))],
 };
 
-const FILTERS = { all: "All", known: "Known", new: "New", doubtful: "Doubtful" };
+const FILTERS = { all: "All", known: "Known", new: "New", doubtful: "Doubtful", advice: "Suggestions" };
 
 function matchingClusters() {
   const query = clusterList.search.trim().toLowerCase();
@@ -45,6 +45,7 @@ function matchingClusters() {
     const members = membersOf(cluster);
     const doubtful = members.filter(isDoubtful);
     if (clusterList.show === "doubtful" && !doubtful.length) return;
+    if (clusterList.show === "advice" && !advice(cluster)) return;
     let matches = clusterList.show === "doubtful" ? doubtful : members;
     if (query && !decisions.nameOf(cluster).toLowerCase().includes(query)) {
       matches = matches.filter((image) => images.paths[image].toLowerCase().includes(query));
@@ -70,7 +71,27 @@ function stability(record) {
 
 function nearestKnown(record) {
   if (record.nearest < 0) return null;
-  return h("span", {}, "nearest known ", h("a", { href: `#cluster-${record.nearest}` }, clusters[record.nearest].name), ` ${decimal(record.nearestCosine)}`);
+  return h("span", {}, "nearest known ", h("a", { href: `#cluster-${record.nearest}` }, clusters[record.nearest].name), ` (distance ${decimal(record.distance)})`);
+}
+
+// advice on a cluster: merges that the links between neighbours suggest, and reasons to divide it
+function advice(cluster, then = () => {}) {
+  const rows = [];
+  for (const { cluster: first, into, falseRate } of data.suggestedMerges) {
+    const [a, b] = [decisions.rootOf(first), decisions.rootOf(into)];
+    if (a === b || (a !== cluster && b !== cluster)) continue;
+    const other = a === cluster ? b : a;
+    // a known class stays: the discovered one is merged into it
+    const [moved, target] = clusters[a].known ? [b, a] : clusters[b].known || b === other ? [a, b] : [b, a];
+    if (clusters[moved].known) continue;
+    const isPart = clusters[first].partOf === into && !clusters[cluster].known;
+    rows.push(h("span", { class: "suggestion" }, isPart ? "Probably part of " : "May be one category with ",
+      h("a", { href: `#cluster-${other}` }, decisions.nameOf(other)),
+      h("button", { type: "button", class: "suggested-merge", dataset: { other }, title: `${percent(falseRate)} % of the known classes are connected as strongly with another known class`,
+        onclick: () => { decisions.merge(moved, target); then(target); } }, "Merge")));
+  }
+  if (clusters[cluster].split) rows.push(h("span", { class: "suggestion split" }, `May be several categories: ${clusters[cluster].split}`));
+  return rows.length ? h("div", { class: "advice" }, rows) : null;
 }
 
 function card({ cluster, members, doubtful, matches }) {
@@ -86,11 +107,13 @@ function card({ cluster, members, doubtful, matches }) {
       h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), stability(record), nearestKnown(record),
       decisions.mergedInto(cluster).length ? h("span", {}, `with ${decisions.mergedInto(cluster).map((c) => clusters[c].name).join(", ")}`) : null),
     h("div", { class: "strip" }, strip.map((image) => thumb(image, matches))),
+    advice(cluster),
     record.known ? null : nameField(cluster, nextName));
 }
 
 // what a card shows of the user's decisions
-const cardState = (cluster) => JSON.stringify([decisions.nameOf(cluster), decisions.mergedInto(cluster)]);
+const cardState = (cluster) => JSON.stringify([decisions.nameOf(cluster), decisions.mergedInto(cluster),
+  data.suggestedMerges.map((m) => [m.cluster, m.into].map((c) => [decisions.rootOf(c), decisions.nameOf(c)])).filter((pair) => pair.some(([root]) => root === cluster))]);
 
 // goes to the name field of the next cluster without a name, once this one is named or merged
 function nextName(cluster, target) {
@@ -193,6 +216,7 @@ function clusterView(cluster) {
       h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), stability(record), nearestKnown(record)),
     h("div", { class: "toolbar" }, record.known ? null : nameField(root, thenShow), record.known ? null : mergeForm(root), selectButton(),
       h("button", { type: "button", id: "select-all", title: "Key a", onclick: () => selection.set(shown) }, "Select all")),
+    advice(root, (target) => { location.hash = `#cluster-${target}`; }),
     merged.length ? h("p", { class: "merged" }, "Merged clusters: ", merged.filter((c) => decisions.isMerged(c)).map((c) =>
       h("button", { type: "button", class: "chip", title: "Undo this merge", dataset: { unmerge: c }, onclick: () => decisions.unmerge(c) }, swatch(c), clusters[c].name, " ✕"))) : null,
     doubtful.length ? h("h3", {}, `May belong to another cluster (${count(doubtful.length)})`) : null,

@@ -1,0 +1,260 @@
+"""How many images are of known classes, and from that the number of classes, with a distribution.
+
+Known classes are hidden in turn, a fifth in each round: their labels are removed, so that their images are as those of
+new classes. A fifth of the labels of the other classes are removed, too, so that these images are as the unlabelled
+ones of known classes. The remaining labels are references. They whiten the embeddings, and describe each image by the
+cosine with the nearest class mean, its margin, and the labels among its nearest neighbours. From this a logistic
+regression learns to tell images of known classes from images of hidden ones. With its mean scores m_K and m_H on these
+images, and m_U on the unlabelled ones, the share of unlabelled images of known classes is (m_U - m_H) / (m_K - m_H), or
+5/4 of it, because each class is known in four of five rounds. No class is scored by a model that was trained on it.
+
+If N_K of N images are of the k known classes, and new classes are as large on average, there are k N / N_K classes. A
+bootstrap over the classes gives the distribution: of the mean scores, of those of the new classes, and of the number of
+new classes that have N - N_K images together, with sizes drawn from those of the known classes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+from torch.nn import functional as F
+
+from promptcal.discovery.heads import nearest_neighbours
+
+NEIGHBOURS = 30
+_NEAREST = 10
+PARTS = 5  # of the known classes, each hidden once
+_SHRINKAGE = 0.1  # of the covariance within classes
+_LEAST_SHARE = 0.02  # of the unlabelled images; the number of classes grows without bound below
+_LEAST_DIFFERENCE = 0.02  # between the mean scores of known and hidden classes
+LEAST_CLASSES = 3
+
+
+class ImageCounts(NamedTuple):
+    """All labelled and unlabelled images; the embeddings may be those of a part of them."""
+
+    labelled: int
+    unlabelled: int
+
+
+@dataclass(frozen=True)
+class KnownShare:
+    """Mean scores of each known class as a known and as a hidden one, and that of the unlabelled images.
+
+    ``sizes`` are the numbers of labelled images of the classes. ``parts`` is the number of rounds of hiding.
+    """
+
+    as_known: np.ndarray
+    as_hidden: np.ndarray
+    unlabelled: float
+    sizes: np.ndarray
+    images: ImageCounts
+    parts: int
+
+    @property
+    def n_known(self) -> int:
+        return len(self.as_known)
+
+    @property
+    def share(self) -> float:
+        """Of the unlabelled images that are of known classes."""
+        weights = self.sizes
+        found = self._share(np.average(self.as_known, weights=weights), np.average(self.as_hidden, weights=weights))
+        return float(found)
+
+    @property
+    def separation(self) -> float:
+        """The difference of the mean scores of known and hidden classes: 1 if they are told apart, 0 if not at all."""
+        weights = self.sizes
+        return float(np.average(self.as_known - self.as_hidden, weights=weights))
+
+    @property
+    def n_classes(self) -> float:
+        return self.n_known * sum(self.images) / float(self._n_of_known(np.array(self.share)))
+
+    def _share(self, known: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+        scale = self.parts / (self.parts - 1)
+        raw = scale * (self.unlabelled - hidden) / np.maximum(known - hidden, _LEAST_DIFFERENCE)
+        return np.clip(raw, _LEAST_SHARE, 1.0)
+
+    def _n_of_known(self, share: np.ndarray) -> np.ndarray:
+        return self.images.labelled + share * self.images.unlabelled
+
+    def draw(self, n_draws: int, seed: int) -> np.ndarray:
+        """Numbers of classes from the bootstrap."""
+        generator = np.random.default_rng(seed)
+        k, weights = self.n_known, self.sizes
+        n_new = max(1, round(self.n_classes - k))
+        inflation = np.sqrt(k / (k - 1))  # a resample of k varies less than k classes do
+
+        def means(scores: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+            w = weights[chosen]
+            return (w * scores[chosen]).sum(axis=1) / w.sum(axis=1)
+
+        known, hidden = (np.average(s, weights=weights) for s in (self.as_known, self.as_hidden))
+        chosen = generator.integers(k, size=(n_draws, k))
+        of_known = known + inflation * (means(self.as_known, chosen) - known)
+        of_hidden = hidden + inflation * (means(self.as_hidden, chosen) - hidden)
+        new = generator.integers(k, size=(n_draws, n_new))  # the new classes are a sample, too
+        of_new = of_hidden + means(self.as_hidden, new) - hidden
+        n_of_known = self._n_of_known(self._share(of_known, of_new))
+        rest = (sum(self.images) - n_of_known) / n_of_known  # in units of all known classes
+        return k + self._classes_in(rest, generator)
+
+    def _classes_in(self, rest: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """How many classes ``rest`` times the images of the known classes make up, with sizes like theirs."""
+        k = self.n_known
+        most = int(4 * k * rest.max()) + 20
+        found = np.empty(len(rest))
+        for i, amount in enumerate(rest):
+            sizes = self.sizes[generator.integers(k, size=k)]
+            drawn = np.cumsum(sizes[generator.integers(k, size=most)]) / self.sizes.sum()
+            whole = int(np.searchsorted(drawn, amount))
+            before = drawn[whole - 1] if whole else 0.0
+            last = (amount - before) / (drawn[whole] - before) if whole < most else 0.0
+            found[i] = whole + last
+        return found
+
+
+def can_measure(labels: np.ndarray) -> bool:
+    """Whether enough classes have two or more labels."""
+    return int((np.bincount(labels[labels >= 0]) > 1).sum()) >= LEAST_CLASSES
+
+
+def measure_known_share(
+    features: Tensor,
+    labels: np.ndarray,
+    images: ImageCounts,
+    *,
+    seed: int,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> KnownShare:
+    """From L2-normalised embeddings with labels (-1: none), if `can_measure`. Progress is by round, of `PARTS`."""
+    labelled = np.flatnonzero(labels >= 0)
+    classes, own = np.unique(labels[labelled], return_inverse=True)
+    k, generator = len(classes), np.random.default_rng(seed)
+    parts = min(PARTS, k)
+    part_of_class = _parts(np.arange(k), parts, generator)
+    part_of_image = np.empty(len(labelled), dtype=np.int64)
+    for number in range(k):
+        members = np.flatnonzero(own == number)
+        part_of_image[members] = _parts(members, PARTS, generator) if len(members) > 1 else -1
+    described, hidden, known = [], [], []
+    for part in range(parts):
+        hidden.append(part_of_class[own] == part)
+        known.append(~hidden[-1] & (part_of_image == part))
+        remaining = np.full(len(labels), -1)
+        is_reference = ~(hidden[-1] | known[-1])
+        remaining[labelled[is_reference]] = np.unique(own[is_reference], return_inverse=True)[1]
+        described.append(describe_images(whitened(features, remaining), remaining))
+        on_progress(part + 1)
+    of_labelled, of_unlabelled = _scores(
+        [rows[labelled] for rows in described],
+        [rows[labels < 0] for rows in described],
+        hidden, known, part_of_class[own],
+    )  # fmt: skip
+    return KnownShare(
+        _means(of_labelled, known, own, k),
+        _means(of_labelled, hidden, own, k),
+        of_unlabelled,
+        np.bincount(own, minlength=k).astype(np.float64),
+        images,
+        parts,
+    )
+
+
+def whitened(features: Tensor, labels: np.ndarray) -> Tensor:
+    """Embeddings in which the labelled classes have equal spread in all directions, L2-normalised again.
+
+    The covariance within the classes is S = (1 - a) S_w + a tr(S_w) / dim I with a small a, and x becomes
+    S^-1/2 (x - m) with the mean m of the class means.
+    """
+    rows = torch.from_numpy(np.flatnonzero(labels >= 0)).to(features.device)
+    own, x = torch.from_numpy(labels).to(features.device)[rows], features[rows]
+    sums = x.new_zeros(int(own.max()) + 1, x.shape[1]).index_add_(0, own, x)
+    means = sums / own.bincount().unsqueeze(1)
+    within = x - means[own]
+    covariance = within.T @ within / max(1, len(x) - len(means))
+    spread = covariance.trace() / len(covariance)
+    identity = torch.eye(len(covariance), dtype=x.dtype, device=x.device)
+    if not spread > 0:  # one image of each class
+        return features
+    values, vectors = torch.linalg.eigh((1 - _SHRINKAGE) * covariance + _SHRINKAGE * spread * identity)
+    return F.normalize((features - means.mean(dim=0)) @ (vectors * values.rsqrt()), dim=1)
+
+
+def _parts(items: np.ndarray, n_parts: int, generator: np.random.Generator) -> np.ndarray:
+    """A random part of each item; the parts have equal sizes."""
+    return generator.permutation(np.arange(len(items)) % n_parts)
+
+
+def _means(scores: list[np.ndarray], masks: list[np.ndarray], own: np.ndarray, n_classes: int) -> np.ndarray:
+    """The mean score by class over all rounds of the labelled images in the masks; the mean of all for a class without
+    any."""
+    classes = np.concatenate([own[mask] for mask in masks])
+    values = np.concatenate([s[mask] for s, mask in zip(scores, masks, strict=True)])
+    counts = np.bincount(classes, minlength=n_classes)
+    sums = np.bincount(classes, weights=values, minlength=n_classes)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), values.mean())
+
+
+def describe_images(features: Tensor, labels: np.ndarray) -> np.ndarray:
+    """What tells images of known classes (labels 0 to k-1, -1: none) from others (images x 5).
+
+    The cosine with the nearest class mean, its margin over the second one, the share of labelled images among the 10
+    and the 30 nearest neighbours, and of labelled images of the nearest class among the 30.
+    """
+    cosines = _class_cosines(features, labels)
+    neighbours = nearest_neighbours(features, min(NEIGHBOURS, len(features) - 1)).cpu().numpy()
+    n_best = min(2, cosines.shape[1])
+    best = np.partition(cosines, -n_best, axis=1)[:, -n_best:]
+    found = labels[neighbours]
+    nearest = cosines.argmax(axis=1)[:, None]
+    columns = (
+        best[:, -1],
+        best[:, -1] - best[:, 0],
+        (found[:, :_NEAREST] >= 0).mean(axis=1),
+        (found >= 0).mean(axis=1),
+        (found == nearest).mean(axis=1),
+    )
+    return np.stack(columns, axis=1)
+
+
+def _class_cosines(features: Tensor, labels: np.ndarray) -> np.ndarray:
+    """Cosine of each image with the mean of each class (images x classes)."""
+    labelled = np.flatnonzero(labels >= 0)
+    rows, own = torch.from_numpy(labelled), torch.from_numpy(labels[labelled])
+    sums = features.new_zeros(int(labels.max()) + 1, features.shape[1])
+    sums.index_add_(0, own.to(features.device), features[rows])
+    return (features @ F.normalize(sums, dim=1).T).cpu().numpy()
+
+
+def _scores(
+    of_labelled: list[np.ndarray],
+    of_unlabelled: list[np.ndarray],
+    hidden: list[np.ndarray],
+    known: list[np.ndarray],
+    groups: np.ndarray,
+) -> tuple[list[np.ndarray], float]:
+    """Probabilities of a known class: of the labelled images in each round, and the mean over the unlabelled images.
+
+    No class is scored by a model that was trained on it: there is a model for each of the ``groups`` of labelled
+    images, trained on the other groups. Known and hidden images count the same in training.
+    """
+    training = np.concatenate([rows[h | n] for rows, h, n in zip(of_labelled, hidden, known, strict=True)])
+    is_known = np.concatenate([n[h | n] for h, n in zip(hidden, known, strict=True)])
+    group = np.concatenate([groups[h | n] for h, n in zip(hidden, known, strict=True)])
+    mean, scale = training.mean(axis=0), np.maximum(training.std(axis=0), 1e-9)
+    found = [np.zeros(len(rows)) for rows in of_labelled]
+    unlabelled = []
+    for number in range(int(groups.max()) + 1):
+        model = LogisticRegression(class_weight="balanced", max_iter=500)
+        model.fit((training[group != number] - mean) / scale, is_known[group != number])
+        for scores, rows in zip(found, of_labelled, strict=True):
+            scores[groups == number] = model.predict_proba((rows[groups == number] - mean) / scale)[:, 1]
+        unlabelled += [model.predict_proba((rows - mean) / scale)[:, 1].mean() for rows in of_unlabelled if len(rows)]
+    return found, float(np.mean(unlabelled)) if unlabelled else 0.0
