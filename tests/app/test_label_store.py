@@ -126,9 +126,13 @@ def test_a_full_disk_is_said_and_changes_nothing(begun):
     pages = begun._connection.execute("PRAGMA page_count").fetchone()[0]
     begun._connection.execute(f"PRAGMA max_page_count = {pages}")  # SQLite then answers as on a full disk
     noise = "".join(map(chr, np.random.default_rng(0).integers(0x4E00, 0x9FFF, 200)))
-    with pytest.raises(DiskFullError, match="full.*not saved; free some space"):
+
+    def fill():
         for _ in range(100):
             begun.append(Rename(category=1, name=noise), "x" * 4000)
+
+    with pytest.raises(DiskFullError, match="full.*not saved; free some space"):
+        fill()
     titles = [action.title for action in begun.actions()]
     assert titles[0] == "saved"
     begun._connection.execute("PRAGMA max_page_count = 100000")

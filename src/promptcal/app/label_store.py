@@ -29,7 +29,8 @@ FORMAT = 1
 _TABLES = """
 CREATE TABLE base (digest TEXT NOT NULL, content BLOB NOT NULL);
 CREATE TABLE actions (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, time TEXT NOT NULL, undone INTEGER NOT NULL DEFAULT 0,
+    number INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, time TEXT NOT NULL,
+    undone INTEGER NOT NULL DEFAULT 0,
     payload BLOB NOT NULL
 );
 CREATE TABLE attempts (
@@ -120,11 +121,12 @@ class LabelStore:
 
     def replay(self, state: LabelState) -> LabelState:
         """The state after all actions that are not undone."""
-        for (payload,) in self._rows("SELECT payload FROM actions WHERE undone = 0 ORDER BY number"):
-            try:
+        rows = self._rows("SELECT payload FROM actions WHERE undone = 0 ORDER BY number")
+        try:
+            for (payload,) in rows:
                 state = parse_action(zlib.decompress(payload)).apply(state)
-            except (PromptCALError, zlib.error) as error:
-                raise _damaged(self.file, error) from error
+        except (PromptCALError, zlib.error) as error:
+            raise _damaged(self.file, error) from error
         return state
 
     def append(self, action: Action, title: str) -> int:
