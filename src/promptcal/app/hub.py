@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from promptcal.app.label_store import FILE_NAME
+from promptcal.app.refit_jobs import RefitJobs
 from promptcal.app.workspace import Workspace
 from promptcal.errors import PromptCALError, RunError
 from promptcal.run.directory import RunDirectory
@@ -36,6 +37,7 @@ class Hub:
         if self.is_folder:
             self._paths = {found.name: found for found in find_runs(path)}
         self._open: dict[str, Workspace] = {}
+        self._jobs: dict[str, RefitJobs] = {}
         self._lock = threading.Lock()
 
     def keys(self) -> list[str]:
@@ -60,21 +62,33 @@ class Hub:
                 self._open[key] = Workspace(self._paths[key])
             return self._open[key]
 
+    def jobs(self, key: str) -> RefitJobs:
+        """The refits of a run."""
+        workspace = self.workspace(key)
+        with self._lock:
+            if key not in self._jobs:
+                self._jobs[key] = RefitJobs(workspace)
+            return self._jobs[key]
+
     def reopen(self, key: str) -> Workspace:
         """The run with its present result."""
         with self._lock:
-            if key in self._open:
-                self._open.pop(key).close()
+            self._close(key)
         return self.workspace(key)
+
+    def _close(self, key: str) -> None:
+        if key in self._jobs:
+            self._jobs.pop(key).close()
+        if key in self._open:
+            self._open.pop(key).close()
 
     def listings(self) -> list[RunListing]:
         return [_listing(key, self._paths[key]) for key in self.keys()]
 
     def close(self) -> None:
         with self._lock:
-            for workspace in self._open.values():
-                workspace.close()
-            self._open.clear()
+            for key in list(self._open):
+                self._close(key)
 
 
 def find_runs(folder: Path) -> list[Path]:

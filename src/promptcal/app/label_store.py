@@ -152,7 +152,8 @@ class LabelStore:
             if row is None:
                 return None
             connection.execute("UPDATE actions SET undone = ? WHERE number = ?", (undone, row[0]))
-        return StoredAction(*row, bool(undone))
+        number, title, time = row
+        return StoredAction(number, title, time, bool(undone))
 
     def actions(self) -> list[StoredAction]:
         rows = self._rows("SELECT number, title, time, undone FROM actions ORDER BY number")

@@ -1,10 +1,14 @@
 """The addresses of the server, and what they answer."""
 
 import json
+import re
+import shlex
 from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any
 
+import numpy as np
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -12,15 +16,26 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from promptcal._version import __version__
-from promptcal.app.actions import FROM_PAGE, parse_action
+from promptcal.app import label_state as states
+from promptcal.app.actions import FROM_PAGE, ImportLabels, parse_action
 from promptcal.app.hub import Hub
+from promptcal.app.label_formats import read_labels_file, to_coco, to_csv, to_label_studio
 from promptcal.app.label_state import NameTakenError
 from promptcal.app.label_store import DiskFullError
+from promptcal.app.packing import packed
 from promptcal.app.pictures import SIDES
+from promptcal.app.quick_refits import split_parts
+from promptcal.app.refit_jobs import RefitJobs
 from promptcal.app.workspace import Workspace
 from promptcal.errors import LabelError, PromptCALError, RunError
+from promptcal.runtime.json_model import first_problem
 
 MAX_BODY = 32_000_000  # bytes
+EXPORTS = {  # the end of the file name, and the type
+    "csv": ("labels.csv", "text/csv"),
+    "coco": ("coco.json", "application/json"),
+    "label-studio": ("label-studio.json", "application/json"),
+}
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
 _SHARED = ("dom.js", "picking.js", "report.css")  # of the report
 # The report of a run from somebody else may have any script: it gets an origin of its own, without access to the app.
@@ -64,6 +79,12 @@ class Routes:
             Route(f"{api}/undo", self.undo, methods=["POST"]),
             Route(f"{api}/redo", self.redo, methods=["POST"]),
             Route(f"{api}/reload", self.reload, methods=["POST"]),
+            Route(f"{api}/split-preview", self.split_preview, methods=["POST"]),
+            Route(f"{api}/map", self.map),
+            Route(f"{api}/import", self.import_labels, methods=["POST"]),
+            Route(f"{api}/refit", self.refit),
+            Route(f"{api}/refit/{{what}}", self.change_refit, methods=["POST"]),
+            Route(f"{run}/export/{{form}}", self.export),
         ]
         handlers: Any = {PromptCALError: _refused, OSError: _failed}
         return Starlette(routes=routes, exception_handlers=handlers)
@@ -129,6 +150,63 @@ class Routes:
         await run_in_threadpool(self._hub.reopen, request.path_params["key"])
         return JSONResponse({})
 
+    async def split_preview(self, request: Request) -> Response:
+        workspace, body = await self._workspace(request), await _body(request)
+
+        def preview() -> Response:
+            asked = _parse(SplitRequest, body)
+            images = np.asarray(asked.images, dtype=np.int64)
+            states.checked_images(workspace.state, asked.images)
+            parts = split_parts(workspace.features()[images], asked.n)
+            return _json({"parts": packed(parts, "u1")})
+
+        return await run_in_threadpool(preview)
+
+    async def map(self, request: Request) -> Response:
+        workspace = await self._workspace(request)
+        images, coordinates = await run_in_threadpool(workspace.map)
+        return _json({"images": packed(images, "<u4"), "coordinates": packed(coordinates, "<f4")})
+
+    async def import_labels(self, request: Request) -> Response:
+        workspace, body = await self._workspace(request), await _body(request)
+        name = request.query_params.get("name", "a file")[:200]
+
+        def read() -> Response:
+            images, positions = workspace.run.given_images()
+            labels = read_labels_file(body, images, positions)
+            return _json({**workspace.act(ImportLabels(source=name, labels=labels)), "n": len(labels)})
+
+        return await run_in_threadpool(read)
+
+    async def export(self, request: Request) -> Response:
+        workspace, form = await self._workspace(request), request.path_params["form"]
+        if form not in EXPORTS:
+            return Response("not found", 404)
+        suffix, kind = EXPORTS[form]
+        text = await run_in_threadpool(exported, workspace, form)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "_", workspace.path.absolute().name).lstrip("-.") or "run"
+        headers = {"Content-Disposition": f'attachment; filename="{name}-{suffix}"'}
+        return Response(text, media_type=kind, headers=headers)
+
+    async def refit(self, request: Request) -> Response:
+        jobs = await run_in_threadpool(self._hub.jobs, request.path_params["key"])
+        return await run_in_threadpool(lambda: _json({**jobs.record(), **_command(jobs)}))
+
+    async def change_refit(self, request: Request) -> Response:
+        jobs = await run_in_threadpool(self._hub.jobs, request.path_params["key"])
+        what, body = request.path_params["what"], await _body(request)
+        does: dict[str, Callable[[], Any]] = {
+            "quick": lambda: jobs.start("quick"),
+            "fit": lambda: jobs.start("fit"),
+            "cancel": jobs.cancel,
+            "accept": jobs.accept,
+            "discard": jobs.discard,
+            "load": lambda: jobs.load(_parse(LoadRequest, body).attempt),
+        }
+        if what not in does:
+            return Response("not found", 404)
+        return _json(await run_in_threadpool(does[what]) or {})
+
     async def picture(self, request: Request) -> Response:
         workspace = await self._workspace(request)
         image, side = request.path_params["image"], request.path_params["side"]
@@ -147,6 +225,40 @@ class Routes:
             raise RunError(f"the run has no report; write it with `promptcal report {workspace.path}`")
         headers = {"Content-Security-Policy": _REPORT_POLICY}
         return HTMLResponse(await run_in_threadpool(file.read_bytes), headers=headers)
+
+
+class SplitRequest(BaseModel):
+    images: list[int]
+    n: int
+
+
+class LoadRequest(BaseModel):
+    attempt: int
+
+
+def _parse(model: type[Any], body: bytes) -> Any:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise LabelError(f"the request is not valid ({first_problem(error)}); load the page again") from error
+
+
+def _command(jobs: RefitJobs) -> dict[str, Any]:
+    """The command that a new fit would run, or why there is none."""
+    try:
+        return {"command": shlex.join(["promptcal", *jobs.command()]), "commandProblem": ""}
+    except PromptCALError as error:
+        return {"command": "", "commandProblem": str(error)}
+
+
+def exported(workspace: Workspace, form: str) -> str:
+    """The labels as they are now, in one of the formats of `EXPORTS`."""
+    paths, state = workspace.assignments.paths, workspace.state
+    if form == "csv":
+        return to_csv(paths, state.label_names())
+    if form == "coco":
+        return to_coco(paths, state.label_names(), workspace.run.info.folder)
+    return to_label_studio(paths, state, workspace.path.absolute().name)
 
 
 def run_record(workspace: Workspace, *, is_in_folder: bool) -> dict[str, Any]:

@@ -18,9 +18,13 @@ from promptcal.app.live_events import Events
 from promptcal.app.packing import packed
 from promptcal.app.pictures import Pictures
 from promptcal.errors import RunError
+from promptcal.report.array_files import read_if_newer, write_arrays
+from promptcal.report.embedding_map import compute_map
+from promptcal.report.selection import select_images
 from promptcal.run.assignments import Assignments
 from promptcal.run.inference import Run
 from promptcal.runtime import files, locking
+from promptcal.runtime.seeds import derive_seed
 
 _KEPT_STATES = 50  # to undo without applying all actions again
 
@@ -46,11 +50,37 @@ class Workspace:
             self._resources.close()
             raise
         self._earlier: deque[LabelState] = deque(maxlen=_KEPT_STATES)
+        self._features: dict[str, np.ndarray] = {}
+        self._map_lock = threading.Lock()
         self._version = 0
         self._stamp = self._info_stamp()
 
     def close(self) -> None:
         self._resources.close()
+
+    def features(self) -> np.ndarray:
+        """The embeddings of the images, of the run whose fit was accepted last."""
+        with self._lock:
+            source = self._state.run or ""
+            if source not in self._features:
+                run = Run(source, "cpu") if source else self.run
+                self._features.clear()
+                self._features[source] = run.embeddings()
+            return self._features[source]
+
+    def map(self) -> tuple[np.ndarray, np.ndarray]:
+        """Images, and their coordinates: of the stored map, or of a new one, which is then stored."""
+        directory = self.run.directory
+        stored = read_if_newer(directory.map_file, directory.embeddings_file, "images", "coordinates")
+        if stored is not None and is_map(stored[0], stored[1], len(self.assignments)):
+            return stored[0], stored[1]
+        with self._map_lock:
+            shown = select_images(self.assignments)
+            coordinates = compute_map(
+                self.run.embeddings()[shown], seed=derive_seed(self.run.config.seed, "map") % 2**32
+            )
+            write_arrays(directory.map_file, images=shown, coordinates=coordinates)
+        return shown, coordinates
 
     @property
     def state(self) -> LabelState:
@@ -146,6 +176,14 @@ class Workspace:
             "stability": None if stability is None else packed(stability, "<f4"),
             "run": state.run,
         }
+
+
+def is_map(images: np.ndarray, coordinates: np.ndarray, n_images: int) -> bool:
+    """Whether a stored map can be shown: it may be damaged, or from somebody else."""
+    if images.ndim != 1 or images.dtype.kind not in "iu" or coordinates.shape != (len(images), 2):
+        return False
+    is_finite = coordinates.dtype.kind == "f" and bool(np.isfinite(coordinates).all())
+    return is_finite and bool(((images >= 0) & (images < n_images)).all()) and len(np.unique(images)) == len(images)
 
 
 def category_records(state: LabelState) -> list[dict[str, Any]]:
