@@ -132,7 +132,9 @@ def _task_label(task: dict[str, Any]) -> tuple[str, str] | None:
 
 def _task_path(data: dict[str, Any]) -> str:
     """The path of the image: our own field, or the address of the file without what Label Studio put before it."""
-    text = str(next(data[key] for key in _PATH_KEYS if data.get(key)))
+    text = next((str(data[key]) for key in _PATH_KEYS if data.get(key)), None)
+    if text is None:
+        raise LabelError("a task of Label Studio has no image; export it there as JSON")
     address = urlsplit(text)
     local = parse_qs(address.query).get("d")
     if local:
