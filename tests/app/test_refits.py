@@ -145,7 +145,7 @@ def test_what_label_studio_exports_is_read(labelled):
         (b"[", "not JSON of Label Studio"), (b"[1]", "not JSON of Label Studio"), (b"[]", "no label for any image"),
         (b'[{"data": {}, "annotations": [{"result": []}]}]', "has no image"),
         (b'[{"image": "x.png", "choice": "a"}]', "x.png"), (b"a,b\n1,2\n", "needs a header"),
-        (b'[{"data": {"path": "0.png"}, "annotations": [{"result": [{"value": {"choices": ["a", "b"]}}]}]}]', "several"),
+        (b'[{"data": {"path": "0.png"}, "annotations": [{"result": [{"value": {"choices": ["a", "b"]}}]}]}]', "sever"),
     ],
 )  # fmt: skip
 def test_other_files_are_one_sentence(content, message):

@@ -37,7 +37,7 @@ EXPORTS = {  # the end of the file name, and the type
     "label-studio": ("label-studio.json", "application/json"),
 }
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
-_SHARED = ("dom.js", "picking.js", "report.css")  # of the report
+_SHARED = ("dom.js", "picking.js", "scatter.js", "report.css")  # of the report
 # The report of a run from somebody else may have any script: it gets an origin of its own, without access to the app.
 _REPORT_POLICY = "sandbox allow-scripts allow-downloads allow-popups; frame-ancestors 'none'"
 

@@ -61,7 +61,12 @@ def bound_server(hub: Hub, host: str = DEFAULT_HOST, port: int | None = None) ->
         token = secrets.token_urlsafe(24)
         app = Access(Routes(hub).app(), token=token, host=host, port=number)
         config = uvicorn.Config(
-            app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=1, server_header=False
+            app,
+            log_level="critical",  # a page that listens to events is cut off at the end, which is no error
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+            server_header=False,
         )
         server = uvicorn.Server(config)
         name = f"[{host}]" if ":" in host else host

@@ -108,8 +108,8 @@ def _render(data: dict[str, Any], sheets: Sequence[bytes], attention_sheet: byte
 
 
 def _read_script(name: str) -> str:
-    """A script as a part of one large one: what it exports as a module is a name in it."""
-    return re.sub(r"^export ", "", read_asset(name), flags=re.MULTILINE)
+    """A script as a part of one large one: what a module exports or imports is a name in it."""
+    return re.sub(r"^(export |import .*\n)", "", read_asset(name), flags=re.MULTILINE)
 
 
 def _digest(text: str) -> str:

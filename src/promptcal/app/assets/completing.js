@@ -56,7 +56,9 @@ export function completingField({ id, label, placeholder, allows = () => true, c
       if (text && shown[at]) choose(shown[at]);
       else if (text && !canCreate) return;
     } else if (event.key === "Escape") {
-      if (!popup.hidden) { popup.hidden = true; input.setAttribute("aria-expanded", "false"); } else input.blur();
+      if (popup.hidden) return; // closes the dialog, or leaves the field
+      popup.hidden = true;
+      input.setAttribute("aria-expanded", "false");
     } else return;
     event.preventDefault();
     event.stopPropagation();

@@ -43,7 +43,8 @@ export function createGrid({ selection, describe, open, smallest = 150, label = 
   });
 
   function newCell() {
-    const picture = h("img", { alt: "", draggable: false, decoding: "async" });
+    const picture = h("img", { alt: "", decoding: "async" });
+    picture.draggable = false;
     picture.addEventListener("load", () => { picture.classList.toggle("small", Math.max(picture.naturalWidth, picture.naturalHeight) <= 64); picture.classList.add("loaded"); });
     picture.addEventListener("error", () => { if (picture.getAttribute("src")) picture.parentElement.classList.add("no-picture"); });
     const cell = h("div", { class: "cell", role: "option" }, picture,

@@ -208,7 +208,7 @@ function draw({ keep = true } = {}) {
   const total = set === "all" || set === "suggestions" ? images.length : sizeOf(set === "none" ? -1 : set);
   counted.textContent = set === "suggestions" ? "" : images.length === total && set !== "all" ? plural(images.length, "image") : `${count(images.length)} of ${plural(set === "all" ? model.n : total, "image")}`;
   const name = head.querySelector("#name");
-  if (name && (typing !== null || (!keep && set === "suggestions" && matchMedia("(pointer: fine)").matches))) {
+  if (name && (typing !== null || (!keep && set === "suggestions" && !matchMedia("(pointer: coarse)").matches))) {
     if (typing !== null && keep) name.value = typing;
     name.focus({ preventScroll: true });
   }

@@ -3,6 +3,7 @@ import { count, fillHelp, h, isTyping, plural, setChildren, toggleTheme } from "
 import { redo, undo } from "./doing.js";
 import * as exporting from "./files.js";
 import * as labelling from "./labelling.js";
+import * as mapping from "./mapping.js";
 import { active, apply, load, model, onChange, setSnapshot } from "./model.js";
 import * as refitting from "./refitting.js";
 import { get, listen, post, Refused } from "./server.js";
@@ -10,6 +11,7 @@ import { get, listen, post, Refused } from "./server.js";
 const byId = (id) => document.getElementById(id);
 const TABS = [
   ["label", "Label", () => labelling.view],
+  ["map", "Map", () => { mapping.start(); return mapping.view; }],
   ["refit", "Refit", () => { refitting.update(); return refitting.view; }],
   ["files", "Export", () => exporting.view],
 ];
