@@ -79,7 +79,8 @@ def test_names_are_never_used_twice(state):
         states.create(state, "New-2", [0])
     assert states.rename(state, 1, "NEW-1").categories[1].name == "NEW-1"  # its own name in other letters
     merged = states.merge(state, 2, 1)
-    assert states.fresh_names(merged, 1) == ["new-3"]  # not the name of a category that was merged
+    assert states.fresh_names(merged, 1) == ["new-3"]  # not the name of a category that was merged, or renamed
+    assert states.fresh_names(states.rename(state, 1, "owl"), 1) == ["new-3"]
 
 
 @pytest.mark.parametrize(

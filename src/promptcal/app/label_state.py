@@ -56,7 +56,8 @@ class Predictions:
 @dataclass(frozen=True)
 class LabelState:
     """``labels`` are a category, `NO_LABEL` or `NONE_OF_THESE` by image; ``mine`` are those that the user gave here.
-    ``run`` is the run whose fit was accepted last (None: the one that is served). Arrays are never changed in place.
+    ``run`` is the run whose fit was accepted last (None: the one that is served). ``former_names`` are not given to
+    other categories. Arrays are never changed in place.
     """
 
     categories: tuple[Category, ...]
@@ -64,6 +65,7 @@ class LabelState:
     labels: np.ndarray
     mine: np.ndarray
     run: str | None = None
+    former_names: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, found: Assignments) -> "LabelState":
@@ -187,7 +189,8 @@ def rename(state: LabelState, category: int, name: str) -> LabelState:
     taken = state.named(name, other_than=checked_category(state, category))
     if taken is not None:
         raise NameTakenError(name, taken)
-    return _with_category(state, category, name=name, confirmed=True)
+    former = state.former_names | {state.categories[category].name}
+    return _with_category(replace(state, former_names=former), category, name=name, confirmed=True)
 
 
 def merge(state: LabelState, source: int, target: int) -> LabelState:
@@ -273,7 +276,7 @@ def predict_again(state: LabelState, names: Sequence[str], found: Predictions, r
 
 def fresh_names(state: LabelState, n: int) -> list[str]:
     """new-1, new-2, ...: names that no category has or had."""
-    taken = {category.name.casefold() for category in state.categories}
+    taken = {name.casefold() for name in (*(category.name for category in state.categories), *state.former_names)}
     unused = (name for i in count(1) if (name := f"new-{i}") not in taken)
     return [next(unused) for _ in range(n)]
 

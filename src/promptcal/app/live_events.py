@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 _SECONDS_BETWEEN_BEATS = 15.0
@@ -15,7 +15,7 @@ class Events:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._listeners: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Queue[str]]] = {}
+        self._listeners: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Queue[str | None]]] = {}
         self._next = 0
 
     @property
@@ -30,30 +30,38 @@ class Events:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_put, queue, text)
 
-    async def stream(self, first: str) -> AsyncIterator[str]:
-        """The text of the answer: ``first``, then every message, and a comment now and then, so that a dead connection
-        is noticed."""
-        queue: asyncio.Queue[str] = asyncio.Queue()
+    def end(self) -> None:
+        """Let all pages connect again."""
+        with self._lock:
+            listeners = list(self._listeners.values())
+        for loop, queue in listeners:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(queue.put_nowait, None)
+
+    async def stream(self, first: str, beat: Callable[[], str]) -> AsyncIterator[str]:
+        """The text of the answer: ``first``, then every message, and now and then what ``beat`` returns, so that a dead
+        connection is noticed."""
+        queue: asyncio.Queue[str | None] = asyncio.Queue()
         with self._lock:
             number, self._next = self._next, self._next + 1
             self._listeners[number] = asyncio.get_running_loop(), queue
         try:
             yield f"retry: 1000\nevent: hello\ndata: {first}\n\n"
-            while True:
-                yield await _next(queue)
+            while (text := await _next(queue, beat)) is not None:
+                yield text
         finally:
             with self._lock:
                 del self._listeners[number]
 
 
-async def _next(queue: "asyncio.Queue[str]") -> str:
+async def _next(queue: "asyncio.Queue[str | None]", beat: Callable[[], str]) -> str | None:
     try:
         return await asyncio.wait_for(queue.get(), _SECONDS_BETWEEN_BEATS)
     except asyncio.TimeoutError:
-        return ": still here\n\n"
+        return beat()
 
 
-def _put(queue: "asyncio.Queue[str]", text: str) -> None:
+def _put(queue: "asyncio.Queue[str | None]", text: str) -> None:
     if queue.qsize() < _MOST_WAITING:
         queue.put_nowait(text)
     elif queue.qsize() == _MOST_WAITING:

@@ -130,8 +130,13 @@ class Routes:
 
     async def events(self, request: Request) -> Response:
         workspace = await self._workspace(request)
-        hello = json.dumps({"version": workspace.version, "changed": workspace.has_changed_on_disk()})
-        stream = workspace.events.stream(hello)
+        is_changed = workspace.has_changed_on_disk
+        hello = {"version": workspace.version, "changed": is_changed(), "opened": workspace.opened}
+
+        def beat() -> str:
+            return "event: changed\ndata: {}\n\n" if is_changed() else ": still here\n\n"
+
+        stream = workspace.events.stream(json.dumps(hello), beat)
         return StreamingResponse(stream, media_type="text/event-stream")
 
     async def action(self, request: Request) -> Response:
@@ -266,6 +271,7 @@ def run_record(workspace: Workspace, *, is_in_folder: bool) -> dict[str, Any]:
     run = workspace.run
     return {
         "title": workspace.path.absolute().name,
+        "opened": workspace.opened,
         "promptcal": __version__,
         "method": run.title,
         "paths": workspace.assignments.paths,

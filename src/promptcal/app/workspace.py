@@ -1,11 +1,13 @@
 """An open run: its images, the labels that the user gives them, and what the page is told."""
 
 import os
+import secrets
 import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,9 @@ class Workspace:
         self.assignments: Assignments = self.run.assignments()
         self.pictures = Pictures(self.run, self.assignments.paths)
         self.events = Events()
-        self._base = LabelState.of(self.assignments)
+        self.opened = secrets.token_hex(8)  # a page of an earlier opening has to load everything again
+        former = frozenset(self.run.info.former_names)
+        self._base = replace(LabelState.of(self.assignments), former_names=former)
         self._resources = ExitStack()
         self._lock = threading.RLock()
         try:
@@ -56,6 +60,7 @@ class Workspace:
         self._stamp = self._info_stamp()
 
     def close(self) -> None:
+        self.events.end()
         self._resources.close()
 
     def features(self) -> np.ndarray:

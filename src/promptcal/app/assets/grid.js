@@ -130,11 +130,7 @@ export function createGrid({ selection, describe, open, smallest = 150, label = 
   selection.onChange(showStates);
 
   // -- mouse, pen and finger ---------------------------------------------------------------------------
-  const positionAt = (x, y) => {
-    const step = layout.side + layout.gap;
-    const column = Math.min(layout.columns - 1, Math.max(0, Math.floor((x - 2) / step)));
-    return Math.floor((y - 2) / step) * layout.columns + column;
-  };
+  const columnAt = (x) => Math.min(layout.columns - 1, Math.max(0, Math.floor((x - 2) / (layout.side + layout.gap))));
   const inSpace = (event) => {
     const bounds = space.getBoundingClientRect();
     return [event.clientX - bounds.left, event.clientY - bounds.top];
@@ -170,7 +166,7 @@ export function createGrid({ selection, describe, open, smallest = 150, label = 
     band.hidden = false;
     const step = layout.side + layout.gap;
     const inside = [];
-    const [firstColumn, lastColumn] = [positionAt(left, 0) % layout.columns, positionAt(right, 0) % layout.columns];
+    const [firstColumn, lastColumn] = [columnAt(left), columnAt(right)];
     for (let row = Math.floor((top - 2) / step); row <= Math.floor((bottom - 2) / step); row++)
       for (let column = firstColumn; column <= lastColumn; column++) {
         const image = list[row * layout.columns + column];

@@ -129,7 +129,7 @@ async function start() {
   onChange(drawTop);
   window.addEventListener("hashchange", show);
   listen({
-    hello: async (hello) => { problem(); if (hello.changed) offerReload(); if (hello.version !== model.version) setSnapshot(await get("api/state")); },
+    hello: async (hello) => { if (hello.opened !== data.opened) { location.reload(); return; } problem(); if (hello.changed) offerReload(); if (hello.version !== model.version) setSnapshot(await get("api/state")); },
     change: apply,
     refit: refitting.onEvent,
     reload: async () => setSnapshot(await get("api/state")),
