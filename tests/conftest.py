@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import sys
 
@@ -182,3 +183,26 @@ def promptcal(monkeypatch, capsys):
         return ended.value.code or 0, out, err
 
     return call
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """One headless browser for a module; its downloads go to `browser.downloads`."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("needs chromium and chromedriver: apt-get install -y chromium chromium-driver")
+    from selenium import webdriver
+
+    downloads = tmp_path_factory.mktemp("downloads")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.add_experimental_option(
+        "prefs", {"download.default_directory": str(downloads), "download.prompt_for_download": False}
+    )
+    session = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    session.downloads = downloads
+    yield session
+    session.quit()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hostile import CLASSES, HOSTILE_FILES, LONG, NAMED, page_data
 
+from browsing import all_of, colour_scheme, keys, one, size, until
 from promptcal import make_report
 from promptcal.data import ImageSet, read_labels
 from promptcal.report import measures
@@ -51,37 +52,9 @@ def opened(browser, report):
     assert browser.execute_script("return window.stolen") is None
 
 
-def size(browser, width, height):
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-
-
-def colour_scheme(browser, value):
-    features = [{"name": "prefers-color-scheme", "value": value}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-
 def go(page, where):
     page.execute_script("location.hash = arguments[0]", f"#{where}")
     until(lambda: page.execute_script("return location.hash") == f"#{where}")
-
-
-def until(holds, seconds=8):
-    """Wait until ``holds()`` is true, and return its value."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := holds():
-            return found
-        time.sleep(0.03)
-    raise AssertionError("it did not become true")
-
-
-def all_of(page, selector):
-    return page.find_elements(By.CSS_SELECTOR, selector)
-
-
-def one(page, selector):
-    return until(lambda: all_of(page, selector))[0]
 
 
 def shown_clusters(page):
@@ -104,10 +77,6 @@ def downloaded(page):
 def name_cluster(page, name):
     one(page, ".cluster-page .name").send_keys(name)
     one(page, ".cluster-page .save-name").click()
-
-
-def keys(page, *pressed):
-    ActionChains(page, duration=20).send_keys(*pressed).perform()
 
 
 def titles(page, selector):

@@ -284,6 +284,39 @@ def report(
 
 
 @app.command()
+def serve(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory, or a folder of run directories.")],
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port.", show_default="the first free one from 8765")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the browser.")] = False,
+    host: Annotated[
+        str,
+        typer.Option(help="Address to listen at. Any other than 127.0.0.1 lets other machines in, without encryption."),
+    ] = "127.0.0.1",
+) -> None:
+    """Label a run in the browser: name, merge, split and move categories, and fit again. Needs promptcal[app].
+
+    Every action is saved at once in labels.sqlite in the run directory. Ctrl-C stops the server.
+
+    Example: promptcal serve run --open
+    """
+    from promptcal.app.server import serve as start
+
+    start(run, host=host, port=port, open_browser=open_, on_ready=_say_served, warn=_warn)
+    console.print("Stopped. All labels are saved.", highlight=False)
+
+
+def _say_served(link: str) -> None:
+    console.print(f"Open {link}", markup=False, highlight=False, soft_wrap=True)
+    console.print("Ctrl-C stops the server. Every action is saved at once.", highlight=False)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, PromptCALWarning, stacklevel=2)
+
+
+@app.command()
 def figure(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(FIGURE_NAMES)}.")],
     run: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories of fits of the same images.")],

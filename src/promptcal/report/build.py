@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,18 @@ from promptcal.runtime import files
 from promptcal.runtime.seeds import isolated_rng
 
 _SCRIPTS = (
-    *("core.js", "decisions.js", "selection.js", "viewer.js", "naming.js", "clusters.js", "map.js", "labels.js"),
+    *(
+        "dom.js",
+        "core.js",
+        "decisions.js",
+        "picking.js",
+        "selection.js",
+        "viewer.js",
+        "naming.js",
+        "clusters.js",
+        "map.js",
+        "labels.js",
+    ),
     *("changes.js", "charts.js", "shortcuts.js", "app.js"),
 )
 
@@ -79,7 +91,7 @@ def write_report(run: Run, output: Path | None, console: Console) -> Report:
 def _render(data: dict[str, Any], sheets: Sequence[bytes], attention_sheet: bytes | None) -> str:
     """Text from users is only in the data; the script shows it as text, never as HTML."""
     style = read_asset("report.css")
-    script = '"use strict";\n(() => {\n' + "\n".join(map(read_asset, _SCRIPTS)) + "\n})();\n"
+    script = '"use strict";\n(() => {\n' + "\n".join(map(_read_script, _SCRIPTS)) + "\n})();\n"
     policy = (  # only this style and this script are allowed, and images from the page itself
         f"default-src 'none'; img-src blob: data:; style-src {_digest(style)}; script-src {_digest(script)}; "
         "base-uri 'none'; form-action 'none'"
@@ -94,6 +106,11 @@ def _render(data: dict[str, Any], sheets: Sequence[bytes], attention_sheet: byte
         sheets=[base64.b64encode(sheet).decode("ascii") for sheet in sheets],
         attention=None if attention_sheet is None else base64.b64encode(attention_sheet).decode("ascii"),
     )
+
+
+def _read_script(name: str) -> str:
+    """A script as a part of one large one: what a module exports or imports is a name in it."""
+    return re.sub(r"^(export |import .*\n)", "", read_asset(name), flags=re.MULTILINE)
 
 
 def _digest(text: str) -> str:

@@ -13,7 +13,7 @@ def next_command(run: Run) -> dict[str, str]:
     The page knows both only when the labels are downloaded. ``name`` is the start of the command that applies the
     labels without training.
     """
-    this_run, command = run.path.absolute(), _repeated_words(run)
+    this_run, command = run.path.absolute(), image_words(run)
     name = shlex.join(["promptcal", "name", str(this_run)]) + " "
     output = next_output(this_run)
     if command:
@@ -40,7 +40,7 @@ def next_output(run: Path) -> Path:
     return place
 
 
-def _repeated_words(run: Run) -> list[str]:
+def image_words(run: Run) -> list[str]:
     """Runs of version 0.2 and older recorded only the folder of their images."""
     if run.info.command or run.info.root is None:
         return run.info.command

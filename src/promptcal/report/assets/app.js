@@ -67,9 +67,7 @@ document.getElementById("tabs").append(...TABS.map(([key, label]) => h("a", { hr
 document.getElementById("about").textContent =
   `${plural(data.summary.images, "image")} · ${count(data.summary.known)} known · ${count(data.summary.new)} discovered`;
 document.getElementById("theme").addEventListener("click", () => {
-  const root = document.documentElement;
-  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = dark ? "light" : "dark";
+  toggleTheme();
   if (current) current.refresh(false);
 });
 

@@ -1,16 +1,5 @@
-// Data, helpers, and thumbnails from the sprite sheets. Text is only ever set as text, never as HTML.
+// Data, and thumbnails from the sprite sheets.
 const data = JSON.parse(document.getElementById("data").textContent);
-const ARRAYS = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, f4: Float32Array };
-
-function decodeBase64(base64) {
-  const text = atob(base64);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
-  return bytes;
-}
-
-const unpack = (column) => new ARRAYS[column.type](decodeBase64(column.data).buffer);
-
 const images = { paths: data.images.paths, neighboursPerImage: data.images.neighboursPerImage };
 for (const [name, column] of Object.entries(data.images)) if (column && column.type) images[name] = unpack(column);
 const coordinates = unpack(data.map);
@@ -21,52 +10,6 @@ const N = images.paths.length;
 const tileIndex = new Int32Array(N).fill(-1);
 images.shown.forEach((image, index) => { tileIndex[image] = index; });
 
-function h(tag, properties, ...children) {
-  const element = document.createElement(tag);
-  for (const [key, value] of Object.entries(properties || {})) {
-    if (value === undefined || value === null || value === false) continue;
-    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-    else if (key === "class") element.className = value;
-    else if (key === "dataset") Object.assign(element.dataset, value);
-    else if (key in element && key !== "list") element[key] = value;
-    else element.setAttribute(key, value);
-  }
-  setChildren(element, ...children);
-  return element;
-}
-
-// replaces the children of an element; null and false are left out
-function setChildren(element, ...children) {
-  element.replaceChildren(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
-}
-
-const svg = (tag, attributes, ...children) => {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [key, value] of Object.entries(attributes || {})) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
-};
-
-const count = (n) => n.toLocaleString("en-GB");
-const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : many || `${one}s`}`;
-const percent = (value) => (value === null || value === undefined ? "–" : (100 * value).toFixed(1));
-const decimal = (x, digits = 2) => (x === null || x === undefined || !Number.isFinite(x) ? "–" : x.toFixed(digits));
-const sampleEvenly = (list, n) =>
-  list.length <= n ? list : Array.from({ length: n }, (_, i) => list[Math.round((i * (list.length - 1)) / (n - 1))]);
-
-function duration(seconds) {
-  if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 90) return `${Math.round(seconds)} s`;
-  const minutes = Math.round(seconds / 60);
-  return minutes < 90 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
-}
-
-// Colours: a palette of ten, or hues that differ by the golden angle.
-const PALETTE = ["#4a86c5", "#ee7733", "#2ca048", "#c4458c", "#cc9900", "#33aabb", "#d63f26", "#8f72d4", "#858585", "#a8713f"];
-const colourOf = (number, total) => {
-  if (total <= PALETTE.length) return PALETTE[number % PALETTE.length];
-  return `hsl(${(number * 137.508) % 360} ${58 + 14 * (number % 3)}% ${42 + 8 * (Math.floor(number / 3) % 3)}%)`;
-};
 const nColours = Math.max(clusters.length, data.classes.length);
 const clusterColour = (cluster) => colourOf(clusters[cluster].colour, nColours);
 const classColour = (number) => colourOf(number, nColours);

@@ -17,15 +17,10 @@ const SHORTCUTS = [
 
 const help = (() => {
   const dialog = document.getElementById("help");
-  setChildren(dialog, h("h2", {}, "Keyboard shortcuts"),
-    h("dl", { class: "facts" }, SHORTCUTS.flatMap(([keys, action]) => [h("dt", {}, keys.split(/(?:, | )/).map((key, i) => [i ? " " : "", /\w|[/?←→]/.test(key) ? h("kbd", {}, key) : key]).flat()), h("dd", {}, action)])),
-    h("button", { type: "button", id: "close-help", onclick: () => dialog.close() }, "Close"));
-  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  fillHelp(dialog, SHORTCUTS);
   document.getElementById("show-help").addEventListener("click", () => dialog.showModal());
   return { open: () => dialog.showModal() };
 })();
-
-const isTyping = (element) => element.matches("input:not([type=checkbox]), select, textarea");
 
 function clickIfThere(selector) {
   const element = document.querySelector(`#main ${selector}`);

@@ -1,0 +1,157 @@
+"""The labelling app with many images: time until it can be used, frames while scrolling, labelling, memory.
+
+Makes a run of tiny images (links to a few files) with random embeddings, serves it in a process of its own, and uses it
+in headless Chromium. Needs promptcal[app], selenium, chromium and chromedriver.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from promptcal import fit
+from promptcal.app.label_state import LabelState
+from promptcal.run.assignments import Assignments
+from promptcal.run.directory import RunDirectory
+from promptcal.runtime import files
+
+
+def make_run(folder: Path, n_images: int, n_categories: int, dim: int) -> Path:
+    """A finished run: a real fit of a few images, whose results are then replaced by those of many images."""
+    random = np.random.default_rng(0)
+    photos = folder / "photos"
+    photos.mkdir()
+    for i in range(40):
+        noise = Image.fromarray(random.integers(0, 255, (6, 8, 3), dtype=np.uint8))
+        noise.resize((640, 480), Image.Resampling.BICUBIC).save(photos / f"{i:06d}.jpg")
+    run = fit(
+        images=photos, labels={f"{i:06d}.jpg": f"class {i % 2}" for i in range(20)}, n_classes=4, progress=False,
+        method="semi-supervised-kmeans", output=folder / "run", report=False,
+        overrides=("model.backbone=vit_tiny_patch4_32.promptcal", "model.image_size=8", "clustering.n_init=2"),
+    )  # fmt: skip
+    for i in range(40, n_images):
+        os.link(photos / f"{i % 40:06d}.jpg", photos / f"{i:06d}.jpg")
+    directory = RunDirectory(run.path)
+    names = ["class 0", "class 1", *(f"new-{i + 1}" for i in range(n_categories - 2))]
+    confidence = random.uniform(0.3, 1, n_images)
+    clusters, second = random.integers(0, n_categories, (2, n_images))
+    found = Assignments(
+        [f"{i:06d}.jpg" for i in range(n_images)], clusters, confidence, names,
+        [name.startswith("class") for name in names], np.arange(n_images) < 0, second,
+        (1 - confidence) * random.uniform(0, 1, n_images), stability=random.uniform(0, 1, n_images),
+    )  # fmt: skip
+    assert len(LabelState.of(found)) == n_images
+    files.write_text(directory.assignments_file, found.to_csv())
+    vectors = random.normal(size=(n_images, dim)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    with directory.embeddings_file.open("wb") as file:
+        np.save(file, vectors)
+    digests = {f.name: files.file_digest(f) for f in (directory.assignments_file, directory.embeddings_file)}
+    directory.update_info(categories=names, n_images=n_images, n_classes=n_categories, sha256=digests)
+    return run.path
+
+
+def open_browser() -> Any:
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(shutil.which("chromium"))
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    service = webdriver.ChromeService(executable_path=shutil.which("chromedriver"))
+    browser = webdriver.Chrome(options=options, service=service)
+    browser.set_window_size(1300, 900)
+    return browser
+
+
+SCROLL = """
+const done = arguments[arguments.length - 1];
+const grid = document.querySelector(".grid");
+const frames = [];
+let last = performance.now(), n = 0;
+const tasks = [];
+const observer = new PerformanceObserver((list) => tasks.push(...list.getEntries().map((e) => e.duration)));
+observer.observe({ entryTypes: ["longtask"] });
+const step = (now) => {
+  frames.push(now - last);
+  last = now;
+  grid.scrollTop += n < 150 ? 60 : n < 250 ? 1500 : grid.scrollHeight / 120;
+  if (++n < 350) requestAnimationFrame(step);
+  else setTimeout(() => done({ frames: frames.slice(2), tasks }), 300);
+};
+requestAnimationFrame(step);
+"""
+LABEL = """
+const done = arguments[arguments.length - 1];
+const path = location.pathname + "api/action";
+const images = Array.from({ length: 1000 }, (_, i) => 7 * i + arguments[0]);
+const start = performance.now();
+fetch(path, { method: "POST", body: JSON.stringify({ kind: "assign", images, category: 1 }) }).then((r) => r.json())
+  .then(() => done(performance.now() - start));
+"""
+
+
+def resident(process: int) -> float:
+    """MB of memory, the most so far."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+def measure(run: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "promptcal", "serve", str(run), "--port", "0"]
+    start = time.perf_counter()
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    link = server.stdout.readline().removeprefix("Open ").strip()
+    found: dict[str, Any] = {"seconds until the link is printed": time.perf_counter() - start}
+    browser = open_browser()
+    browser.set_script_timeout(120)
+    try:
+        start = time.perf_counter()
+        browser.get(link)
+        while not browser.execute_script("return document.body.dataset.ready === 'yes'"):
+            time.sleep(0.01)
+        found["seconds until the page can be used"] = time.perf_counter() - start
+        browser.execute_script("document.querySelector('[data-set=all]').click()")
+        time.sleep(1)
+        scrolled = browser.execute_async_script(SCROLL)
+        frames = np.array(scrolled["frames"])
+        found["frames"] = len(frames)
+        found["median ms of a frame"] = float(np.median(frames))
+        found["longest ms of a frame"] = float(frames.max())
+        found["frames over 50 ms"] = int((frames > 50).sum())
+        found["long tasks of the page (over 50 ms)"] = scrolled["tasks"]
+        times = [browser.execute_async_script(LABEL, k) for k in range(7)]
+        found["median ms to label 1,000 images"] = float(np.median(times))
+        found["longest ms to label 1,000 images"] = max(times)
+        found["MB of the server, at most"] = resident(server.pid)
+    finally:
+        browser.quit()
+        server.terminate()
+        server.wait()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--images", type=int, default=100_000)
+    parser.add_argument("--categories", type=int, default=100)
+    parser.add_argument("--dim", type=int, default=768)
+    parser.add_argument("--folder", type=Path, help="where the run is made; by default a temporary folder")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        run = make_run(Path(folder), options.images, options.categories, options.dim)
+        print(json.dumps(measure(run), indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""Refits in the background, one at a time: a quick one of the read-out, or `fit --from` in a process of its own.
+
+A refit ends in a proposal, which the user accepts (an action that can be undone) or discards.
+"""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from promptcal.app.actions import AcceptRefit
+from promptcal.app.label_formats import to_csv
+from promptcal.app.label_state import UNLABELLED, LabelState
+from promptcal.app.label_store import Attempt
+from promptcal.app.packing import packed
+from promptcal.app.quick_refits import quick_refit
+from promptcal.app.workspace import Workspace
+from promptcal.errors import LabelError, PromptCALError, RunError, one_line, shorten
+from promptcal.report.next_command import image_words, next_output
+from promptcal.run.directory import RunDirectory
+from promptcal.run.inference import Run
+from promptcal.runtime import files
+
+Kind = Literal["quick", "fit"]
+_EPOCH = re.compile(r"(.+): epoch (\d+) of (\d+)")
+_MOST_MOVED = 5000  # images that the page is shown
+_SECONDS_BETWEEN_EVENTS = 0.2
+# A run directory from somebody else must not decide what is executed: only these words of its command are used.
+_COMMANDS, _OPTIONS = ("fit", "benchmark"), {"--skip-unreadable": 0, "--truth": 1, "--root": 1}
+
+
+class _Cancelled(Exception):
+    pass
+
+
+@dataclass(frozen=True)
+class RefitStatus:
+    """What a page shows of the refit that runs, or that is ready to be accepted."""
+
+    phase: Literal["idle", "running", "ready"] = "idle"
+    kind: Kind | None = None
+    step: str = ""
+    done: int = 0
+    total: int = 0
+    attempt: int | None = None
+    message: str = ""
+
+
+class RefitJobs:
+    """The refits of a workspace."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._lock = threading.RLock()
+        self._status = RefitStatus()
+        self._proposal: AcceptRefit | None = None
+        self._process: subprocess.Popen[str] | None = None
+        self._is_cancelled = threading.Event()
+        self._told = 0.0
+        for attempt in workspace.store.attempts():  # of a server that was killed
+            if attempt.status in ("running", "ready"):
+                status = "finished" if _is_finished(attempt) else "interrupted"
+                workspace.store.end_attempt(attempt.number, status, attempt.message)
+
+    def record(self) -> dict[str, Any]:
+        """The status, the proposal, and all attempts."""
+        with self._lock:
+            attempts = [vars(attempt) for attempt in reversed(self._workspace.store.attempts()[-50:])]
+            return {**vars(self._status), "attempts": attempts, "moved": self._moved()}
+
+    def command(self) -> list[str]:
+        """The command of a new fit, without `promptcal` before it."""
+        workspace = self._workspace
+        run = Run(workspace.state.run, "cpu") if workspace.state.run else workspace.run
+        words = checked_words(image_words(run))
+        output = next_output(run.path.absolute())
+        names = {category.name for category in (workspace.state.categories[c] for c in workspace.state.active)}
+        number = ["--n-classes", str(len(names))] if names - set(run.names) and len(names) > len(run.names) else []
+        labels = str(run.path.absolute() / f"labels-for-{output.name}.csv")
+        options = ["--labels", labels, "--from", str(run.path.absolute()), "--output", str(output)]
+        return [*words, *options, *number, "--allow-long"]
+
+    def start(self, kind: Kind) -> None:
+        with self._lock:
+            if self._status.phase == "running":
+                raise LabelError("a refit is running; wait for it, or cancel it")
+            self._discard()
+            command = self.command() if kind == "fit" else []
+            output = command[command.index("--output") + 1] if command else None
+            self._is_cancelled.clear()
+            number = self._workspace.store.add_attempt(kind, output)
+            self._set(RefitStatus("running", kind, "starting", attempt=number))
+            work = (lambda: self._fit(command)) if kind == "fit" else self._quick
+            threading.Thread(target=self._run, args=(number, work), daemon=True).start()
+
+    def load(self, number: int) -> None:
+        """Show the result of a fit that is finished, of an earlier session."""
+        attempt = next((a for a in self._workspace.store.attempts() if a.number == number), None)
+        if attempt is None or attempt.output is None or not _is_finished(attempt):
+            raise LabelError("this attempt has no result; start it again")
+        with self._lock:
+            if self._status.phase == "running":
+                raise LabelError("a refit is running; wait for it, or cancel it")
+            self._discard()
+            self._proposal = self._of_run(Path(attempt.output))
+            self._set(RefitStatus("ready", "fit", attempt=number, message=self._summary()))
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._is_cancelled.set()
+            if self._process is not None and self._process.poll() is None:
+                self._process.send_signal(signal.SIGINT if os.name != "nt" else signal.SIGTERM)
+
+    def accept(self) -> dict[str, Any]:
+        with self._lock:
+            if self._proposal is None:
+                raise LabelError("there is no refit to accept; start one")
+            message = self._summary()
+            change = self._workspace.act(self._proposal)
+            if self._status.attempt is not None:
+                self._workspace.store.end_attempt(self._status.attempt, "accepted", message)
+            self._proposal = None
+            self._set(RefitStatus())
+            return change
+
+    def discard(self) -> None:
+        with self._lock:
+            self._discard()
+            self._set(RefitStatus())
+
+    def close(self) -> None:
+        """End a fit that is running; it can be resumed on the command line."""
+        self.cancel()
+        if self._process is not None:
+            try:
+                self._process.wait(10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+    def _discard(self) -> None:
+        if self._proposal is not None and self._status.attempt is not None:
+            self._workspace.store.end_attempt(self._status.attempt, "discarded", self._summary())
+        self._proposal = None
+
+    def _set(self, status: RefitStatus) -> None:
+        self._status = status
+        self._workspace.events.send("refit", vars(status))
+
+    def _progress(self, step: str, done: int, total: int) -> None:
+        if self._is_cancelled.is_set() and self._process is None:
+            raise _Cancelled
+        now = time.monotonic()
+        if now - self._told >= _SECONDS_BETWEEN_EVENTS:
+            self._told = now
+            with self._lock:
+                self._set(replace(self._status, step=step, done=done, total=total))
+
+    def _run(self, number: int, work: Callable[[], AcceptRefit]) -> None:
+        status, message, proposal = "ready", "", None
+        try:
+            proposal = work()
+        except _Cancelled:
+            status, message = "cancelled", "It was cancelled."
+        except (PromptCALError, OSError) as error:
+            status, message = "failed", one_line(error)
+        with self._lock:
+            self._process = None
+            self._proposal = proposal
+            message = message or self._summary()
+            try:
+                self._workspace.store.end_attempt(number, status, message)
+            except PromptCALError as error:
+                message = f"{message} {error}"
+            if proposal is None:
+                self._set(RefitStatus(message=message))
+            else:
+                self._set(replace(self._status, phase="ready", message=message))
+
+    def _quick(self) -> AcceptRefit:
+        workspace = self._workspace
+        calibration = workspace.run.calibration
+        temperature = calibration.temperature if calibration.scores == "outputs" else 1.0
+        names, found = quick_refit(
+            workspace.features(),
+            workspace.state,
+            temperature,
+            lambda done, total: self._progress("training the read-out", done, total),
+        )
+        return AcceptRefit.of(names, found, None)
+
+    def _fit(self, command: list[str]) -> AcceptRefit:
+        workspace = self._workspace
+        labels = Path(command[command.index("--labels") + 1])
+        output = Path(command[command.index("--output") + 1])
+        files.write_text(labels, to_csv(workspace.assignments.paths, workspace.state.label_names()))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "promptcal", *command],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, encoding="utf-8", errors="replace", start_new_session=True,
+        )  # fmt: skip
+        with self._lock:
+            self._process = process
+            if self._is_cancelled.is_set():
+                process.send_signal(signal.SIGINT)
+        last = ""
+        assert process.stdout is not None
+        for line in process.stdout:
+            last = line.strip() or last
+            epoch = _EPOCH.search(line)
+            if epoch is not None:
+                self._progress(epoch[1].strip(), int(epoch[2]), int(epoch[3]))
+            elif line.strip():
+                self._progress(shorten(line.strip(), 120), 0, 0)
+        if process.wait() != 0:
+            if self._is_cancelled.is_set():
+                raise _Cancelled
+            raise RunError(last.removeprefix("promptcal: ") or f"the fit ended with code {process.returncode}")
+        return self._of_run(output)
+
+    def _of_run(self, output: Path) -> AcceptRefit:
+        found = Run(output, "cpu").assignments()
+        if found.paths != self._workspace.assignments.paths:
+            raise RunError(f"{output} has other images than this run; open it on its own: promptcal serve {output}")
+        return AcceptRefit.of(found.names, LabelState.of(found).predictions, str(output))
+
+    def _after(self) -> LabelState | None:
+        return None if self._proposal is None else self._proposal.apply(self._workspace.state)
+
+    def _summary(self) -> str:
+        after = self._after()
+        if after is None:
+            return ""
+        moved = int((after.category != self._workspace.state.category).sum())
+        return f"{moved:,} of {len(after):,} images moved."
+
+    def _moved(self) -> dict[str, Any] | None:
+        """The images that the proposal moves, the surest first, and how many go from where to where."""
+        after, before = self._after(), self._workspace.state
+        if after is None:
+            return None
+        images = np.flatnonzero((before.category != after.category) & (before.status == UNLABELLED))
+        images = images[np.argsort(-after.predictions.confidence[images], kind="stable")]
+        pairs = Counter(zip(before.category[images].tolist(), after.category[images].tolist(), strict=True))
+        names = [category.name for category in after.categories]
+        return {
+            "n": len(images),
+            "flows": [[names[a], names[b], n] for (a, b), n in pairs.most_common(30)],
+            "images": packed(images[:_MOST_MOVED], "<u4"),
+            "to": packed(after.category[images[:_MOST_MOVED]], "<i4"),
+            "names": names,
+        }
+
+
+def checked_words(words: list[str]) -> list[str]:
+    """The words of a run's command, if they are nothing but its images and harmless options."""
+    if not words:
+        raise LabelError(
+            "the images of this run were given in Python, so the app cannot read them again; export the labels and "
+            "call promptcal.fit(..., start_from=run)"
+        )
+    rest, position = words[2:], 0
+    is_known = words[0] in _COMMANDS and len(words) > 1 and not words[1].startswith("-")
+    while is_known and position < len(rest):
+        is_known = rest[position] in _OPTIONS
+        position += 1 + _OPTIONS.get(rest[position], 0)
+    if not is_known:
+        raise LabelError(
+            f"this run was made with options that the app does not repeat by itself; export the labels and run: "
+            f"promptcal {shorten(shlex.join(words), 300)} --from RUN --labels FILE --output OUTPUT"
+        )
+    return words
+
+
+def _is_finished(attempt: Attempt) -> bool:
+    if attempt.output is None:
+        return False
+    directory = RunDirectory(attempt.output)
+    try:
+        return directory.exists() and directory.info().status == "finished"
+    except PromptCALError:
+        return False

@@ -1,0 +1,113 @@
+"""Start the server of the app: one process, one address, one token."""
+
+import secrets
+import socket
+import sys
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from promptcal.app.hub import Hub
+from promptcal.errors import ConfigError, MissingPackageError, RunError
+
+DEFAULT_HOST, FIRST_PORT = "127.0.0.1", 8765
+_TRIED_PORTS = 50
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def bind(host: str, port: int | None) -> socket.socket:
+    """A socket at this port, or at the first free one from 8765 on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    ports = range(FIRST_PORT, FIRST_PORT + _TRIED_PORTS) if port is None else [port]
+    reason = ""
+    for candidate in ports:
+        found = socket.socket(family)
+        try:
+            if sys.platform != "win32":  # there it would allow two servers at one port
+                found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind((host, candidate))
+            found.listen(128)
+            return found
+        except (OSError, OverflowError) as error:
+            found.close()
+            reason = getattr(error, "strerror", None) or str(error)
+    what = f"port {port}" if port is not None else f"any port from {FIRST_PORT} to {FIRST_PORT + _TRIED_PORTS - 1}"
+    raise ConfigError(f"{what} of {host} cannot be used ({reason}); choose another with --port")
+
+
+@dataclass(frozen=True)
+class BoundServer:
+    """A server that has its port: the link to open, and what starts and ends it. ``run`` returns when it has ended."""
+
+    link: str
+    run: Callable[[], None]
+    stop: Callable[[], None]
+
+
+@contextmanager
+def bound_server(hub: Hub, host: str = DEFAULT_HOST, port: int | None = None) -> Iterator[BoundServer]:
+    try:
+        import uvicorn
+
+        from promptcal.app.access import Access
+        from promptcal.app.routes import Routes
+    except ImportError as error:
+        raise MissingPackageError(f"the app needs {error.name}; pip install 'promptcal[app]'") from error
+    with bind(host, port) as listening:
+        number = listening.getsockname()[1]
+        token = secrets.token_urlsafe(24)
+        app = Access(Routes(hub).app(), token=token, host=host, port=number)
+        config = uvicorn.Config(
+            app,
+            log_level="critical",  # a page that listens to events is cut off at the end, which is no error
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+            server_header=False,
+        )
+        server = uvicorn.Server(config)
+        name = f"[{host}]" if ":" in host else host
+        keys = hub.keys()
+        page = "/" if hub.is_folder or len(keys) != 1 else f"/r/{quote(keys[0])}/"
+
+        def stop() -> None:
+            server.should_exit = True
+
+        yield BoundServer(f"http://{name}:{number}{page}?token={token}", lambda: server.run(sockets=[listening]), stop)
+
+
+def serve(
+    path: Path,
+    *,
+    host: str = DEFAULT_HOST,
+    port: int | None = None,
+    open_browser: bool = False,
+    on_ready: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> None:
+    """Serve a run, or a folder of runs, until Ctrl-C."""
+    if not path.is_dir():
+        raise RunError(f"{path} is not a folder; give a run directory or a folder of runs")
+    hub = Hub(path)
+    if hub.is_folder and not hub.keys():
+        raise RunError(f"{path} is not a run directory and has none in it; give the --output of a fit")
+    try:
+        if not hub.is_folder:
+            hub.workspace(hub.keys()[0])  # says what is wrong before a browser opens
+        with bound_server(hub, host, port) as server:
+            if host not in _LOCAL:
+                warn(
+                    f"the app can be reached from other machines at {host}, without encryption: whoever reads the link "
+                    "or listens to the network can see the images and change the labels"
+                )
+            on_ready(server.link)
+            if open_browser:
+                webbrowser.open(server.link)
+            server.run()
+    except KeyboardInterrupt:  # the usual end
+        pass
+    finally:
+        hub.close()

@@ -1,0 +1,350 @@
+"""The app in a real browser: every action, two tabs, a server that stops, names that try to be code, accessibility."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_server import column
+
+from browsing import ActionChains, all_of, colour_scheme, keys, one, size, until
+from conftest import served
+from promptcal import demo
+
+Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+SCRIPT = '<img src=x onerror="window.stolen=1"><script>window.stolen=2</script>'
+AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
+
+
+class Page:
+    """A page of a served run."""
+
+    def __init__(self, browser, client):
+        self.browser, self.client = browser, client
+        self.load()
+
+    def load(self):
+        size(self.browser, 1300, 900)
+        colour_scheme(self.browser, "light")
+        self.browser.get(self.client.link)
+        until(lambda: self.browser.execute_script("return document.body.dataset.ready === 'yes'"))
+        self.browser.get_log("browser")
+
+    def state(self):
+        found = self.client.get("api/state")
+        return [c["name"] for c in found["categories"]], column(found["category"], "<i4"), column(found["status"], "u1")
+
+    def show(self, key):
+        self.browser.execute_script("document.querySelector(`[data-set='${arguments[0]}']`).click()", str(key))
+        until(lambda: all_of(self.browser, f".set[data-set='{key}'][aria-pressed='true']"))
+
+    def cells(self):
+        """The cells in the order of the screen."""
+        found = "return [...document.querySelectorAll('.grid .cell')].sort((a, b) => a.position - b.position)"
+        return self.browser.execute_script(found)
+
+    def images(self):
+        return [int(cell.get_attribute("data-image")) for cell in self.cells()]
+
+    def selected(self):
+        text = (
+            one(self.browser, "#selected-count").text if all_of(self.browser, "#selection-bar:not([hidden])") else "0"
+        )
+        return int(text.split()[0].replace(",", ""))
+
+    def text(self, selector):
+        """Of an element that may be drawn again at any moment."""
+        script = "const found = document.querySelector(arguments[0]); return found ? found.textContent.trim() : ''"
+        return self.browser.execute_script(script, selector)
+
+    def said(self, text):
+        until(lambda: text in self.text("#message"))
+
+    def click(self, selector):
+        one(self.browser, selector).click()
+
+    def tab(self, name):
+        self.browser.execute_script("location.hash = arguments[0]", f"#{name}")
+
+
+@pytest.fixture
+def page(browser, client):
+    yield Page(browser, client)
+    log = [entry["message"] for entry in browser.get_log("browser")]
+    assert [message for message in log if "409 (Conflict)" not in message] == []  # of a name that exists
+    assert browser.execute_script("return window.stolen") is None
+
+
+def test_click_shift_click_drag_and_select_all_then_label_by_typing_digits_and_buttons(page):
+    browser = page.browser
+    page.show("all")
+    cells, images = page.cells(), page.images()
+    cells[1].click()
+    ActionChains(browser).key_down(Keys.SHIFT).click(cells[4]).key_up(Keys.SHIFT).perform()
+    assert page.selected() == 4
+    one(browser, "#label-selected").send_keys("CLASS 1")
+    assert one(browser, ".completions .option.on").text.startswith("class 1")
+    one(browser, "#label-selected").send_keys(Keys.ENTER)
+    page.said("4 images labelled as class 1.")
+    names, category, status = page.state()
+    assert [names[c] for c in category[images[1:5]]] == ["class 1"] * 4
+    assert set(status[images[1:5]]) == {2}
+    assert page.selected() == 0
+    cells = page.cells()
+    ActionChains(browser, duration=50).move_to_element_with_offset(cells[0], -60, -60).click_and_hold().move_to_element(
+        cells[9]
+    ).release().perform()
+    assert page.selected() > 4
+    keys(browser, Keys.ESCAPE)
+    assert page.selected() == 0
+    chosen = page.images()[6]
+    page.cells()[6].click()
+    keys(browser, "3")
+    page.said("1 image labelled as new 1.")
+    assert page.state()[1][chosen] == 2
+    page.cells()[6].click()
+    page.click("#none-of-these")
+    page.said("1 image marked as none of these.")
+    assert page.state()[1][chosen] == -1
+    keys(browser, "u")
+    page.said("Undone: mark 1 image as none of these.")
+    assert page.state()[1][chosen] == 2
+    page.click("#redo")
+    page.said("Done again")
+    assert page.state()[1][chosen] == -1
+    keys(browser, "a")
+    assert page.selected() == 48
+
+
+def test_create_rename_merge_and_split_with_a_preview(page):
+    browser = page.browser
+    page.show(2)
+    n = len(page.state()[1][page.state()[1] == 2])
+    one(browser, "#name").send_keys("Class 0", Keys.ENTER)  # exists: an offer to merge
+    assert "The category class 0 exists" in one(browser, "#dialog h2").text
+    page.click("#cancel")
+    one(browser, "#name").clear()
+    one(browser, "#name").send_keys(SCRIPT, Keys.ENTER)
+    page.said("Named <img")
+    assert page.state()[0][2] == SCRIPT
+    assert page.text("[data-set='2'] .set-name") == SCRIPT
+    page.click("#split")
+    until(lambda: len(all_of(browser, ".part")) == 2)
+    page.click("[data-parts='3']")
+    until(lambda: len(all_of(browser, ".part")) == 3)
+    sizes = [int(part.text.split("\n")[1].split()[0]) for part in all_of(browser, ".part")]
+    assert sum(sizes) == n
+    page.click("#apply-split")
+    page.said("split into 3 categories")
+    names, category, _ = page.state()
+    assert names[5:] == ["new-4", "new-5"]
+    assert [int((category == c).sum()) for c in (2, 5, 6)] == sizes
+    page.show(6)
+    page.click("#merge")
+    one(browser, "#merge-into").send_keys("new 4", Keys.ENTER)
+    page.said("new 5 merged into new 4")
+    assert int((page.state()[1] == 5).sum()) == sizes[1] + sizes[2]
+    assert all_of(browser, "[data-set='6']") == []
+    page.show("all")
+    page.cells()[0].click()
+    one(browser, "#label-selected").send_keys("owl")
+    assert one(browser, ".completions .option:last-child").text == "Create “owl”"
+    one(browser, "#label-selected").send_keys(Keys.ENTER)
+    page.said("1 image in the new category owl")
+    for _ in range(5):
+        keys(browser, "u")
+    until(lambda: page.client.get("api/state")["undo"] is None)
+    assert one(browser, "#undo").get_attribute("disabled")
+
+
+def test_suggestions_are_named_accepted_except_the_marked_ones_and_skipped(page):
+    browser = page.browser
+    assert "What are these" in page.text(".set-head h2")
+    assert browser.switch_to.active_element.get_attribute("id") == "name"
+    first = page.text(".set-head h2")
+    keys(browser, "great tit", Keys.ENTER)
+    until(lambda: page.text(".set-head h2") != first)
+    assert "great tit" in page.state()[0]
+    assert browser.switch_to.active_element.get_attribute("id") == "name"  # of the next one
+    number = int(page.text(".steps").split()[0])
+    page.click("#skip")
+    until(lambda: int(page.text(".steps").split()[0]) == number - 1)
+    page.show(0)
+    images, cells = page.images(), page.cells()
+    cells[0].click()
+    cells[1].click()
+    assert page.text("#accept-all") == "Accept all except the 2 selected"
+    page.click("#accept-all")
+    page.said(f"{len(images) - 2} images accepted as shown")
+    assert (page.state()[2][images[2:]] > 0).all()
+    assert page.state()[2].tolist().count(2) == len(images) - 2
+    assert page.selected() == 2
+
+
+def test_filters_by_doubt_label_state_and_path(page):
+    browser = page.browser
+    page.show("all")
+    one(browser, "#path").send_keys("01")
+    until(lambda: one(browser, "#counted").text == "11 of 48 images")
+    one(browser, "#path").send_keys(Keys.BACKSPACE, Keys.BACKSPACE)
+    one(browser, "#status option[value='1']").click()
+    until(lambda: one(browser, "#counted").text == "12 of 48 images")
+    one(browser, "#status option[value='']").click()
+    found = page.client.get("api/state")
+    confidence, second = column(found["confidence"], "<f4"), column(found["secondConfidence"], "<f4")
+    doubtful = (2 * second > confidence) & (column(found["status"], "u1") == 0)
+    page.click("#filter-doubt")
+    until(lambda: one(browser, "#counted").text == f"{doubtful.sum()} of 48 images")
+    assert sorted(page.images()) == np.flatnonzero(doubtful).tolist()
+    page.click("#filter-doubt")
+    one(browser, "#sort option[value='path']").click()
+    until(lambda: page.images() == sorted(page.images()))
+
+
+def test_everything_works_from_the_keyboard_with_a_help_overlay(page):
+    browser = page.browser
+    keys(browser, Keys.ESCAPE, "?")
+    assert len(all_of(browser, "#help dt")) > 15
+    keys(browser, Keys.ESCAPE, "n", "g", "/")  # skips a suggestion; no filter in suggestions
+    page.show("all")
+    browser.execute_script("document.activeElement.blur()")
+    images = page.images()
+    keys(browser, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.SPACE)
+    assert page.selected() == 1
+    ActionChains(browser).key_down(Keys.SHIFT).send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT).key_up(
+        Keys.SHIFT
+    ).perform()
+    assert page.selected() == 3
+    keys(browser, "l", "class 0", Keys.ENTER)
+    page.said("3 images labelled as class 0")
+    assert (page.state()[2][images] == 2).sum() == 3
+    keys(browser, Keys.ENTER)
+    assert one(browser, "#viewer[open] .large-picture").get_attribute("src").endswith("/1600")
+    path = one(browser, "#viewer-path").text
+    keys(browser, Keys.ARROW_RIGHT)
+    assert one(browser, "#viewer-path").text != path
+    keys(browser, Keys.ESCAPE, "p", "p")
+    keys(browser, "n", "n", "r")
+    assert browser.switch_to.active_element.get_attribute("id") == "name"
+    keys(browser, Keys.ESCAPE, "m")
+    assert browser.switch_to.active_element.get_attribute("id") == "merge-into"
+    keys(browser, Keys.ESCAPE, Keys.ESCAPE)
+    until(lambda: all_of(browser, "dialog[open]") == [])
+
+
+def test_two_tabs_stay_in_sync_and_a_stopped_server_is_said(browser, run_path):
+    with served(run_path) as client:
+        page = Page(browser, client)
+        page.show("all")
+        first = browser.current_window_handle
+        browser.switch_to.new_window("tab")
+        second = Page(browser, client)
+        second.show(2)
+        one(browser, "#name").send_keys("great tit", Keys.ENTER)
+        second.said("Named great tit.")
+        browser.switch_to.window(first)
+        until(lambda: page.text("[data-set='2'] .set-name") == "great tit")
+        keys(browser, "u")
+        until(lambda: page.text("[data-set='2'] .set-name") == "new 1")
+        browser.switch_to.window(browser.window_handles[-1])
+        until(lambda: page.text("[data-set='2'] .set-name") == "new 1")
+        browser.close()
+        browser.switch_to.window(first)
+    until(lambda: "cannot be reached" in one(browser, "#problem").text)
+    page.cells()[0].click()
+    keys(browser, "1")
+    page.said("was not saved")
+    browser.get_log("browser")
+
+
+def test_a_quick_refit_and_an_export_and_import(page, browser):
+    page.client.act("create", name="great tit", images=[20, 21, 22, 23])
+    page.tab("refit")
+    page.click("#quick-refit")
+    until(lambda: all_of(browser, "#accept-refit"), 60)
+    assert "would move" in page.text("#moved-count")
+    page.click("#accept-refit")
+    page.said("The refit is accepted.")
+    until(lambda: "accepted" in page.text("#attempts"))
+    page.tab("files")
+    for old in browser.downloads.iterdir():
+        old.unlink()
+    page.click("#export-csv")
+    file = until(lambda: list(browser.downloads.glob("*.csv")))[0]
+    rows = list(csv.reader(io.StringIO(file.read_text())))
+    assert ["020.png", "great tit"] in rows
+    (browser.downloads / "tasks.json").write_text(json.dumps([{"image": "040.png", "choice": "owl"}]))
+    one(browser, "#import-file").send_keys(str(browser.downloads / "tasks.json"))
+    page.said("1 label imported from tasks.json")
+    assert page.state()[0][-1] == "owl"
+
+
+def test_the_pages_have_no_accessibility_violations_in_light_and_dark_and_on_a_phone(page):
+    """axe-core, which `npm install --no-save axe-core` puts into node_modules."""
+    if not AXE.is_file():
+        pytest.skip("needs axe-core: npm install --no-save axe-core")
+    browser, script = page.browser, AXE.read_text()
+    run = (
+        "const done = arguments[arguments.length - 1]; axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21aa']}).then(done)"
+    )
+    for width, scheme in ((1300, "light"), (1300, "dark"), (390, "dark")):
+        size(browser, width, 860)
+        colour_scheme(browser, scheme)
+        for view in ("label", "labels", "refit", "files"):
+            page.tab("label" if view == "labels" else view)
+            if view == "labels":
+                page.show("all")
+                page.cells()[0].click()
+            browser.execute_script(script)
+            found = browser.execute_async_script(run)
+            problems = [(v["id"], [node["html"][:160] for node in v["nodes"][:3]]) for v in found["violations"]]
+            assert problems == [], (width, scheme, view)
+            overflow = browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+            assert overflow, (width, view)
+
+
+@pytest.mark.parametrize("few_images", [20], indirect=True)
+def test_from_opening_the_demo_to_ten_named_categories_and_updated_assignments_in_25_actions(
+    browser, few_images, tmp_path
+):
+    """An action is a click, a typed text or a key."""
+    demo(output=tmp_path / "run", method="semi-supervised-kmeans", report=False, progress=False)
+    with served(tmp_path / "run") as client:
+        page, n_actions = Page(browser, client), 1  # opening it
+        names = iter(["frog", "horse", "ship", "truck", "dog"])
+        while page.text(".set-head h2").startswith("What are these"):
+            before = page.text(".set-head h2"), page.client.get("api/state")["version"]
+            keys(browser, next(names))
+            keys(browser, Keys.ENTER)
+            n_actions += 2
+            until(lambda before=before: client.get("api/state")["version"] > before[1])
+            until(lambda: len(all_of(browser, "#message:not([hidden])")) == 1)
+        found, _, _ = page.state()
+        assert len(set(found) - {"frog", "horse", "ship", "truck", "dog"}) == 5  # the names that were typed
+        assert not any(name.startswith("new-") for name in found)
+        one(browser, "[data-tab='refit']").click()
+        one(browser, "#quick-refit").click()
+        until(lambda: all_of(browser, "#accept-refit"), 60)
+        one(browser, "#accept-refit").click()
+        n_actions += 3
+        until(lambda: client.get("api/state")["undo"] == "accept a quick refit")
+        print(f"{n_actions} actions")
+        assert n_actions <= 25
+
+
+def test_the_list_of_runs_and_a_run_in_it(browser, run_path):
+    shutil.copytree(run_path, run_path.parent / "second <b>run")
+    (run_path.parent / "broken").mkdir()
+    (run_path.parent / "broken" / "run.json").write_text("{")
+    with served(run_path.parent) as client:
+        browser.get(client.link)
+        until(lambda: len(all_of(browser, ".run-row")) == 3)
+        assert "is damaged" in one(browser, "[data-run='broken'] .problem").text
+        one(browser, "[data-run='second <b>run'] a").click()
+        until(lambda: browser.execute_script("return document.body.dataset.ready === 'yes'"))
+        assert one(browser, "#title").text == "second <b>run"
+        one(browser, "#all-runs").click()
+        until(lambda: len(all_of(browser, ".run-row")) == 3)
