@@ -96,12 +96,18 @@ class RunDirectory:
         files.write_csv(self.truth_file, ["path", "label"], rows)
 
     def check_links(self) -> None:
-        """Reject links that would make a later command write outside the run directory.
+        """Reject links that would make a later command write outside the run directory, and pipes and devices, from
+        which a command would read without an end.
 
         Other linked files are replaced, and what they link to is not changed.
         """
+        links = []
         try:
-            links = [place for place in files.entries_below(self.path) if place.is_symlink()]
+            for place in files.entries_below(self.path):
+                if place.is_symlink():
+                    links.append(place)
+                if not (place.is_file() or place.is_dir()) and place.exists():
+                    raise RunError(f"{place} in the run is a pipe, a device or a link to one; remove it")
         except OSError as error:
             raise RunError(f"{error.filename} in the run cannot be read ({error.strerror}); remove it") from error
         home = os.path.realpath(self.path)
