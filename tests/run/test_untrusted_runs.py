@@ -23,6 +23,7 @@ from promptcal.errors import DataError, PromptCALError, RunError
 from promptcal.exporters import onnx_model
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.run import Run, RunDirectory
+from promptcal.runtime import files
 from promptcal.runtime.arrays import read_arrays
 from promptcal.training.checkpoints import FORMAT as CHECKPOINT_FORMAT
 from promptcal.training.checkpoints import Checkpoints, load_trained, random_states
@@ -268,6 +269,15 @@ def edit_config(run, section, **values):
     (run / "config.yaml").write_text(yaml.safe_dump(config, explicit_end=True))
 
 
+def edit_column(run, column, value):
+    with (run / "assignments.csv").open(newline="") as file:
+        rows = [{**row, column: value} for row in csv.DictReader(file)]
+    with (run / "assignments.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def edit_calibration(run, **values):
     change(run / "calibration.json", **values)
 
@@ -277,6 +287,11 @@ def with_value(array, value):
     array[0, 0] = value
     return array
 
+
+SCORES = dict.fromkeys(["all", "known", "new", "separate_all", "separate_known", "separate_new"], 0.5)
+LOSS = {"name": "a", "images": 0, "lost": 0, "into": {}, "kept": False}
+CHANGES = {"previous_run": "", "images": 1, "moved": 0, "added": 0, "missing": 0, "confirmed_losses": [LOSS]}
+CHANGES |= {name: [] for name in ("renamed", "removed_categories", "added_categories", "flows")}
 
 EDITS = {  # what is changed, and what the message says
     "weights nan": (lambda run: edit_weights(run, math.nan), "model.safetensors is damaged .*not finite"),
@@ -316,6 +331,36 @@ EDITS = {  # what is changed, and what the message says
         )
         for value in (math.nan, math.inf)
     },
+    "embeddings huge": (lambda run: edit_embeddings(run, lambda e: e * 3e38), "embeddings.npy is damaged .*too large"),
+    **{
+        f"{column} {value}": (
+            lambda run, column=column, value=value: edit_column(run, column, value),
+            f"assignments.csv is damaged .*a {column} that is not a number from 0 to 1",
+        )
+        for column, value in (("confidence", "-1"), ("second_confidence", "1e300"), ("stability", "nan"))
+    },
+    "stability 7": (lambda run: edit_column(run, "stability", "7"), "a stability that is not a number from 0 to 1"),
+    "a line without an end": (
+        lambda run: os.truncate(run / "assignments.csv", 2**31),
+        "assignments.csv is damaged .*(NUL|too long)",
+    ),
+    "config too large": (lambda run: os.truncate(run / "config.yaml", 2**35), "config.yaml cannot be read .*16 MB"),
+    "run.json too large": (lambda run: os.truncate(run / "run.json", 2**35), "run.json is damaged .*1,024 MB"),
+    "records too large": (lambda run: os.truncate(run / "metrics.jsonl", 2**35), "metrics.jsonl is damaged .*1,024 MB"),
+    **{
+        f"repeats {name}": (
+            lambda run, repeats=repeats: change(run / "results.json", selected=SCORES | {"repeats": repeats}),
+            "results.json is damaged .*repeats must score the same parts",
+        )
+        for name, repeats in {
+            "of other parts": [SCORES, SCORES | {"new": None}],
+            "of repeats": [SCORES, SCORES | {"repeats": [SCORES]}],
+        }.items()
+    },
+    "a loss of nothing": (
+        lambda run: change(run / "results.json", changes=CHANGES),
+        "results.json is damaged .*confirmed_losses.0.images",
+    ),
     "embeddings without width": (lambda run: edit_embeddings(run, lambda e: e[:, :0]), "embeddings.npy has float32 of"),
     "embeddings half": (lambda run: edit_embeddings(run, lambda e: e.astype(np.float16)), "embeddings.npy has float16"),
 }
@@ -349,6 +394,24 @@ def refusal(read, run, place):
     except PromptCALError as error:
         return str(error)
     return ""
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "assignments.csv", "held_out.json", "x"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_in_a_run_are_refused_before_anything_is_read(run, tmp_path, name, kind):
+    (run / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to("/dev/zero")
+    for read in READERS.values():
+        assert f"{name} in the run is a pipe, a device or a link to one; remove it" in refusal(read, run, tmp_path)
+
+
+def test_tensors_larger_than_the_free_memory_are_not_read(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "free_host_memory", lambda: 1000.0)
+    with pytest.raises(RunError, match="it is larger than the free memory"):
+        use("predict", run, tmp_path)
 
 
 def test_an_onnx_file_of_weights_that_are_not_finite_is_not_written(run, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from promptcal.run.info import RunInfo
 from promptcal.run.results import RunResults
 from promptcal.runtime import files, locking
 from promptcal.runtime.json_model import JSONModel
+from promptcal.runtime.reading import MAX_YAML, read_bytes
 
 _WRITTEN_BEFORE_RUN_JSON = {
     ".lock",
@@ -83,7 +84,7 @@ class RunDirectory:
     def config(self) -> Config:
         """The settings of the run; a file that was truncated is rejected."""
         try:
-            return read_config(self.config_file.read_text(encoding="utf-8"))
+            return read_config(read_bytes(self.config_file, MAX_YAML).decode("utf-8"))
         except (OSError, ValueError, PromptCALError) as error:
             raise RunError(f"{self.config_file} cannot be read ({error}); fit again with --overwrite") from error
 
