@@ -288,11 +288,6 @@ def with_value(array, value):
     return array
 
 
-SCORES = dict.fromkeys(["all", "known", "new", "separate_all", "separate_known", "separate_new"], 0.5)
-LOSS = {"name": "a", "images": 0, "lost": 0, "into": {}, "kept": False}
-CHANGES = {"previous_run": "", "images": 1, "moved": 0, "added": 0, "missing": 0, "confirmed_losses": [LOSS]}
-CHANGES |= {name: [] for name in ("renamed", "removed_categories", "added_categories", "flows")}
-
 EDITS = {  # what is changed, and what the message says
     "weights nan": (lambda run: edit_weights(run, math.nan), "model.safetensors is damaged .*not finite"),
     "weights inf": (lambda run: edit_weights(run, -math.inf), "model.safetensors is damaged .*not finite"),
@@ -331,36 +326,6 @@ EDITS = {  # what is changed, and what the message says
         )
         for value in (math.nan, math.inf)
     },
-    "embeddings huge": (lambda run: edit_embeddings(run, lambda e: e * 3e38), "embeddings.npy is damaged .*too large"),
-    **{
-        f"{column} {value}": (
-            lambda run, column=column, value=value: edit_column(run, column, value),
-            f"assignments.csv is damaged .*a {column} that is not a number from 0 to 1",
-        )
-        for column, value in (("confidence", "-1"), ("second_confidence", "1e300"), ("stability", "nan"))
-    },
-    "stability 7": (lambda run: edit_column(run, "stability", "7"), "a stability that is not a number from 0 to 1"),
-    "a line without an end": (
-        lambda run: os.truncate(run / "assignments.csv", 2**31),
-        "assignments.csv is damaged .*(NUL|too long)",
-    ),
-    "config too large": (lambda run: os.truncate(run / "config.yaml", 2**35), "config.yaml cannot be read .*16 MB"),
-    "run.json too large": (lambda run: os.truncate(run / "run.json", 2**35), "run.json is damaged .*1,024 MB"),
-    "records too large": (lambda run: os.truncate(run / "metrics.jsonl", 2**35), "metrics.jsonl is damaged .*1,024 MB"),
-    **{
-        f"repeats {name}": (
-            lambda run, repeats=repeats: change(run / "results.json", selected=SCORES | {"repeats": repeats}),
-            "results.json is damaged .*repeats must score the same parts",
-        )
-        for name, repeats in {
-            "of other parts": [SCORES, SCORES | {"new": None}],
-            "of repeats": [SCORES, SCORES | {"repeats": [SCORES]}],
-        }.items()
-    },
-    "a loss of nothing": (
-        lambda run: change(run / "results.json", changes=CHANGES),
-        "results.json is damaged .*confirmed_losses.0.images",
-    ),
     "embeddings without width": (lambda run: edit_embeddings(run, lambda e: e[:, :0]), "embeddings.npy has float32 of"),
     "embeddings half": (lambda run: edit_embeddings(run, lambda e: e.astype(np.float16)), "embeddings.npy has float16"),
 }
@@ -394,6 +359,72 @@ def refusal(read, run, place):
     except PromptCALError as error:
         return str(error)
     return ""
+
+
+LOSS = {"name": "a", "images": 0, "lost": 0, "into": {}, "kept": False}
+CHANGES = {"previous_run": "", "images": 1, "moved": 0, "added": 0, "missing": 0, "confirmed_losses": [LOSS]}
+CHANGES |= {name: [] for name in ("renamed", "removed_categories", "added_categories", "flows")}
+
+READS = {  # what is changed, what reads it, and what the message says
+    "embeddings": (
+        lambda run: edit_embeddings(run, lambda e: e * 3e38),
+        lambda run: Run(run).embeddings(),
+        "embeddings.npy is damaged .*too large",
+    ),
+    **{
+        f"{column} {value}": (
+            lambda run, column=column, value=value: edit_column(run, column, value),
+            lambda run: Run(run).assignments(),
+            f"assignments.csv is damaged .*a {column} that is not a number from 0 to 1",
+        )
+        for column in ("confidence", "second_confidence", "stability")
+        for value in ("-1", "7", "1e300", "nan", "-inf")
+    },
+    "a line without an end": (
+        lambda run: os.truncate(run / "assignments.csv", 2**35),
+        lambda run: Run(run).assignments(),
+        "assignments.csv is damaged .*(NUL|too long)",
+    ),
+    "config": (lambda run: os.truncate(run / "config.yaml", 2**35), Run, "config.yaml cannot be read .*16 MB"),
+    "run.json": (lambda run: os.truncate(run / "run.json", 2**35), Run, "run.json is damaged .*1,024 MB"),
+    "records": (
+        lambda run: os.truncate(run / "metrics.jsonl", 2**35),
+        lambda run: Run(run).records(),
+        "metrics.jsonl is damaged .*1,024 MB",
+    ),
+    **{
+        f"repeats {name}": (
+            lambda run, repeats=repeats: change(run / "results.json", selected=ALL_SCORES | {"repeats": repeats}),
+            lambda run: RunDirectory(run).results(),
+            "results.json is damaged .*repeats must score the same parts",
+        )
+        for name, repeats in {
+            "of other parts": [ALL_SCORES, ALL_SCORES | {"new": None}],
+            "of repeats": [ALL_SCORES, ALL_SCORES | {"repeats": [ALL_SCORES]}],
+        }.items()
+    },
+    "a loss of nothing": (
+        lambda run: change(run / "results.json", changes=CHANGES),
+        lambda run: RunDirectory(run).results(),
+        "results.json is damaged .*confirmed_losses.0.images",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_values_and_sizes_are_checked_when_they_are_read(run, what):
+    edit, read, message = READS[what]
+    edit(run)
+    with pytest.raises(RunError, match=message):
+        read(run)
+
+
+def test_damaged_centroids_are_not_replaced_by_names(run):
+    edit_tensors(run, "centroids.safetensors", columns=lambda t: t * 0)
+    before = (run / "centroids.safetensors").read_bytes()
+    with pytest.raises(RunError, match="centroids.safetensors is damaged"):
+        api.name(run=run, labels={"00.png": "class 0"})
+    assert (run / "centroids.safetensors").read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "assignments.csv", "held_out.json", "x"])
