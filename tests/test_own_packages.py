@@ -1,10 +1,8 @@
 """The example packages, installed as a user would: a method and a benchmark that the package does not know."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from PIL import Image
 from promptcal import api
 from promptcal.data import embedded_set
 from promptcal.data.benchmarks import BENCHMARKS, benchmark_names
-from promptcal.errors import ConfigError
+from promptcal.errors import ConfigError, Interrupted
 from promptcal.methods import METHODS, load_config
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime import plugins
@@ -98,17 +96,14 @@ def test_fit_and_report(run):
     assert "FixMatch" in (run.path / "report.html").read_text()
 
 
-def test_a_killed_fit_is_resumed_bit_equal(installed, root, run, tmp_path):
-    output = tmp_path / "killed"
-    overrides = [part for setting in SETTINGS for part in ("--set", setting)]
-    options = ("--method", "fixmatch", "--root", root, "--output", output, "--quiet", *overrides)
-    with start(installed, "benchmark", "pets", *options) as process:
-        deadline = time.monotonic() + 120
-        while not (output / "checkpoints" / "last.pt").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
+def test_an_interrupted_fit_is_resumed_bit_equal(interrupted_at, root, run, tmp_path):
+    output = tmp_path / "stopped"
+    done = interrupted_at(4)
+    with pytest.raises(Interrupted):
+        benchmark(root, output)
     assert RunDirectory(output).info().status == "training"
     benchmark(root, output, resume=True)
+    assert len(done) > 4
     for file in ("assignments.csv", "embeddings.npy"):
         assert (output / file).read_bytes() == (run.path / file).read_bytes()
 

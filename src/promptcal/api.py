@@ -205,6 +205,7 @@ def export(*, run: PathOrText | Run, to: str, output: PathOrText, copy: bool = F
     return Path(output)
 
 
+@checked
 def name(*, run: PathOrText | Run, labels: Any = None, undo: bool = False) -> NamingResult:
     """Apply names and merges to a finished run without training; its exports, report and predictions then use them.
 

@@ -217,6 +217,38 @@ def use_run(space, data):
     )
 
 
+def name_run(space, data):
+    """The command replaces files of the run, so it gets a copy."""
+    name, _, content = data.partition(b"\0")
+    shutil.rmtree(space.output, ignore_errors=True)
+    shutil.copytree(space.run, space.output)
+    file = space.output / name.decode("ascii", "replace")
+    labels = space.root / "labels.csv"
+    try:
+        if name == b"labels.csv":
+            labels.write_bytes(content)
+        else:
+            file.write_bytes(content)
+        command("name", space.output, labels)
+        command("name", space.output, "--undo")
+        command("predict", space.output, space.images / "0.png", "--quiet")
+    finally:
+        shutil.rmtree(space.output)
+
+
+def name_inputs(space):
+    def content(name):
+        return (space.run / name).read_bytes()
+
+    held_out = json.dumps({"paths": ["0.png", "2.png"]}).encode()
+    structured = [_named("run.json", json_text(content("run.json"))), _named("held_out.json", json_text(held_out))]
+    structured += [
+        _named("assignments.csv", csv_text(content("assignments.csv"))),
+        _named("labels.csv", csv_text(LABELS)),
+    ]
+    return st.one_of(*structured, _named("labels.csv", changed_bytes([LABELS])), _named("embeddings.npy", embeddings()))
+
+
 def report_run(space, data):
     with_run_file(space, data, ("report", space.run, "--quiet", "--output", space.output))
 
@@ -240,7 +272,8 @@ def run_inputs(space):
         "embeddings.npy",
         "centroids.safetensors",
     )
-    return st.one_of(*structured, *(_named(name, changed_bytes([content(name)])) for name in names))
+    arrays = _named("embeddings.npy", embeddings())
+    return st.one_of(*structured, arrays, *(_named(name, changed_bytes([content(name)])) for name in names))
 
 
 def report_inputs(space):
@@ -254,16 +287,23 @@ def report_inputs(space):
     ]
     line = content("metrics.jsonl").splitlines()[0]
     structured += [_named("metrics.jsonl", json_text(line)), _named("truth.csv", csv_text(content("truth.csv")))]
-    arrays = st.tuples(
-        st.sampled_from(["f4", "f8", "f2", "i4", "u1", "?", "U3", "c8"]), st.lists(st.integers(0, 9), max_size=3)
-    )
-    structured += [_named("embeddings.npy", arrays.map(lambda kind: _npy(*kind)))]
+    structured += [_named("embeddings.npy", embeddings())]
     return st.one_of(*structured, *(_named(name, changed_bytes([content(name)])) for name in names))
 
 
-def _npy(dtype, shape):
+@st.composite
+def embeddings(draw):
+    """Arrays of other types and shapes, and arrays that fit the run but have hostile values."""
+    if draw(st.booleans()):
+        dtype = draw(st.sampled_from(["f4", ">f4", "f8", "f2", "i4", "u1", "?", "U3", "c8"]))
+        array = np.ones(draw(st.lists(st.integers(0, 9), max_size=3)), dtype=dtype)
+    else:
+        array = np.random.default_rng(draw(st.integers(0, 9))).normal(size=(8, draw(st.sampled_from([1, 2, 192]))))
+        rows = draw(st.lists(st.integers(0, 7), min_size=1, max_size=8))
+        array[rows] = draw(st.sampled_from([0.0, 1.0, np.nan, np.inf, -3e38, 1e20, 1e15, 1e-45]))
+        array = array.astype(np.float32, order=draw(st.sampled_from(["C", "F"])))
     buffer = io.BytesIO()
-    np.save(buffer, np.ones(shape, dtype=dtype))
+    np.save(buffer, array)
     return buffer.getvalue()
 
 
@@ -341,6 +381,7 @@ TARGETS = {
     "override": (fit_with_override, override_inputs),
     "run": (use_run, run_inputs),
     "report": (report_run, report_inputs),
+    "name": (name_run, name_inputs),
     "image": (check_image, image_inputs),
     "checkpoint": (read_checkpoint, checkpoint_inputs),
     "weights": (load_weight_file, weight_inputs),

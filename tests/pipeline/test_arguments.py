@@ -12,6 +12,13 @@ IMAGES = np.zeros((4, 8, 8, 3), np.uint8)
 LONG = "a" * 5000
 
 
+class NoPath:
+    """A path by its methods, but not one that can be opened."""
+
+    def __fspath__(self):
+        return 5
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -20,6 +27,8 @@ LONG = "a" * 5000
         ({"output": LONG}, r"output is too long for a path \(5000 characters\)"),
         ({"output": "a\0b"}, "output must be a path without NUL"),
         ({"overrides": [1]}, r"overrides must be a list, each element a text, not \[1\]"),
+        ({"overrides": np.array(5)}, "overrides must be a list"),
+        ({"output": NoPath()}, "output must be a path of text"),
         ({"overrides": "seed=1"}, "overrides must be a list"),
         ({"overrides": {"seed": 1}}, "overrides must be a list"),
         ({"seed": "x"}, r"seed must be a whole number or None, not 'x' \(str\)"),
@@ -79,6 +88,8 @@ def test_whole_numbers_of_numpy_are_numbers(tmp_path):
         (lambda folder: promptcal.check(images=IMAGES, output=folder), "is a folder; give a file"),
         (lambda folder: promptcal.check(images=IMAGES, output=folder / "a" / "b"), "does not exist; create it first"),
         (lambda folder: promptcal.check(images=IMAGES, near_distance="4"), "near_distance must be a whole number"),
+        (lambda folder: promptcal.name(run=5, labels={}), "run must be a text or a path or a Run"),
+        (lambda folder: promptcal.name(run=folder, labels={}, undo="no"), "undo must be True or False"),
         (lambda folder: promptcal.datasets(root=3), "root must be"),
     ],
 )

@@ -23,6 +23,7 @@ from promptcal.errors import DataError, PromptCALError, RunError
 from promptcal.exporters import onnx_model
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.run import Run, RunDirectory
+from promptcal.runtime import files
 from promptcal.runtime.arrays import read_arrays
 from promptcal.training.checkpoints import FORMAT as CHECKPOINT_FORMAT
 from promptcal.training.checkpoints import Checkpoints, load_trained, random_states
@@ -268,6 +269,15 @@ def edit_config(run, section, **values):
     (run / "config.yaml").write_text(yaml.safe_dump(config, explicit_end=True))
 
 
+def edit_column(run, column, value):
+    with (run / "assignments.csv").open(newline="") as file:
+        rows = [{**row, column: value} for row in csv.DictReader(file)]
+    with (run / "assignments.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def edit_calibration(run, **values):
     change(run / "calibration.json", **values)
 
@@ -349,6 +359,90 @@ def refusal(read, run, place):
     except PromptCALError as error:
         return str(error)
     return ""
+
+
+LOSS = {"name": "a", "images": 0, "lost": 0, "into": {}, "kept": False}
+CHANGES = {"previous_run": "", "images": 1, "moved": 0, "added": 0, "missing": 0, "confirmed_losses": [LOSS]}
+CHANGES |= {name: [] for name in ("renamed", "removed_categories", "added_categories", "flows")}
+
+READS = {  # what is changed, what reads it, and what the message says
+    "embeddings": (
+        lambda run: edit_embeddings(run, lambda e: e * 3e38),
+        lambda run: Run(run).embeddings(),
+        "embeddings.npy is damaged .*too large",
+    ),
+    **{
+        f"{column} {value}": (
+            lambda run, column=column, value=value: edit_column(run, column, value),
+            lambda run: Run(run).assignments(),
+            f"assignments.csv is damaged .*a {column} that is not a number from 0 to 1",
+        )
+        for column in ("confidence", "second_confidence", "stability")
+        for value in ("-1", "7", "1e300", "nan", "-inf")
+    },
+    "a line without an end": (
+        lambda run: os.truncate(run / "assignments.csv", 2**35),
+        lambda run: Run(run).assignments(),
+        "assignments.csv is damaged .*(NUL|too long)",
+    ),
+    "config": (lambda run: os.truncate(run / "config.yaml", 2**35), Run, "config.yaml cannot be read .*16 MB"),
+    "run.json": (lambda run: os.truncate(run / "run.json", 2**35), Run, "run.json is damaged .*1,024 MB"),
+    "records": (
+        lambda run: os.truncate(run / "metrics.jsonl", 2**35),
+        lambda run: Run(run).records(),
+        "metrics.jsonl is damaged .*1,024 MB",
+    ),
+    **{
+        f"repeats {name}": (
+            lambda run, repeats=repeats: change(run / "results.json", selected=ALL_SCORES | {"repeats": repeats}),
+            lambda run: RunDirectory(run).results(),
+            "results.json is damaged .*repeats must score the same parts",
+        )
+        for name, repeats in {
+            "of other parts": [ALL_SCORES, ALL_SCORES | {"new": None}],
+            "of repeats": [ALL_SCORES, ALL_SCORES | {"repeats": [ALL_SCORES]}],
+        }.items()
+    },
+    "a loss of nothing": (
+        lambda run: change(run / "results.json", changes=CHANGES),
+        lambda run: RunDirectory(run).results(),
+        "results.json is damaged .*confirmed_losses.0.images",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_values_and_sizes_are_checked_when_they_are_read(run, what):
+    edit, read, message = READS[what]
+    edit(run)
+    with pytest.raises(RunError, match=message):
+        read(run)
+
+
+def test_damaged_centroids_are_not_replaced_by_names(run):
+    edit_tensors(run, "centroids.safetensors", columns=lambda t: t * 0)
+    before = (run / "centroids.safetensors").read_bytes()
+    with pytest.raises(RunError, match="centroids.safetensors is damaged"):
+        api.name(run=run, labels={"00.png": "class 0"})
+    assert (run / "centroids.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "assignments.csv", "held_out.json", "x"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_pipes_and_devices_in_a_run_are_refused_before_anything_is_read(run, tmp_path, name, kind):
+    (run / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to("/dev/zero")
+    for read in READERS.values():
+        assert f"{name} in the run is a pipe, a device or a link to one; remove it" in refusal(read, run, tmp_path)
+
+
+def test_tensors_larger_than_the_free_memory_are_not_read(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "free_host_memory", lambda: 1000.0)
+    with pytest.raises(RunError, match="it is larger than the free memory"):
+        use("predict", run, tmp_path)
 
 
 def test_an_onnx_file_of_weights_that_are_not_finite_is_not_written(run, tmp_path, monkeypatch):

@@ -41,7 +41,7 @@ def uninterrupted(tmp_path_factory, arguments, outcome):
 STEPS = 3 * 2 * 2  # 48 images in batches of 16, two epochs in each of two stages
 
 
-@pytest.mark.parametrize("stop_at", [1, 3, 5, 6, 7, 12])
+@pytest.mark.parametrize("stop_at", [3, 6, 7, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 5, 12))])
 def test_stopped_between_any_two_steps_and_resumed(
     interrupted_at, outcome, tmp_path, arguments, uninterrupted, stop_at
 ):
@@ -72,14 +72,10 @@ def start(arguments, output):
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow  # tests/faults sends the same signals to processes that start faster
 @pytest.mark.parametrize(
     ("number", "after_records", "code"),
-    [
-        pytest.param(signal.SIGKILL, 1, -9, marks=pytest.mark.slow),
-        (signal.SIGKILL, 3, -9),
-        (signal.SIGTERM, 1, 143),
-        pytest.param(signal.SIGINT, 2, 130, marks=pytest.mark.slow),  # tests/faults stops by Ctrl-C, too
-    ],
+    [(signal.SIGKILL, 1, -9), (signal.SIGKILL, 3, -9), (signal.SIGTERM, 1, 143), (signal.SIGINT, 2, 130)],
 )
 def test_signalled_process_is_resumed(tmp_path, arguments, uninterrupted, outcome, number, after_records, code):
     output = tmp_path / "run"

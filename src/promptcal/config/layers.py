@@ -19,6 +19,7 @@ from promptcal.config.names import PRESETS_FOLDER, preset_names
 from promptcal.config.renamed import renamed_setting
 from promptcal.config.schema import Config
 from promptcal.errors import ConfigError
+from promptcal.runtime.reading import MAX_YAML, read_bytes
 from promptcal.runtime.safe_yaml import read_yaml
 
 AUTO: Final = "auto"
@@ -186,7 +187,9 @@ def _read_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"the config file {path} does not exist; check the path")
     try:
-        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
+        return parse_yaml(read_bytes(path, MAX_YAML).decode("utf-8"), str(path))
+    except OSError as error:
+        raise ConfigError(f"the config file {path} cannot be read ({error.strerror}); give another one") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"the config file {path} is not text; give a YAML file") from error
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from promptcal.errors import ConfigError
 from promptcal.experiments.table_request import Epoch, Scale
 from promptcal.models import EMBEDDED_BACKBONE
+from promptcal.runtime.reading import MAX_YAML, read_bytes
 from promptcal.runtime.safe_yaml import read_yaml
 
 Detail = Literal["seeds", "epochs", "minutes", "config"]
@@ -201,7 +202,7 @@ def read_definition(name: str) -> dict[str, Any]:
     if not name.endswith((".yaml", ".yml")):
         return {}
     try:
-        content = read_yaml(Path(name).read_text(encoding="utf-8"))
+        content = read_yaml(read_bytes(Path(name), MAX_YAML).decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"the table {name} cannot be read ({error.strerror}); give an existing file") from error
     except ValueError as error:

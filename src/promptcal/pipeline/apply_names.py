@@ -134,7 +134,7 @@ def _apply(previous: PreviousRun, labels: Any) -> NamingResult:
     numbers, classes = class_numbers(label_names)
     check_letter_case([*run.names, *(name for name in classes if name not in run.names)])
     shared = contingency_table(numbers, found.clusters, len(classes), len(run.names))
-    sizes = np.bincount(found.clusters, minlength=len(run.names))
+    sizes = np.bincount(found.clusters, minlength=len(run.centroids))  # which are read: damaged ones are not replaced
     categories = named_categories(run.names, classes, shared, sizes)
     clusters = np.where(numbers >= 0, numbers, categories.targets[found.clusters])
     features = torch.from_numpy(run.embeddings())

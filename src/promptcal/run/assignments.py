@@ -1,10 +1,10 @@
 """The category of each image, as a table with one row per image (`assignments.csv`)."""
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from promptcal.run.summary import categories_table
 from promptcal.runtime import files
 from promptcal.runtime.frames import data_frame
 from promptcal.runtime.json_model import damaged
+
+_LONGEST_LINE = 2**20  # characters; a path and a name have far fewer
 
 
 @dataclass(frozen=True)
@@ -151,8 +153,10 @@ class Assignments:
             raise damaged(file, error) from error
         if not ((found.clusters >= 0) & (found.clusters < len(names))).all():
             raise damaged(file, "a cluster number that the run does not have")
-        if not (np.isfinite(found.confidence).all() and np.isfinite(found.second_confidence).all()):
-            raise damaged(file, "a confidence that is not a number")
+        for name in ("confidence", "second_confidence", "stability"):
+            shares = getattr(found, name)
+            if shares is not None and not ((shares >= 0) & (shares <= 1)).all():  # also if one is not a number
+                raise damaged(file, f"a {name} that is not a number from 0 to 1")
         return found
 
 
@@ -166,7 +170,7 @@ def read_csv_rows(file: Path, *columns: str) -> list[dict[str, Any]]:
     """The rows of a CSV file that the fit wrote; a `RunError` if it cannot be read or lacks one of the columns."""
     try:
         with file.open(newline="", encoding="utf-8") as opened:
-            reader = csv.DictReader(_without_nul(opened))
+            reader = csv.DictReader(_lines(opened))
             if not set(columns) <= set(reader.fieldnames or ()):
                 raise ValueError("a column is missing")
             return list(reader)
@@ -176,8 +180,10 @@ def read_csv_rows(file: Path, *columns: str) -> list[dict[str, Any]]:
         raise damaged(file, error) from error
 
 
-def _without_nul(lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
+def _lines(file: TextIO) -> Iterator[str]:
+    while line := file.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE:
+            raise ValueError("a line that is too long")
         if "\0" in line:  # no path and no name has one
             raise ValueError("a text with a NUL character")
         yield line

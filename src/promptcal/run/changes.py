@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -52,7 +53,7 @@ class CategoryLoss(JSONModel):
     """
 
     name: str
-    images: int
+    images: Annotated[int, Field(ge=1)]
     lost: int
     into: dict[str, int]
     kept: bool

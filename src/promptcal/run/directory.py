@@ -14,6 +14,7 @@ from promptcal.run.info import RunInfo
 from promptcal.run.results import RunResults
 from promptcal.runtime import files, locking
 from promptcal.runtime.json_model import JSONModel
+from promptcal.runtime.reading import MAX_YAML, read_bytes
 
 _WRITTEN_BEFORE_RUN_JSON = {
     ".lock",
@@ -85,7 +86,7 @@ class RunDirectory:
     def config(self) -> Config:
         """The settings of the run; a file that was truncated is rejected."""
         try:
-            return read_config(self.config_file.read_text(encoding="utf-8"))
+            return read_config(read_bytes(self.config_file, MAX_YAML).decode("utf-8"))
         except (OSError, ValueError, PromptCALError) as error:
             raise RunError(f"{self.config_file} cannot be read ({error}); fit again with --overwrite") from error
 
@@ -98,12 +99,18 @@ class RunDirectory:
         files.write_csv(self.truth_file, ["path", "label"], rows)
 
     def check_links(self) -> None:
-        """Reject links that would make a later command write outside the run directory.
+        """Reject links that would make a later command write outside the run directory, and pipes and devices, from
+        which a command would read without an end.
 
         Other linked files are replaced, and what they link to is not changed.
         """
+        links = []
         try:
-            links = [place for place in files.entries_below(self.path) if place.is_symlink()]
+            for place in files.entries_below(self.path):
+                if place.is_symlink():
+                    links.append(place)
+                if not (place.is_file() or place.is_dir()) and place.exists():
+                    raise RunError(f"{place} in the run is a pipe, a device or a link to one; remove it")
         except OSError as error:
             raise RunError(f"{error.filename} in the run cannot be read ({error.strerror}); remove it") from error
         home = os.path.realpath(self.path)

@@ -7,6 +7,7 @@ from pydantic import ConfigDict, ValidationError
 
 from promptcal.errors import RunError
 from promptcal.runtime.json_model import JSONModel, first_problem
+from promptcal.runtime.reading import MAX_JSON, read_bytes
 
 
 class EpochRecord(JSONModel):
@@ -23,11 +24,11 @@ def read_records(file: Path) -> list[dict[str, Any]]:
     if not file.is_file():
         return []
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_bytes(file, MAX_JSON).decode("utf-8").splitlines()
         return [EpochRecord.model_validate_json(line).model_dump() for line in lines]
     except ValidationError as error:
         raise RunError(f"{file} is damaged ({first_problem(error)}); delete it") from error
-    except UnicodeDecodeError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{file} is damaged ({error}); delete it") from error
 
 

@@ -10,6 +10,7 @@ from typing_extensions import Self
 from promptcal._version import __version__
 from promptcal.config.schema import LARGEST_SIDE, MOST_CLASSES
 from promptcal.runtime.json_model import JSONModel, check_format, damaged
+from promptcal.runtime.reading import MAX_JSON, read_bytes
 
 FORMAT = 2
 OLDEST_FORMAT = 2  # that this version reads
@@ -59,10 +60,10 @@ class RunInfo(JSONModel):
     def read(cls, file: Path) -> Self:
         """The format is checked first: a run of another version gets a message that says so."""
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = json.loads(read_bytes(file, MAX_JSON))
             if not isinstance(content, dict):
                 raise TypeError(f"it holds a {type(content).__name__}")
-        except (ValueError, TypeError, RecursionError) as error:  # no JSON, no UTF-8
+        except (OSError, ValueError, TypeError, RecursionError) as error:  # no JSON, no UTF-8
             raise damaged(file, error) from error
         made_by = str(content.get("promptcal", ""))[:40]
         check_format(content.get("format"), FORMAT, OLDEST_FORMAT, str(file.parent), made_by)

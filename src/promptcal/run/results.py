@@ -6,7 +6,7 @@ from dataclasses import asdict
 from statistics import fmean
 from typing import Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 from typing_extensions import Self
 
 from promptcal.metrics import DiscoveryAccuracy
@@ -55,6 +55,13 @@ class Scores(JSONModel):
         repeats = [scores.model_dump() for scores in self.repeats or [self]]
         scored = [part for part, value in repeats[0].items() if value is not None]
         return {part: 100 * fmean(scores[part] for scores in repeats) for part in scored}
+
+    @model_validator(mode="after")
+    def _repeats_score_the_same(self) -> Self:
+        parts = [{part for part, value in repeat if value is not None} for repeat in self.repeats]
+        if any(repeat.repeats for repeat in self.repeats) or any(scored != parts[0] for scored in parts):
+            raise ValueError("repeats must score the same parts, and have no repeats themselves")
+        return self
 
     @model_serializer(mode="wrap")
     def _without_empty_repeats(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

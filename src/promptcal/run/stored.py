@@ -11,7 +11,10 @@ from promptcal.discovery.heads import LinearHead
 from promptcal.errors import RunError
 from promptcal.runtime import files
 from promptcal.runtime.arrays import read_array
+from promptcal.runtime.free_memory import free_host_memory
 from promptcal.runtime.json_model import damaged
+
+_LARGEST_VALUE = 1e15  # of an embedding, so that products of embeddings are finite
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
@@ -62,6 +65,10 @@ def read_embeddings(file: Path, n_images: int) -> np.ndarray:
     if embeddings.ndim != 2 or len(embeddings) != n_images or embeddings.dtype != np.float32 or not embeddings.size:
         found = f"{embeddings.dtype} of shape {embeddings.shape}"
         raise RunError(f"{file} has {found} for {n_images} images instead of float32; fit again")
+    if embeddings.nbytes > free_host_memory():
+        raise RunError(f"{file} has {embeddings.nbytes / 2**30:,.0f} GB, which is more than the free memory; fit again")
     if not np.isfinite(embeddings).all():
         raise damaged(file, "it has values that are not finite")
+    if np.abs(embeddings).max() > _LARGEST_VALUE:
+        raise damaged(file, "it has values that are too large")
     return np.array(embeddings)

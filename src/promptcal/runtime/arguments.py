@@ -49,7 +49,10 @@ def check_argument(name: str, value: Any, annotation: Any) -> None:
 
 def check_path(name: str, path: Any) -> Path:
     """The path, if the system could open it; whether it exists is not checked."""
-    text = os.fspath(path)
+    try:
+        text = os.fspath(path)
+    except TypeError as error:  # its __fspath__ returns anything else
+        raise ArgumentError(f"{name} must be a path of text: {error}") from error
     if not isinstance(text, str):
         raise ArgumentError(f"{name} must be a path of text, not of {type(text).__name__}")
     if "\0" in text:
@@ -89,6 +92,7 @@ def _fits(value: Any, annotation: Any) -> bool:
         return value is None
     if _is_list(origin):
         is_list = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+        is_list = is_list and getattr(value, "shape", None) != ()  # an array without dimensions is a number
         return is_list and all(_fits(element, inner[0]) for element in value)
     if isinstance(origin, type):
         return isinstance(value, origin)

@@ -10,6 +10,7 @@ from typing_extensions import Self
 from promptcal._version import __version__
 from promptcal.errors import RunError
 from promptcal.runtime import files
+from promptcal.runtime.reading import MAX_JSON, read_bytes
 
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
@@ -23,7 +24,7 @@ class JSONModel(BaseModel):
     def read(cls, file: Path) -> Self:
         """The model in ``file``; a `RunError` if the file is missing, truncated or holds anything else."""
         try:
-            content = file.read_bytes()
+            content = read_bytes(file, MAX_JSON)
             if _NUL.search(content):  # no path and no name has one
                 raise damaged(file, "a text with a NUL character")
             return cls.model_validate_json(content)
