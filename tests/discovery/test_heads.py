@@ -81,6 +81,38 @@ def test_the_objective_is_the_sum_of_its_terms(has_prior):
         assert loss[s] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("has_prior", [True, False])
+def test_the_gradient_is_that_of_automatic_differentiation(has_prior):
+    points, k = unit_points(60, 8), 5
+    labels = torch.tensor([0, -1, 1, -1, -1, 2] * 10)
+    prior = torch.tensor([0.4, 0.2, 0.2, 0.1, 0.1]) if has_prior else None
+    found = heads._Heads(points, labels, unit_points(3 * k, 8, seed=3).view(3, k, 8), prior)
+    with torch.no_grad():
+        found.bias += torch.randn(3, k, generator=torch.Generator().manual_seed(4))
+    batch, pairs = torch.arange(0, 60, 2), torch.arange(59, 0, -2)
+    for images in (batch, batch[labels[batch] < 0], batch[labels[batch] >= 0]):
+        neighbours = pairs[: len(images)]
+        found.weight.grad = found.bias.grad = None
+        found._loss(images, neighbours, 9.0, 0.2).sum().backward()
+        by_weight, by_bias = found._gradients(images, neighbours, 9.0, 0.2)
+        assert torch.allclose(by_weight, found.weight.grad, atol=1e-5)
+        assert torch.allclose(by_bias, found.bias.grad, atol=1e-6)
+
+
+def test_neighbours_that_are_searched_by_cluster_are_nearly_all_found(monkeypatch):
+    points, truth = groups([40] * 30, noise=0.15)
+    centroids = torch.stack([points[torch.from_numpy(truth == c)].mean(dim=0) for c in range(30)])
+    exact = heads.nearest_neighbours(points, 10)
+    found = heads.neighbours_by_cluster(points, 10, centroids)
+    shared = [len(set(a) & set(b)) / 10 for a, b in zip(exact.tolist(), found.tolist(), strict=True)]
+    assert np.mean(shared) > 0.95
+    assert all(i not in row for i, row in enumerate(found.tolist()))
+    monkeypatch.setattr(heads, "_PROBES", 30)
+    monkeypatch.setattr(heads, "_MOST_COSINES", 5000)
+    whole = heads.neighbours_by_cluster(points, 10, centroids)
+    assert [set(row) for row in whole.tolist()] == [set(row) for row in exact.tolist()]
+
+
 def test_agreement_is_that_of_the_best_matching():
     generator = np.random.default_rng(0)
     first = generator.integers(0, 4, 30)

@@ -7,6 +7,7 @@ from sklearn.base import clone
 from sklearn.cluster import KMeans
 
 from promptcal.discovery import SemiSupervisedKMeans, kmeans_plus_plus, lloyd
+from promptcal.discovery import kmeans as module
 
 
 def blobs(n=300, k=6, dim=5, spread=0.6, seed=0):
@@ -207,3 +208,50 @@ def test_a_common_offset_makes_no_difference():
 def test_at_least_one_start_is_needed():
     with pytest.raises(ValueError, match="n_init must be at least 1"):
         SemiSupervisedKMeans(2, n_init=0).fit(np.eye(4))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_block_by_block_it_ends_where_it_ends_at_once(monkeypatch, seed):
+    monkeypatch.setattr(module, "_BLOCK_ELEMENTS", 200)
+    points, truth = blobs(spread=2.0, seed=seed)
+    fixed = torch.from_numpy(np.where((truth < 2) & (np.arange(300) % 3 == 0), truth, -1))
+    restricted = module.RestrictedPoints(torch.arange(300) % 7 == 0, 4)
+    centred = torch.from_numpy(points) + 5
+    offset = centred.mean(dim=0)
+    start = centred[:6] - offset
+    expected = lloyd(centred - offset, start.unsqueeze(0), fixed, restricted=restricted, tol=0.0)
+    inertia, centroids, labels, _ = module.lloyd_in_blocks(
+        centred, offset, start, fixed, max_iter=200, tol=0.0, restricted=restricted
+    )
+    assert torch.equal(labels, expected[0][0])
+    assert torch.allclose(centroids, expected[1][0], atol=1e-4)
+    assert inertia == pytest.approx(expected[2].item(), rel=1e-5)
+
+
+def test_starts_that_are_searched_on_a_part_are_as_good(monkeypatch):
+    monkeypatch.setattr(module, "_MIN_PART", 100)
+    monkeypatch.setattr(module, "_COMPONENTS", 4)
+    points, truth = blobs(n=1200, k=8, dim=12, spread=1.0, seed=1)
+    labels = np.where((truth < 3) & (np.arange(1200) // 8 % 5 == 0), truth, -1)
+    labels[truth == 2] = -1
+    labels[np.flatnonzero(truth == 2)[0]] = 2  # the only label of its class need not be in the part
+    whole = SemiSupervisedKMeans(8, n_init=20, random_state=0).fit(points, labels)
+    part = SemiSupervisedKMeans(8, n_init=20, random_state=0, n_kept=3, max_points_per_cluster=20).fit(points, labels)
+    assert part.inertia_ == pytest.approx(whole.inertia_, rel=0.01)
+    assert np.array_equal(part.labels_[labels >= 0], labels[labels >= 0])
+    assert part.kept_centers_.shape == (3, 8, 12)
+    nearest = ((points[:, None] - part.cluster_centers_) ** 2).sum(axis=2).argmin(axis=1)
+    assert np.array_equal(part.labels_[labels < 0], nearest[labels < 0])
+    assert np.array_equal(part.predict(points), nearest)
+    again = SemiSupervisedKMeans(8, n_init=20, random_state=0, max_points_per_cluster=20).fit(points, labels)
+    assert np.array_equal(again.labels_, part.labels_)
+
+
+def test_sums_of_clusters_leave_out_points_without_one(monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK_ELEMENTS", 30)
+    points, clusters = torch.randn(40, 3), torch.arange(40) % 5 - 1
+    sums, sizes = module.cluster_sums(points, clusters, 6)
+    for c in range(6):
+        members = [points[i] for i in range(40) if clusters[i] == c]
+        assert sizes[c] == len(members)
+        assert torch.allclose(sums[c], sum(members, torch.zeros(3)), atol=1e-5)

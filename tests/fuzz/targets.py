@@ -16,11 +16,13 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import torch
 import yaml
 from hypothesis import strategies as st
 from inputs import VALUES, changed_bytes, csv_text, json_text, yaml_text
 from PIL import Image
+from pyarrow import feather, parquet
 from safetensors.torch import load_file, save_file
 
 from promptcal import api, cli
@@ -45,6 +47,7 @@ class Workspace:
         self.root = Path(root)
         self.images = self.root / "images"
         self.run = self.root / "run"
+        self.features_run = self.root / "features-run"
         self.file = self.root / "input"  # what is fuzzed, unless it is a part of the run
         self.output = self.root / "output"
         self.blocked = self.root / "blocked"  # a file: an output below it can never be written
@@ -61,6 +64,7 @@ class Workspace:
             given = {"images": self.images, "labels": labels, "n_classes": 3, "method": "semi-supervised-kmeans"}
             api.fit(**given, output=self.run, overrides=SETTINGS, progress=False)
             api.evaluate(run=self.run, truth={f"{i}.png": "abc"[i % 3] for i in range(8)})
+            api.cluster(features=FEATURES, n_classes=2, output=self.features_run, progress=False, report=False)
         (self.run / "skipped.csv").write_text("path,reason,position\nbroken.png,empty,3\n")
         record = {"stage": "warmup", "epoch": 1, "epochs": 2, "loss": 2.5, "validation/known": 0.5, "seconds": 0.1}
         (self.run / "metrics.jsonl").write_text(f"{json.dumps(record)}\n{json.dumps(record | {'epoch': 2})}\n")
@@ -374,8 +378,42 @@ def weight_inputs(space):
     return changed_bytes(sound)
 
 
+FEATURES = np.arange(24, dtype=np.float32).reshape(8, 3) % 7 + 1
+FEATURE_SUFFIXES = ("npy", "npz", "parquet", "arrow", "safetensors", "csv")
+
+
+def cluster_features(space, data):
+    """The first byte says the format; the output cannot be written, so features that are accepted are refused later."""
+    suffix = FEATURE_SUFFIXES[data[0] % len(FEATURE_SUFFIXES)] if data else "npy"
+    space.file.mkdir()
+    file = space.file / f"x.{suffix}"
+    file.write_bytes(data[1:])
+    try:
+        command("cluster", file, "--n-classes", 2, "--output", space.blocked / "run", "--quiet")
+        command("predict", space.features_run, file, "--output", space.blocked / "x.csv", "--quiet")
+    finally:
+        shutil.rmtree(space.file)
+
+
+def feature_inputs(space):
+    lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(FEATURES.reshape(-1)), 3)
+    table = pyarrow.table({"id": [f"r{i}" for i in range(8)], "embedding": lists})
+    folder = space.root / "sound"
+    folder.mkdir()
+    np.save(folder / "x.npy", FEATURES)
+    np.savez(folder / "x.npz", features=FEATURES, ids=np.array([f"r{i}" for i in range(8)]))
+    parquet.write_table(table, folder / "x.parquet")
+    feather.write_feather(table, folder / "x.arrow", compression="uncompressed")
+    save_file({"features": torch.from_numpy(FEATURES)}, folder / "x.safetensors")
+    (folder / "x.csv").write_text("id,a,b\n" + "".join(f"r{i},{i + 1},{i % 3}\n" for i in range(8)))
+    sound = [bytes([i]) + (folder / f"x.{suffix}").read_bytes() for i, suffix in enumerate(FEATURE_SUFFIXES)]
+    shutil.rmtree(folder)
+    return changed_bytes(sound)
+
+
 TARGETS = {
     "labels": (check_labels, label_inputs),
+    "features": (cluster_features, feature_inputs),
     "parquet": (check_labels, parquet_inputs),
     "config": (fit_with_config, config_inputs),
     "override": (fit_with_override, override_inputs),

@@ -4,7 +4,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,8 @@ class FeatureSet:
             path = check_path("features", features)
             table, origin = read_feature_file(path), str(path)
         else:
-            if ids is None and all(isinstance(name, str) for name in getattr(features, "index", [0])):
+            is_frame = hasattr(features, "columns") and hasattr(features, "index")
+            if ids is None and is_frame and all(isinstance(name, str) for name in features.index):
                 ids = list(features.index)
             table, origin = rows_of_array(_as_array(features), "the array of features"), "the array of features"
         found = table.ids if ids is None else _ids(ids)
@@ -120,25 +121,22 @@ class FeatureSet:
             raise DataError(f"the image folder {folder} does not exist; check the path")
         if not self.has_ids:
             raise DataError(f"{self.origin} has no ids, so its rows cannot be found in {folder}; give --ids")
-        files = _files_by_stem(folder, self.names)
+        files = _picture_files(folder, self.names)
         return ImageSet(self.names, FileSource(files), folder, noun=ROW)
 
 
-def _files_by_stem(folder: Path, names: Sequence[str]) -> list[Path]:
+def _picture_files(folder: Path, names: Sequence[str]) -> list[Path]:
     """The file of each id: the id is its path in the folder, with or without its suffix."""
-    files = [folder / name for name in names]
-    missing = [i for i, file in enumerate(files) if not file.is_file()]
-    for i in missing:
-        suffixes = (s for suffix in sorted(SUFFIXES | HEIC_SUFFIXES) for s in (suffix, suffix.upper()))
-        found = next((f for s in suffixes if (f := folder / f"{names[i]}{s}").is_file()), None)
+    suffixes = [s for suffix in sorted(SUFFIXES | HEIC_SUFFIXES) for s in (suffix, suffix.upper())]
+    files = []
+    for name in names:
+        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+            raise DataError(f"the id {shorten(name)} lies outside of {folder}; ids are paths in the folder")
+        candidates = (folder / f"{name}{suffix}" for suffix in ("", *suffixes))
+        found = next((file for file in candidates if file.is_file()), None)
         if found is None:
-            more = f" and for {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise DataError(f"{folder} has no image for the id {shorten(names[i])}{more}; ids are paths in the folder")
-        files[i] = found
-    home = folder.resolve()
-    outside = next((n for n, file in zip(names, files, strict=True) if ".." in file.parts), None)
-    if outside is not None and not (folder / outside).resolve().is_relative_to(home):
-        raise DataError(f"the id {shorten(outside)} lies outside of {folder}; ids are paths in the folder")
+            raise DataError(f"{folder} has no image for the id {shorten(name)}; ids are paths in the folder")
+        files.append(found)
     return files
 
 

@@ -43,7 +43,7 @@ _MOST_IMAGES = 60_000  # that heads are trained on; nearest neighbours take time
 _MOST_CONTINUED = 10_000
 _BLOCK = 4096  # images at a time where no gradient is needed
 _MOST_EXACT = 5000  # images whose nearest neighbours are searched among all images on a CPU
-_PROBES = 5  # clusters that they are searched in otherwise
+_PROBES = 10  # clusters that they are searched in otherwise
 _MOST_COSINES = 2**22  # at a time in that search
 _LEAST = 1e-8
 

@@ -27,7 +27,7 @@ KINDS: tuple[ProjectionKind, ...] = ("linear", "mlp")
 STEPS = 200
 _BATCH = 256
 _DROPPED = 0.2  # share of the numbers of a row that a view lacks
-_LR = 3e-4
+_LR = 0.006  # over the square root of the width: a change of all weights by d has a norm of d x that root
 _MOST_COMPARED = 10_000  # rows that are clustered to compare projections
 _STARTS = 5
 
@@ -78,7 +78,7 @@ def train_projection(
     device, numbers = features.device, torch.from_numpy(labels)
     with isolated_rng(seed):
         network = FeatureNetwork(features.shape[1], kind).to(device)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=_LR)
+    optimiser = torch.optim.AdamW(network.parameters(), lr=_LR / features.shape[1] ** 0.5)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
     sampler, generator = BalancedSampler(numbers >= 0, _BATCH), torch.Generator().manual_seed(seed)
     rows = torch.cat([sampler.epoch(seed + i) for i in range(-(-STEPS // sampler.steps_per_epoch))])[:STEPS]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from promptcal.config import AUTO, Config, Layers
 from promptcal.data import ImageSet
+from promptcal.data.decoding import UnreadableImage
 from promptcal.data.features import FeatureSet
 from promptcal.discovery.class_count import ClassCount
 from promptcal.discovery.sampling import sample_rows
@@ -39,6 +40,7 @@ from promptcal.run.directory import RunDirectory
 from promptcal.run.inference import Run
 from promptcal.run.info import RunInfo
 from promptcal.run.results import Adaptation, RunResults
+from promptcal.runtime import files
 from promptcal.runtime.device import deterministic_mode, device_context, explain_memory_errors
 from promptcal.runtime.progress import progress_bar, working
 from promptcal.runtime.seeds import derive_seed
@@ -83,12 +85,15 @@ def run_cluster(request: ClusterRequest) -> Run:
 
 @dataclass(frozen=True)
 class SmallPictures:
-    """The pictures of rows, reduced in size; one that cannot be read is an error."""
+    """The pictures of rows, reduced in size; one that cannot be read is grey."""
 
     images: ImageSet
 
     def image(self, index: int) -> np.ndarray:
-        return np.asarray(self.images.thumbnail(index, _SHEET_TILE))
+        try:
+            return np.asarray(self.images.thumbnail(index, _SHEET_TILE))
+        except (UnreadableImage, OSError):
+            return np.full((_SHEET_TILE, _SHEET_TILE, 3), 128, dtype=np.uint8)
 
 
 @dataclass(frozen=True)
@@ -182,9 +187,8 @@ def _active(session: Session) -> Iterator[None]:
         ):
             yield
     except KeyboardInterrupt:
-        if not existed and not directory.exists():
-            directory.lock_file.unlink(missing_ok=True)
-            directory.path.rmdir()
+        if not existed and not directory.exists() and directory.path.is_dir():
+            files.remove_folder(directory.path)
         raise Interrupted("stopped; nothing was written", session.stop.exit_code) from None
 
 
