@@ -216,6 +216,14 @@ def test_few_known_classes_have_no_interval_and_the_reason_says_so():
     assert "an interval needs two labels of each of 4 known classes" in count.reason
 
 
+@pytest.mark.filterwarnings("ignore:the estimate of:promptcal.errors.PromptCALWarning")
+def test_two_labels_of_four_classes_are_enough():
+    features, _, labels = mixture(6, 4, each=4, dim=6)
+    count = count_with_hidden_classes(features, labels, max_classes=12)
+    assert count.interval is not None
+    assert 4 <= count.interval[0] <= count.n_classes <= count.interval[1] <= 12
+
+
 def test_the_largest_number_must_be_above_the_known_classes():
     features, _, labels = mixture(6, 5, each=10)
     with pytest.raises(ConfigError, match="above the 5 known classes"):

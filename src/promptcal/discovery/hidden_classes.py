@@ -42,6 +42,7 @@ ROUNDS = 5
 COVERAGE = 0.95
 _DRAWS = 1000
 EXPECTED_STEPS = (ROUNDS + 1) * (_GRID + 3)  # the known share, the grid of k-means, the head and merging
+_LEAST_VARIANCE = 1e-12  # of the logarithm of the number of classes
 LEAST_CLASSES = 4  # so that three are left when one is hidden
 
 SHARE = "known share"
@@ -104,8 +105,8 @@ class CalibratedCount(NamedTuple):
 
 
 def can_calibrate(labels: np.ndarray) -> bool:
-    """Whether there are enough known classes to hide some."""
-    return len(np.unique(labels[labels >= 0])) >= LEAST_CLASSES and can_measure(labels)
+    """Whether there are unlabelled images, and enough labels to hide some of the known classes."""
+    return bool((labels < 0).any()) and int((np.bincount(labels[labels >= 0]) > 1).sum()) >= LEAST_CLASSES
 
 
 def count_with_interval(
@@ -160,7 +161,8 @@ class KMeansSettings(NamedTuple):
 def hidden_problems(problem: CountProblem, seed: int) -> list[CountProblem]:
     """The labelled images, or part of them, with a fifth of the classes hidden; each class is hidden once.
 
-    Half of the labels of the other classes are removed, but two are left of each.
+    Half of the labels of the other classes are removed, but two are left of each. At least three problems are given if
+    `can_calibrate`.
     """
     labelled = np.flatnonzero(problem.labels >= 0)
     features, labels = problem.features[torch.from_numpy(labelled)], problem.labels[labelled]
@@ -176,7 +178,8 @@ def hidden_problems(problem: CountProblem, seed: int) -> list[CountProblem]:
             members = generator.permutation(np.flatnonzero(part.labels == label))
             remaining[members[: max(2, len(members) // 2)]] = label
         n_labelled = int((remaining >= 0).sum())
-        found.append(part._replace(labels=remaining, images=ImageCounts(n_labelled, len(remaining) - n_labelled)))
+        if can_measure(remaining) and n_labelled < len(remaining):
+            found.append(part._replace(labels=remaining, images=ImageCounts(n_labelled, len(remaining) - n_labelled)))
     return found
 
 
@@ -274,7 +277,7 @@ def _calibrate_share(
     few classes say little about others."""
     value = found.numbers[SHARE]
     bias = shrunk_mean(np.array(errors))
-    ratio = math.sqrt(max(1.0, float(np.mean(np.square(errors)) / np.mean(np.square(spreads)))))
+    ratio = math.sqrt(max(1.0, float(np.mean(np.square(errors)) / max(np.mean(np.square(spreads)), _LEAST_VARIANCE))))
     few = student.ppf((1 + COVERAGE) / 2, found.share.n_known - 1) / student.ppf((1 + COVERAGE) / 2, 10**6)
     tails = (1 - COVERAGE) / 2
     low, high = (np.log(np.quantile(found.draws, q) / value) * ratio * few for q in (tails, 1 - tails))

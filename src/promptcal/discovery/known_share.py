@@ -252,9 +252,16 @@ def _scores(
     found = [np.zeros(len(rows)) for rows in of_labelled]
     unlabelled = []
     for number in range(int(groups.max()) + 1):
-        model = LogisticRegression(class_weight="balanced", max_iter=500)
-        model.fit((training[group != number] - mean) / scale, is_known[group != number])
+        score = _trained((training[group != number] - mean) / scale, is_known[group != number])
         for scores, rows in zip(found, of_labelled, strict=True):
-            scores[groups == number] = model.predict_proba((rows[groups == number] - mean) / scale)[:, 1]
-        unlabelled += [model.predict_proba((rows - mean) / scale)[:, 1].mean() for rows in of_unlabelled if len(rows)]
+            scores[groups == number] = score((rows[groups == number] - mean) / scale)
+        unlabelled += [score((rows - mean) / scale).mean() for rows in of_unlabelled if len(rows)]
     return found, float(np.mean(unlabelled)) if unlabelled else 0.0
+
+
+def _trained(rows: np.ndarray, is_known: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Gives the probability of a known class; one half if there are only known or only hidden images to learn from."""
+    if is_known.all() or not is_known.any():
+        return lambda others: np.full(len(others), 0.5)
+    model = LogisticRegression(class_weight="balanced", max_iter=500).fit(rows, is_known)
+    return lambda others: model.predict_proba(others)[:, 1] if len(others) else np.empty(0)

@@ -144,7 +144,8 @@ function clustersView() {
   // cards stay in their places while the user names clusters; only what changed is drawn again
   const refresh = () => {
     const now = new Map(matchingClusters().map((row) => [row.cluster, row]));
-    if ([...now.keys()].some((cluster) => !rows.some((row) => row.cluster === cluster))) { update(); return; }
+    const isFollowed = clusterList.show === "advice"; // a suggestion that was followed is gone
+    if (isFollowed || [...now.keys()].some((cluster) => !rows.some((row) => row.cluster === cluster))) { update(); return; }
     for (const element of [...cards.querySelectorAll(".card")]) {
       const row = now.get(Number(element.dataset.cluster));
       if (!row && decisions.rootOf(Number(element.dataset.cluster)) !== Number(element.dataset.cluster)) element.remove();
