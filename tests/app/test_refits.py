@@ -7,12 +7,12 @@ import time
 
 import numpy as np
 import pytest
+from serving import served
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from test_label_state import assignments
 from test_server import column
 
-from conftest import served
 from promptcal.app import label_state as states
 from promptcal.app.label_formats import read_labels_file, to_csv, to_label_studio
 from promptcal.app.label_state import LabelState

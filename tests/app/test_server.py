@@ -12,8 +12,8 @@ import threading
 
 import numpy as np
 import pytest
+from serving import Client, served
 
-from conftest import Client, served
 from promptcal import api
 from promptcal.app.actions import Create
 from promptcal.app.hub import Hub
