@@ -205,6 +205,7 @@ def test_a_quick_refit_is_proposed_accepted_and_undone(run_path):
         assert len(column(client.get("api/map")["coordinates"], "<f4")) == 96
 
 
+@pytest.mark.slow
 def test_a_new_fit_runs_in_the_background_is_shown_accepted_and_can_be_cancelled(run_path):
     with served(run_path) as client:
         command = client.get("api/refit")["command"]
