@@ -9,8 +9,8 @@ import time
 import numpy as np
 import pytest
 from PIL import Image
+from serving import served
 
-from conftest import served
 from promptcal.app.access import Access
 from promptcal.app.hub import Hub
 from promptcal.app.pictures import Pictures

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from serving import served
 from test_server import column
 
 from browsing import ActionChains, all_of, colour_scheme, keys, one, size, until
-from conftest import served
 from promptcal import demo
 
 Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
@@ -258,6 +258,22 @@ def test_two_tabs_stay_in_sync_and_a_stopped_server_is_said(browser, run_path):
     keys(browser, "1")
     page.said("was not saved")
     browser.get_log("browser")
+
+
+def test_the_lasso_on_the_map_selects_images_for_labelling(page, browser):
+    page.tab("map")
+    canvas = until(lambda: all_of(browser, "#map-canvas"), 30)[0]
+    until(lambda: canvas.size["height"] > 100)
+    page.click("#lasso")
+    width, height = canvas.size["width"] - 20, canvas.size["height"] - 20
+    drag = ActionChains(browser, duration=30).move_to_element_with_offset(canvas, -width // 2, -height // 2)
+    drag.click_and_hold().move_by_offset(width, 0).move_by_offset(0, height).move_by_offset(
+        -width, 0
+    ).release().perform()
+    until(lambda: page.selected() == 48)  # a lasso around everything
+    keys(browser, "2")
+    page.said("48 images labelled as class 1")
+    assert set(page.state()[1]) == {1}
 
 
 def test_a_quick_refit_and_an_export_and_import(page, browser):

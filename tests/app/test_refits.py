@@ -7,12 +7,12 @@ import time
 
 import numpy as np
 import pytest
+from serving import served
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 from test_label_state import assignments
 from test_server import column
 
-from conftest import served
 from promptcal.app import label_state as states
 from promptcal.app.label_formats import read_labels_file, to_csv, to_label_studio
 from promptcal.app.label_state import LabelState
@@ -205,6 +205,7 @@ def test_a_quick_refit_is_proposed_accepted_and_undone(run_path):
         assert len(column(client.get("api/map")["coordinates"], "<f4")) == 96
 
 
+@pytest.mark.slow
 def test_a_new_fit_runs_in_the_background_is_shown_accepted_and_can_be_cancelled(run_path):
     with served(run_path) as client:
         command = client.get("api/refit")["command"]

@@ -12,8 +12,8 @@ import threading
 
 import numpy as np
 import pytest
+from serving import Client, served
 
-from conftest import Client, served
 from promptcal import api
 from promptcal.app.actions import Create
 from promptcal.app.hub import Hub
@@ -158,7 +158,8 @@ def test_a_folder_of_runs_lists_them_with_what_is_wrong(run_path):
         assert b"is damaged" in client.ask("GET", "/r/broken/api/run")[2]
 
 
-@pytest.mark.parametrize("way", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGKILL])
 def test_the_command_serves_and_a_kill_loses_nothing_that_was_acknowledged(run_path, way):
     command = [sys.executable, "-m", "promptcal", "serve", str(run_path), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

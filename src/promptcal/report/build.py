@@ -26,19 +26,8 @@ from promptcal.runtime import files
 from promptcal.runtime.seeds import isolated_rng
 
 _SCRIPTS = (
-    *(
-        "dom.js",
-        "core.js",
-        "decisions.js",
-        "picking.js",
-        "selection.js",
-        "viewer.js",
-        "naming.js",
-        "clusters.js",
-        "map.js",
-        "labels.js",
-    ),
-    *("changes.js", "charts.js", "shortcuts.js", "app.js"),
+    *("dom.js", "core.js", "decisions.js", "picking.js", "selection.js", "viewer.js", "naming.js", "clusters.js"),
+    *("scatter.js", "map.js", "labels.js", "changes.js", "charts.js", "shortcuts.js", "app.js"),
 )
 
 

@@ -1,6 +1,6 @@
 // A text field that suggests categories while the user types. Enter takes the suggestion, or creates a category.
 import { h, setChildren } from "./dom.js";
-import { colour, completions, display, exactly, model, nameOf, sizeOf } from "./model.js";
+import { colour, completions, exactly, nameOf, sizeOf } from "./model.js";
 
 let fields = 0;
 
@@ -65,5 +65,3 @@ export function completingField({ id, label, placeholder, allows = () => true, c
   });
   return { element, input, clear() { input.value = ""; draw(); }, chooseNow() { const text = input.value.trim(); if (text) { shown = options(); choose(shown[Math.min(at, shown.length - 1)]); } else input.focus(); } };
 }
-
-export const isName = (text, category) => text.trim() === model.categories[category].name || text.trim() === display(model.categories[category].name);

@@ -6,7 +6,7 @@ import { completingField } from "./completing.js";
 import { accept, assign, create, noneOfThese, removeLabels, rename } from "./doing.js";
 import { createGrid } from "./grid.js";
 import { open, swatch } from "./looking.js";
-import { active, display, GIVEN, isActive, isDoubtful, kindOf, LABELLED, matching, model, nameOf, NONE, onChange, sizeOf, SORTS, suggestions } from "./model.js";
+import { active, GIVEN, isActive, isDoubtful, kindOf, LABELLED, matching, model, nameOf, NONE, onChange, sizeOf, SORTS, suggestions } from "./model.js";
 
 export const selection = createSelection();
 const filters = { doubt: false, stability: 0, status: "", path: "", sort: "typical" };
@@ -18,14 +18,13 @@ const describe = (image) => {
   const category = model.category[image];
   const status = model.status[image];
   const state = status === NONE ? "is-none" : status === LABELLED ? "is-mine" : status === GIVEN ? "is-given" : isDoubtful(image) ? "is-doubtful" : "";
-  const showsCategory = set === "all" || typeof set !== "number" || status === LABELLED;
+  const showsCategory = set === "all" || set === "none" || status === LABELLED;
   return {
     text: `${model.paths[image]}, ${nameOf(category)}${["", ", label of the run", ", your label", ""][status]}`,
-    tag: showsCategory && set !== "suggestions" ? nameOf(category) : status === UNLABELLED_TAG ? "" : status === LABELLED ? nameOf(category) : "",
+    tag: showsCategory ? nameOf(category) : "",
     classes: state,
   };
 };
-const UNLABELLED_TAG = 0;
 
 export const grid = createGrid({ selection, describe, open });
 const side = h("div", { class: "side", id: "categories", role: "group", "aria-label": "Sets of images" });
@@ -228,4 +227,3 @@ export function start() {
     draw();
   });
 }
-export const nameOfSet = () => (typeof set === "number" ? display(model.categories[set].name) : set);
