@@ -68,6 +68,8 @@ def test_labels_may_hold_commas_quotes_and_any_script(read):
         ("path,label\na.png,cat\na.png,dog\n", "a.png has two labels, 'cat' and 'dog'"),
         ("path,label\na.png,cat\n./a.png,dog\n", "a.png has two labels, 'cat' and 'dog'"),
         ("path,label\na.png,cat\na.png,\n", "a.png has two labels, 'cat' and None"),
+        ("path,label,Label\na.png,cat,dog\n", "two columns called label; rename or remove one"),
+        ("path,path,label\na.png,b.png,dog\n", "two columns called path; rename or remove one"),
         ("path,colour\na.png,cat\n", "needs a header with the columns path,label, .*; it has 'path, colour'"),
         ("a.txt,cat\nb.txt,dog\n", "needs a header"),
         ("path,label\nsub/d, c.png,cat\n", r"longer than its header"),

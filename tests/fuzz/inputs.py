@@ -27,7 +27,9 @@ def deep(depth):
 
 
 HOSTILE = [None, True, False, [], {}, [[]], [None], {"": 1}, deep(50), *HOSTILE_TEXTS, *HOSTILE_NUMBERS]
-VALUES = st.one_of(st.sampled_from(range(len(HOSTILE))).map(HOSTILE.__getitem__), st.integers(), st.floats(), st.text())
+# copies, because a value that is put into a structure may be changed there
+_HOSTILE = st.sampled_from(range(len(HOSTILE))).map(lambda number: copy.deepcopy(HOSTILE[number]))
+VALUES = st.one_of(_HOSTILE, st.integers(), st.floats(), st.text())
 
 
 @st.composite

@@ -54,6 +54,22 @@ def test_a_discovered_category_gets_its_name(run):
     assert "goose" in again.categories
 
 
+@pytest.mark.parametrize("damage", ["run.json", "assignments.csv", "centroids.safetensors", "unfinished", "changed"])
+def test_names_are_kept_if_what_the_fit_wrote_is_damaged(run, damage):
+    name(run=run, labels=dict.fromkeys(members(run, 3), "goose"))
+    folder, before = run.directory.original_folder, contents(run.path)
+    if damage == "unfinished":
+        (folder / "run.json").write_text(json.dumps({"format": 2, "status": "discarded"}))
+    elif damage == "changed":
+        (folder / "assignments.csv").write_text("path\n")
+    else:
+        (folder / damage).unlink()
+    with pytest.raises(RunError, match="the names cannot be undone, .* damaged .*; the run stays as it is"):
+        name(run=run, undo=True)
+    assert contents(run.path) == before
+    assert "goose" in Run(run.path, "cpu").names
+
+
 def test_categories_with_one_name_are_merged_and_single_images_move(run):
     stray = members(run, 4)[0]
     labels = {**dict.fromkeys(members(run, 2, 3), "goose"), stray: "ape"}

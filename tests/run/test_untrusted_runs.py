@@ -385,7 +385,7 @@ READS = {  # what is changed, what reads it, and what the message says
         lambda run: Run(run).assignments(),
         "assignments.csv is damaged .*(NUL|too long)",
     ),
-    "config": (lambda run: os.truncate(run / "config.yaml", 2**35), Run, "config.yaml cannot be read .*16 MB"),
+    "config": (lambda run: os.truncate(run / "config.yaml", 2**35), Run, "config.yaml cannot be read .*1 MB"),
     "run.json": (lambda run: os.truncate(run / "run.json", 2**35), Run, "run.json is damaged .*1,024 MB"),
     "records": (
         lambda run: os.truncate(run / "metrics.jsonl", 2**35),

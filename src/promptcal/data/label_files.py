@@ -48,7 +48,12 @@ def find_columns(columns: Sequence[str]) -> tuple[int, int] | None:
     lower = [normal_column(column) for column in columns]
     path = next((lower.index(name) for name in PATH_COLUMNS if name in lower), None)
     label = next((lower.index(name) for name in _LABEL_COLUMNS if name in lower and lower.index(name) != path), None)
-    return None if path is None or label is None else (path, label)
+    if path is None or label is None:
+        return None
+    twice = next((column for column in (path, label) if lower.count(lower[column]) > 1), None)
+    if twice is not None:
+        raise LabelError(f"the labels have two columns called {columns[twice]}; rename or remove one of them")
+    return path, label
 
 
 def normal_column(name: str) -> str:

@@ -29,7 +29,7 @@ from promptcal.run.assignments import Assignments
 from promptcal.run.categories import describe_categories
 from promptcal.run.directory import RunDirectory
 from promptcal.run.info import RunInfo
-from promptcal.run.replacing import copy_files, finish_replacing, replace_files
+from promptcal.run.replacing import REPLACED, copy_files, finish_replacing, replace_files
 from promptcal.runtime import files
 
 
@@ -121,8 +121,24 @@ def undo_names(path: Path) -> None:
         if not directory.original_folder.is_dir():
             raise RunError(f"no names were applied to {path}, so there is nothing to undo")
         directory.check_links()
+        _check_original(directory)
         replace_files(directory, lambda folder: copy_files(directory.original_folder, folder))
         files.remove_folder(directory.original_folder)
+
+
+def _check_original(directory: RunDirectory) -> None:
+    """Reject files of the fit that are damaged or missing, so that the run as it is now is kept."""
+    original = RunDirectory(directory.original_folder)
+    try:
+        info = original.info()
+        if not info.has_result:
+            raise RunError(f"{original.info_file} is not of a finished run")
+        for name in set(info.sha256) & set(REPLACED):
+            original.verify_checksum(original.path / name)
+    except (OSError, RunError) as error:
+        raise RunError(
+            f"the names cannot be undone, because what the fit wrote is damaged ({error}); the run stays as it is"
+        ) from error
 
 
 def _apply(previous: PreviousRun, labels: Any) -> NamingResult:

@@ -4,7 +4,7 @@ import errno
 import os
 from pathlib import Path
 
-MAX_YAML = 2**24  # bytes
+MAX_YAML = 2**20  # bytes; to parse so many takes seconds
 MAX_JSON = 2**30  # the names of ten million images have less
 
 
