@@ -55,11 +55,11 @@ def first(tmp_path_factory, apes_and_bees, whole_size_settings):
     return SimpleNamespace(run=run, images=images, names=found.paths, labels=labels, to_name=to_name)
 
 
-def continue_run(first, output, labels=None, images=None, **options):
+def continue_run(first, output, labels=None, images=None, start_from=None, **options):
     labels = first.to_name if labels is None else labels
     return fit(
-        images=first.images if images is None else images, labels=labels, start_from=first.run.path, output=output,
-        progress=False, **options, report=False,
+        images=first.images if images is None else images, labels=labels, output=output, progress=False,
+        start_from=first.run.path if start_from is None else start_from, **options, report=False,
     )  # fmt: skip
 
 
@@ -269,6 +269,9 @@ def test_a_run_without_labels_keeps_its_names_and_all_stages_are_trained(first, 
             overrides=[*whole_size_settings, *SHORT], report=False,
     )  # fmt: skip
     found = plain.assignments()
+    with pytest.warns(UserWarning, match="plain k-means"):
+        same = continue_run(first, tmp_path / "same", labels={}, start_from=plain.path)
+    assert same.assignments().categories == found.categories
     chosen = [n for n, c in zip(found.paths, found.clusters, strict=True) if c == 1][:4]
     run = fit(
         images=first.images, labels=dict.fromkeys(chosen, "goose"), method="promptcal", start_from=plain.path,

@@ -176,7 +176,7 @@ def _relative_distances(points: Tensor, centroids: Tensor) -> Tensor:
 def _nearest(relative: Tensor, norms: Tensor, fixed: Tensor, limits: Limits | None) -> tuple[Tensor, Tensor]:
     """The nearest cluster, or the fixed one, and the squared distance to it; both [starts, points]."""
     allowed = relative
-    if limits is not None:
+    if limits is not None and bool(limits.closed.any()):
         allowed = relative.masked_fill(limits.closed[:, None], torch.inf)
     least, nearest = allowed.min(dim=1)
     if limits is not None and limits.n_clusters:

@@ -41,9 +41,9 @@ def final_clustering(
 ) -> Clustering:
     """Clustering for results, with progress bars, on the first process; each repeat has its own seed.
 
-    k-means has many starts. ``init`` are the initial centroids of the first clusters, those of a continued run;
-    Heads are trained from the best starts. The head of a continued run
-    stays close to its start and expects the sizes that the categories have there.
+    k-means has many starts. ``init`` are the initial centroids of the first clusters, those of a continued run. Heads
+    are trained from the best starts. The head of a continued run stays close to its start and expects the sizes that
+    the categories have there.
     """
     settings = config.clustering
     purpose = ("kmeans", repeat) if repeat else ("kmeans",)

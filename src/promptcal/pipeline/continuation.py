@@ -138,6 +138,8 @@ class Continuation:
         images only. A class is supported if half of its labelled images are nearest to the mean of their class, each
         left out of its own.
         """
+        if not n_known:
+            return np.zeros(0, dtype=bool)
         labelled = labels >= 0
         chosen, members = features[torch.from_numpy(labelled).to(features.device)], labels[labelled]
         means = Partition.from_members(chosen, torch.from_numpy(members).to(features.device), n_known)
@@ -169,6 +171,8 @@ class Continuation:
 
 def cluster_means(features: Tensor, clusters: np.ndarray, n_clusters: int) -> Tensor:
     """The mean embedding of each cluster; images with cluster -1 are left out, an empty cluster is at 0."""
+    if not n_clusters:
+        return features.new_zeros(0, features.shape[1])
     return Partition.from_members(features, torch.from_numpy(clusters), n_clusters).centroids.to(features)
 
 

@@ -126,11 +126,11 @@ class Adaptation(JSONModel):
 class RunResults(JSONModel):
     """What a fit measured.
 
-    ``baselines`` are accuracies of the frozen backbone by clustering ("kmeans", "semi_supervised_kmeans"), ``stages``
-    the finished stages in order. ``selected`` and ``last`` are the accuracies of the final assignments with the
-    selected epoch's weights and with those of the last epoch. ``stability`` is the mean over the unlabelled images of
-    the share of starts of the trained read-out that agree (None without one). ``seconds`` are those of all parts of a
-    resumed run.
+    ``baselines`` are accuracies of the frozen backbone by clustering ("kmeans", "semi_supervised_kmeans", and "frozen"
+    for a trained read-out), ``stages`` the finished stages in order. ``selected`` and ``last`` are the accuracies of
+    the final assignments with the selected epoch's weights and with those of the last epoch. ``stability`` is the mean
+    over the unlabelled images of the share of starts of the trained read-out that agree (None without one).
+    ``seconds`` are those of all parts of a resumed run.
     ``comparison`` compares the first result, of the frozen backbone, with the trained one. ``is_first``: the run has
     the first one, and ``selected`` is its accuracy.
     ``adaptation`` says whether given features are projected (None if that was not tried).
