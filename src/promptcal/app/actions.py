@@ -181,16 +181,7 @@ class AcceptRefit(_Action):
 
 
 Action = (
-    Assign
-    | NoneOfThese
-    | RemoveLabels
-    | Accept
-    | Create
-    | Rename
-    | Merge
-    | SplitImagesImages
-    | ImportLabels
-    | AcceptRefit
+    Assign | NoneOfThese | RemoveLabels | Accept | Create | Rename | Merge | SplitImages | ImportLabels | AcceptRefit
 )
 FROM_PAGE = ("assign", "none", "remove", "accept", "create", "rename", "merge", "split")
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(Annotated[Action, Field(discriminator="kind")])
