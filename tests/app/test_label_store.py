@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_label_state import assignments
 
-from promptcal.app.actions import Assign, Merge, NoneOfThese, Rename, Split, parse_action
+from promptcal.app.actions import Assign, Merge, NoneOfThese, Rename, SplitImages, parse_action
 from promptcal.app.label_state import LabelState, NameTakenError
 from promptcal.app.label_store import DiskFullError, LabelStore
 from promptcal.errors import LabelError, RunError
@@ -18,7 +18,7 @@ ACTIONS = [
     Assign(images=[1, 2], category=0),
     NoneOfThese(images=[3]),
     Rename(category=1, name="great tit"),
-    Split(images=[4, 5, 6], parts=[0, 1, 1]),
+    SplitImages(images=[4, 5, 6], parts=[0, 1, 1]),
     Merge(source=3, target=0),
 ]
 

@@ -108,7 +108,7 @@ class Merge(_Action):
         return f"merge {names[0]} into {names[1]}"
 
 
-class Split(_Action):
+class SplitImages(_Action):
     """``parts`` has the number of the part of each image, from 0."""
 
     kind: Literal["split"] = "split"
@@ -180,7 +180,9 @@ class AcceptRefit(_Action):
         return "accept a quick refit" if self.run is None else "accept a new fit"
 
 
-Action = Assign | NoneOfThese | RemoveLabels | Accept | Create | Rename | Merge | Split | ImportLabels | AcceptRefit
+Action = (
+    Assign | NoneOfThese | RemoveLabels | Accept | Create | Rename | Merge | SplitImages | ImportLabels | AcceptRefit
+)
 FROM_PAGE = ("assign", "none", "remove", "accept", "create", "rename", "merge", "split")
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(Annotated[Action, Field(discriminator="kind")])
 
