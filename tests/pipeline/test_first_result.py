@@ -110,6 +110,7 @@ def test_the_first_result_is_kept_if_training_did_not_help(tmp_path, options, co
     assert (run.path / "assignments.csv").read_bytes() == (alone.path / "assignments.csv").read_bytes()
     results = run.directory.results()
     assert results.comparison.kept == "frozen"
+    assert results.categories == alone.directory.results().categories
     assert (results.comparison.frozen.stability, results.comparison.trained.stability) == (0.9, 0.1)
     assert results.selected == results.baselines["frozen"]
     assert list(results.stages) == ["warmup", "affinity"]

@@ -229,7 +229,8 @@ def write_result(
 def _keep_first(first: FirstResult, results: RunResults, session: Session) -> None:
     """The first result is the final one; its files are complete."""
     update = {"selected": first.accuracy, "is_first": True, "seconds": round(session.clock.elapsed(), 1)}
-    results.model_copy(update=update).write(session.directory.results_file)
+    kept = session.directory.with_categories(results)
+    kept.model_copy(update=update).write(session.directory.results_file)
     session.directory.report_file.unlink(missing_ok=True)  # it says that training is not finished
     session.directory.update_info(status="finished")
 

@@ -153,7 +153,7 @@ def _with_stage(results: RunResults, name: str, stage: StageResult) -> RunResult
 
 def _write(results: RunResults, session: Session) -> None:
     if session.group.is_first:
-        results.write(session.directory.results_file)
+        session.directory.with_categories(results).write(session.directory.results_file)
 
 
 def _validator(prepared: Prepared) -> Validator | OracleValidator | None:

@@ -83,6 +83,14 @@ class RunDirectory:
         """What has been measured so far; None before the first stage is finished."""
         return RunResults.read(self.results_file) if self.results_file.is_file() else None
 
+    def with_categories(self, results: RunResults) -> RunResults:
+        """``results`` with what is stored of the categories of the first result, whose files stay."""
+        stored = self.results()
+        if stored is None:
+            return results
+        kept = {"categories": stored.categories, "automatic_merges": stored.automatic_merges}
+        return results.model_copy(update=kept)
+
     def config(self) -> Config:
         """The settings of the run; a file that was truncated is rejected."""
         try:
