@@ -131,8 +131,9 @@ def test_the_number_of_classes_is_estimated_with_and_without_labels(tmp_path):
     assert len(api.cluster(**given, output=tmp_path / "b").names) == CLASSES
 
 
-def test_a_projection_is_used_only_if_held_out_labels_show_a_gain(tmp_path):
+def test_a_projection_is_used_only_if_held_out_labels_show_a_gain(tmp_path, monkeypatch):
     """In two directions the rows vary much, which says nothing about the class; a projection can remove them."""
+    monkeypatch.setattr("promptcal.pipeline.adaptation.STEPS", 80)
     generator = np.random.default_rng(0)
     truth = generator.integers(6, size=600)
     rows = generator.normal(size=(600, 64))

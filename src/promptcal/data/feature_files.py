@@ -23,7 +23,7 @@ from promptcal.errors import DataError, shorten
 
 _FEATURE_NAMES = ("features", "feature", "embeddings", "embedding", "vectors", "vector", "x")
 _ID_NAMES = ("ids", *PATH_COLUMNS, "paths", "names", "filenames", "files")
-_BLOCK_BYTES = 2**24  # of a block of rows
+_BLOCK_BYTES = 2**21  # of a block of rows
 _MAX_HEADER = 2**24  # characters of the first line of a CSV file
 _MAX_ID = 4096  # characters
 _SUFFIXES = ".npy, .npz, .parquet, .arrow, .feather, .safetensors, .csv, .tsv"

@@ -44,7 +44,7 @@ _MOST_CONTINUED = 10_000
 _BLOCK = 4096  # images at a time where no gradient is needed
 _MOST_EXACT = 5000  # images whose nearest neighbours are searched among all images on a CPU
 _PROBES = 10  # clusters that they are searched in otherwise
-_MOST_COSINES = 2**22  # at a time in that search
+_MOST_COSINES = 2**20  # at a time in that search
 _LEAST = 1e-8
 
 
@@ -211,7 +211,11 @@ class _Heads:
         """The loss of each head at the end of training, as the mean over blocks of the images in random order."""
         order = torch.randperm(len(self.features), generator=generator)
         blocks = order.tensor_split(math.ceil(len(order) / _BLOCK))
-        losses = [self._loss(block, self._one_neighbour(block, generator), SHARP, ENTROPY_WEIGHT) for block in blocks]
+        losses = []
+        for block in blocks:
+            neighbours = self._one_neighbour(block, generator)
+            one_by_one = (self._loss(block, neighbours, SHARP, ENTROPY_WEIGHT, s) for s in range(len(self.weight)))
+            losses.append(torch.cat(list(one_by_one)))
         return torch.stack(losses).mean(dim=0)
 
     def _one_neighbour(self, images: Tensor, generator: torch.Generator) -> Tensor:
@@ -220,10 +224,11 @@ class _Heads:
         columns = torch.randint(self.neighbours.shape[1], (len(images),), generator=generator)
         return self.neighbours[images.to(self.features.device), columns.to(self.features.device)]
 
-    def _probabilities(self, images: Tensor, sharpness: float) -> Tensor:
-        """Heads x images x clusters."""
-        cosines = torch.einsum("skd,nd->snk", self.weight, self.features[images])
-        return torch.softmax(sharpness * cosines + self.bias.unsqueeze(1), dim=2)
+    def _probabilities(self, images: Tensor, sharpness: float, only: int | None = None) -> Tensor:
+        """Heads x images x clusters, of all heads or ``only`` of one."""
+        heads = slice(None) if only is None else slice(only, only + 1)
+        cosines = torch.einsum("skd,nd->snk", self.weight[heads], self.features[images])
+        return torch.softmax(sharpness * cosines + self.bias[heads].unsqueeze(1), dim=2)
 
     @torch.no_grad()
     def _gradients(
@@ -261,11 +266,13 @@ class _Heads:
         outputs = torch.addmm(self.bias.flatten(), features, self.weight.flatten(0, 1).T, alpha=sharpness)
         return torch.log_softmax(outputs.view(len(features), *self.bias.shape), dim=2)
 
-    def _loss(self, images: Tensor, neighbours: Tensor, sharpness: float, entropy_weight: float) -> Tensor:
-        """The objective of each head on a batch."""
+    def _loss(
+        self, images: Tensor, neighbours: Tensor, sharpness: float, entropy_weight: float, only: int | None = None
+    ) -> Tensor:
+        """The objective of each head, or ``only`` of one, on a batch."""
         images = images.to(self.features.device)
         labels = self.labels[images]
-        p = self._probabilities(images, sharpness)
+        p = self._probabilities(images, sharpness, only)
         loss = p.new_zeros(len(p))
         labelled = labels >= 0
         if bool(labelled.any()):
@@ -277,7 +284,7 @@ class _Heads:
             loss = loss + divergence(p.mean(dim=1), self.prior)
         agree = (labels < 0) | (self.labels[neighbours] < 0) | (labels == self.labels[neighbours])
         if bool(agree.any()):
-            pairs = jensen_shannon(p[:, agree], self._probabilities(neighbours[agree], sharpness))
+            pairs = jensen_shannon(p[:, agree], self._probabilities(neighbours[agree], sharpness, only))
             loss = loss + pairs.sum(dim=1) / len(images)
         return loss
 

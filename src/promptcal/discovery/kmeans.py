@@ -24,12 +24,14 @@ from promptcal.runtime.threads import threads_for
 _MAX_ELEMENTS_ON_GPU = 1_500_000_000  # of the largest temporary tensor, points x starts x clusters
 _BYTES_BY_ELEMENT = 12  # three temporary tensors of that size in float32
 _MAX_DRAWN_FROM = 50_000_000  # points x starts, when initial centroids are drawn
+_MAX_DRAWN_FROM_PART = 400_000  # the same on a part of the points
 _MIN_PART = 10_000  # points that starts are searched on at least
 _FIRST_ITERATIONS = 3  # of each start on a part
 _FINALISTS = 2  # starts that converge on a part, for each one that is kept
 _COMPONENTS = 64  # in which starts are searched on a part
 _LAST_ITERATIONS = 20  # at most, on all points
-_BLOCK_ELEMENTS = 2_000_000  # of the distances of a block to all centroids
+_CHECKED_AT_ONCE = 4096  # points
+_BLOCK_ELEMENTS = 1_000_000  # of a block of points, and of its distances to all centroids
 
 
 def kmeans_plus_plus(
@@ -133,7 +135,7 @@ def lloyd_in_blocks(
     """`lloyd` for one start on points that are centred by ``offset`` block by block: inertia, centroids, labels and
     iterations. An empty cluster keeps its centroid."""
     n_clusters, dim = centroids.shape
-    size = max(1, _BLOCK_ELEMENTS // n_clusters)
+    size = max(1, _BLOCK_ELEMENTS // max(n_clusters, dim))
     labels = torch.empty(len(points), dtype=torch.long, device=points.device)
 
     def assign(centroids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -387,7 +389,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         best: list[tuple[float, Tensor, Tensor, int]] = []
         done = 0
         max_iter, n_best = (_FIRST_ITERATIONS, _FINALISTS * self.n_kept) if race else (self.max_iter, self.n_kept)
-        size = max(1, _MAX_DRAWN_FROM // len(points))
+        size = max(1, (_MAX_DRAWN_FROM_PART if race else _MAX_DRAWN_FROM) // len(points))
         for first in range(0, starts, size):
             drawn = kmeans_plus_plus(points[free], given, n_drawn, min(size, starts - first), generator)
             for centroids in drawn.split(self._max_batch(points)):
@@ -422,6 +424,6 @@ def _as_points(X: Any) -> Tensor:
     points = points.detach().float()
     if points.ndim != 2 or len(points) == 0:
         raise ValueError(f"X must be points x features with at least one point, not shape {tuple(points.shape)}")
-    if not bool(torch.isfinite(points).all()):
+    if not all(bool(torch.isfinite(block).all()) for block in points.split(_CHECKED_AT_ONCE)):
         raise ValueError("X holds NaN or infinite values")
     return points

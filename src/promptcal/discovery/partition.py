@@ -12,7 +12,7 @@ from promptcal.discovery.heads import LinearHead
 from promptcal.discovery.kmeans import cluster_sums
 from promptcal.metrics.accuracy import match_clusters
 
-BLOCK = 8192  # images whose scores for all clusters are in memory at a time
+BLOCK = 2048  # images whose scores for all clusters are in memory at a time
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from promptcal.pipeline.task import Task
 from promptcal.pipeline.train import Trained
 from promptcal.report.attention_panels import Examples
 from promptcal.report.contact_sheets import write_contact_sheets
-from promptcal.report.selection import choose_examples, select_images
+from promptcal.report.selection import MAX_IMAGES, choose_examples, select_images
 from promptcal.report.thumbnails import make_thumbnails
 from promptcal.run.assignments import Assignments, category_names
 from promptcal.run.categories import AutomaticMerge, describe_categories
@@ -34,6 +34,7 @@ from promptcal.run.results import RunResults, Scores
 from promptcal.runtime import files
 from promptcal.runtime.progress import progress_bar, working
 
+_MAX_TEXTS = 2000  # rows without pictures that a report shows
 _LOSS_REMEDY = {  # by whether the images were kept
     True: "without --keep-confirmed they move",
     False: "look at them in the report's tab Changes; to keep them, fit again with --keep-confirmed",
@@ -180,7 +181,7 @@ def write_result(
     files.write_safetensors(directory.centroids_file, partition.tensors())
     features = outcome.features.cpu().numpy()
     files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features))
-    files.write_text(directory.assignments_file, assignments.to_csv())
+    assignments.write_csv(directory.assignments_file)
     write_parquet_if_installed(directory.assignments_parquet_file, assignments.table())
     outcome.calibration.write(directory.calibration_file)
     held_out = [name for name, label in zip(assignments.paths, prepared.held_out, strict=True) if label >= 0]
@@ -237,7 +238,8 @@ def _keep_first(first: FirstResult, results: RunResults, session: Session) -> No
 
 def _write_report_inputs(prepared: Task, assignments: Assignments, session: Session) -> None:
     """Thumbnails, a few examples as the network sees them, and the truth: a report needs no image folder."""
-    directory, problem, shown = session.directory, prepared.problem, select_images(assignments)
+    directory, problem = session.directory, prepared.problem
+    shown = select_images(assignments, MAX_IMAGES if prepared.pictures is not None else _MAX_TEXTS)
     with progress_bar(session.console) as bar:
         task = bar.add_task("thumbnails", total=len(shown), note="")
         thumbnails = make_thumbnails(problem.images, shown, lambda done: bar.update(task, completed=done))

@@ -127,8 +127,14 @@ class Assignments:
         return data_frame(self.table())
 
     def to_csv(self) -> str:
+        return files.csv_text(*self._cells())
+
+    def write_csv(self, file: Path) -> None:
+        files.write_rows(file, *self._cells())
+
+    def _cells(self) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         table = self.table()
-        return files.csv_text(list(table), zip(*(map(_cell, column) for column in table.values()), strict=True))
+        return list(table), zip(*(map(_cell, column) for column in table.values()), strict=True)
 
     @classmethod
     def read_csv(cls, file: Path, names: list[str], known: list[bool]) -> "Assignments":

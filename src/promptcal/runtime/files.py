@@ -168,6 +168,18 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]
     write_text(path, csv_text(header, rows))
 
 
+def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """`write_csv` for many rows, whose text is never in memory as a whole."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(header)
+            writer.writerows(rows)
+
+    write_with(path, write)
+
+
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
