@@ -14,6 +14,7 @@ from promptcal.pipeline.continuation import (
     category_targets,
     classified_right,
     is_clearly_better,
+    supported_classes,
 )
 
 PREVIOUS = ["ape", "bee", "new-1", "new-2", "new-3"]
@@ -60,6 +61,7 @@ def continued():
         labels = np.array([0, -1, -1, -1, -1, 1, -1, -1, -1])
         released = np.arange(9) == 3
         found = CategoryTargets(np.array([0, 1, 2]), np.array([True, True, False]), 3)
+        options = {"supported": np.array([True, True]), **options}
         return Continuation.of(before, labels, released, found, n_classes, **options), labels
 
     return build
@@ -82,7 +84,7 @@ def test_confirmed_images_stay_or_move_to_another_class(continued):
 
 
 def test_without_training_images_move_only_to_classes_with_new_labels(continued):
-    found, _ = continued(4, keep=False, changed_classes=np.array([False, True]))
+    found, _ = continued(4, keep=False, changed=np.array([False, True]))
     assert found.unchanged.tolist() == [True, False, True, False]  # bee has a new label, 3 is a category more
     moved = Partition.of(np.array([0, 1, 2, 2, 0, 1, 0, 3, 0]), torch.zeros(4, 2))
     assert found.holding(moved, 2).clusters.tolist() == [0, 1, 0, 2, 1, 1, 2, 3, 0]  # 3 and 8 have no category
@@ -132,19 +134,24 @@ def test_a_closed_cluster_has_only_its_labelled_points():
     assert np.allclose(held.cluster_centers_.ravel(), [0.5, 1.1, 9.25])
 
 
-def test_labels_that_others_contradict_support_no_class():
-    """Class 0 has a category. Of the classes without one, 1 has a single label, 2 two labels among images of class 0,
-    and 3 two labels beside each other."""
-    angles = np.radians([0, 4, 8, 12, 40, 1, 11, 80, 82, 3])
+def test_labels_that_others_contradict_do_not_support_their_class():
+    """Class 1 has a single label, class 2 two labels far apart, class 3 two labels beside each other."""
+    angles = np.radians([0, 4, 8, 12, 60, -20, 40, 80, 82, 3])
     labels = np.array([0, 0, 0, 0, 1, 2, 2, 3, 3, -1])
     features = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], axis=1)).float()
-    start = np.where(labels < 0, 0, labels)
-    found = Continuation(start, labels < 0, 5, 4, False, np.zeros(5, dtype=bool))
-    assert found.unsupported(features, labels, 4).tolist() == [False, True, True, False]
-    moved = Continuation(
-        np.where(labels < 0, 2, labels), labels < 0, 5, 4, False, np.zeros(5, dtype=bool)
-    )  # a category continues as 2
-    assert not moved.unsupported(features, labels, 4)[2]
+    assert supported_classes(features, labels, 4).tolist() == [True, False, False, True]
+    assert supported_classes(features, np.full(10, -1), 0).tolist() == []
+
+
+def test_a_class_that_its_labels_do_not_support_takes_no_images():
+    """Owl and yak are labels of apes, so no category becomes one of them; yak is supported. Bee has a category."""
+    before, labels = np.array([0, 0, 0, 0, 1, 1]), np.array([0, -1, 2, 3, 1, -1])
+    found = Continuation.of(
+        before, labels, np.zeros(6, dtype=bool), CategoryTargets(np.array([0, 1]), np.array([True, True]), 4), 4,
+        keep=False, supported=np.array([True, False, False, True]), changed=np.array([False, True, True, True]),
+    )  # fmt: skip
+    assert found.closed.tolist() == [False, False, True, False]
+    assert found.unchanged.tolist() == [True, True, True, False]
 
 
 def test_a_labelled_image_is_classified_without_itself():

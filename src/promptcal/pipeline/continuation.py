@@ -4,7 +4,7 @@ A category is confirmed if the user gave it a name: a class of the previous run,
 labels name or merge. Its images start in its class. They may move to another class, which has labels of its own, but
 not to a category without a name, so that no confirmed category is split. Categories without a name start where they
 were. If nothing is trained, the embeddings are those of the previous run, and only new labels are evidence: then an
-unlabelled image moves only to a class that has a new label.
+unlabelled image moves only to a class that has a new label and is supported by its labels (`supported_classes`).
 """
 
 from collections.abc import Sequence
@@ -79,7 +79,8 @@ class Continuation:
     """Where each image starts: the cluster by image (-1: nowhere), of ``n_started`` clusters, the classes first.
 
     ``confirmed`` are the unlabelled images of confirmed categories. With ``keep`` they stay in them; otherwise they may
-    move to another class. ``unchanged`` are clusters that no image of another one moves to.
+    move to another class. ``unchanged`` are clusters that no image of another one moves to;
+    ``closed`` are those that have labelled images only.
     """
 
     start: np.ndarray
@@ -88,6 +89,7 @@ class Continuation:
     n_started: int
     keep: bool
     unchanged: np.ndarray
+    closed: np.ndarray
 
     @classmethod
     def of(
@@ -99,10 +101,12 @@ class Continuation:
         n_classes: int,
         *,
         keep: bool,
-        changed_classes: np.ndarray | None = None,
+        supported: np.ndarray,
+        changed: np.ndarray | None = None,
     ) -> "Continuation":
         """``before`` is the previous category of each image (-1: none), ``released`` marks images that the user marked
-        as wrong, which may move anywhere. ``changed_classes`` have new labels; None: the network was trained."""
+        as wrong, which may move anywhere. ``supported`` and ``changed`` classes (masks) are supported by their labels
+        and have new ones; None: the network was trained."""
         start = np.where((before >= 0) & ~released, targets.clusters[before], -1)
         start = np.where(labels >= 0, labels, start)
         confirmed = (before >= 0) & targets.confirmed[before] & (labels < 0) & ~released
@@ -114,11 +118,13 @@ class Continuation:
                 f"--keep-confirmed leaves too few images for {n_added} more categories; leave it out, or lower "
                 "--n-classes"
             )
-        unchanged = np.zeros(n_classes, dtype=bool)
-        if changed_classes is not None:
+        unchanged, closed = np.zeros((2, n_classes), dtype=bool)
+        if changed is not None:
             unchanged[: targets.n_clusters] = True
-            unchanged[: len(changed_classes)] = ~changed_classes
-        return cls(start, confirmed, n_classes, targets.n_clusters, keep, unchanged)
+            unchanged[: len(changed)] = ~(changed & supported)
+        is_empty = np.bincount(start[(start >= 0) & (labels < 0)], minlength=n_classes) == 0
+        closed[: len(supported)] = is_empty[: len(supported)] & ~supported
+        return cls(start, confirmed, n_classes, targets.n_clusters, keep, unchanged, closed)
 
     def fixed(self, labels: np.ndarray) -> np.ndarray:
         """The cluster of each image that must not move (-1 elsewhere)."""
@@ -130,22 +136,6 @@ class Continuation:
         members = cluster_means(features, self.start, self.n_started)
         by_label = cluster_means(features, np.where(self.start < n_known, labels, self.start), self.n_started)
         return [members, by_label]
-
-    def unsupported(self, features: Tensor, labels: np.ndarray, n_known: int) -> np.ndarray:
-        """Which classes have only labels that the other labels contradict, and no category of the previous run.
-
-        Such labels may be wrong, or those of a class that is hidden in a category. The class then has its labelled
-        images only. A class is supported if half of its labelled images are nearest to the mean of their class, each
-        left out of its own.
-        """
-        if not n_known:
-            return np.zeros(0, dtype=bool)
-        labelled = labels >= 0
-        chosen, members = features[torch.from_numpy(labelled).to(features.device)], labels[labelled]
-        means = Partition.from_members(chosen, torch.from_numpy(members).to(features.device), n_known)
-        right = np.bincount(members[classified_right(chosen, means, members)], minlength=n_known)
-        is_empty = np.bincount(self.start[(self.start >= 0) & ~labelled], minlength=self.n_started)[:n_known] == 0
-        return is_empty & (2 * right < np.bincount(members, minlength=n_known))
 
     def holding(self, partition: Partition, n_known: int) -> Partition:
         """With images in their category again that are now in an unchanged one, and confirmed images that are now in a
@@ -194,6 +184,18 @@ def classified_right(features: Tensor, partition: Partition, labels: np.ndarray)
         cosines = left_out_cosines(features[rows], members[rows], centroids, sizes)
         right.append((cosines.argmax(dim=1) == numbers[rows]) & (sizes[members[rows]] > 1))
     return torch.cat(right).cpu().numpy()
+
+
+def supported_classes(features: Tensor, labels: np.ndarray, n_classes: int) -> np.ndarray:
+    """Which classes are supported by their labels: at least half of their labelled images are nearest to the mean of
+    their class, each left out of its own. The labels of another class may be wrong, or too few to say what it is."""
+    if not n_classes:
+        return np.zeros(0, dtype=bool)
+    labelled = labels >= 0
+    chosen, members = features[torch.from_numpy(labelled).to(features.device)], labels[labelled]
+    means = Partition.from_members(chosen, torch.from_numpy(members).to(features.device), n_classes)
+    right = np.bincount(members[classified_right(chosen, means, members)], minlength=n_classes)
+    return 2 * right >= np.bincount(members, minlength=n_classes)
 
 
 def is_clearly_better(one: np.ndarray, other: np.ndarray) -> bool:

@@ -63,9 +63,7 @@ def _continued(
     anywhere, so it must have a lower inertia and classify labelled images better (`is_clearly_better`).
     """
     labels, n_known = prepared.problem.labels, len(prepared.problem.classes)
-    closed = np.zeros(prepared.config.n_classes, dtype=bool)
-    closed[:n_known] = found.unsupported(features, labels, n_known)
-    limits = Limits(torch.from_numpy(found.confirmed), n_known, torch.from_numpy(closed))
+    limits = Limits(torch.from_numpy(found.confirmed), n_known, torch.from_numpy(found.closed))
 
     def partition(by: Assignment, init: Tensor | None) -> Partition:
         clustering = final_clustering(prepared.config, session, repeat, init=init, limits=limits)

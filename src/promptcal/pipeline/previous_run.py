@@ -21,7 +21,12 @@ from promptcal.errors import ConfigError, LabelError, RunError
 from promptcal.methods import METHODS
 from promptcal.metrics import contingency_table
 from promptcal.models import DiscoveryNetwork
-from promptcal.pipeline.continuation import Continuation, category_targets, cluster_means
+from promptcal.pipeline.continuation import (
+    Continuation,
+    category_targets,
+    cluster_means,
+    supported_classes,
+)
 from promptcal.pipeline.matching import class_origins, kept_numbers, match_free_pairs
 from promptcal.pipeline.problem import Problem
 from promptcal.run.assignments import Assignments
@@ -169,7 +174,10 @@ class PreviousRun:
         pairs = zip(problem.images.names, problem.label_names(), strict=True)
         is_new = np.array([label is not None and self.label_of.get(name) != label for name, label in pairs])
         changed = None if trained else np.isin(np.arange(shape[0]), labels[is_new])
-        return Continuation.of(before, labels, marked, targets, n_classes, keep=keep, changed_classes=changed)
+        supported = supported_classes(features, labels, shape[0])
+        return Continuation.of(
+            before, labels, marked, targets, n_classes, keep=keep, supported=supported, changed=changed
+        )
 
     def renumber(self, partition: Partition, problem: Problem) -> tuple[Partition, list[str]]:
         """The partition with the run's cluster numbers, and the names of its categories."""
