@@ -9,7 +9,7 @@ from promptcal.discovery.links import Connections
 MOST_SUGGESTED = 20
 
 
-class Merge(NamedTuple):
+class ClusterMerge(NamedTuple):
     """Cluster ``other`` becomes part of ``kept``; their connection, and the share of classes with such a one."""
 
     kept: int
@@ -20,7 +20,7 @@ class Merge(NamedTuple):
 
 def merge_indistinguishable(
     connections: Connections, *, least: int, into_known: bool = False, threshold: float | None = None
-) -> list[Merge]:
+) -> list[ClusterMerge]:
     """The merges in order, until ``least`` clusters are left or no connection is above the threshold.
 
     Known classes are never merged with each other, and other clusters with known ones only if ``into_known``.
@@ -28,7 +28,7 @@ def merge_indistinguishable(
     """
     links, classes, n_known = connections.links, connections.classes, connections.n_known
     above = classes.merge_threshold() if threshold is None else threshold
-    merges: list[Merge] = []
+    merges: list[ClusterMerge] = []
     n_left = int((links.sizes > 0).sum())
     while n_left > least:
         ratios = links.connections()
@@ -39,13 +39,13 @@ def merge_indistinguishable(
         largest = float(ratios[first, second])
         if not largest > above:
             break
-        merges.append(Merge(first, second, largest, classes.false_merge_rate(largest)))
+        merges.append(ClusterMerge(first, second, largest, classes.false_merge_rate(largest)))
         links = links.merged(first, second)
         n_left -= 1
     return merges
 
 
-def suggest_merges(connections: Connections, most: int = MOST_SUGGESTED) -> list[Merge]:
+def suggest_merges(connections: Connections, most: int = MOST_SUGGESTED) -> list[ClusterMerge]:
     """Pairs with a discovered cluster that may be one category, the most connected first; each such cluster once.
 
     They are connected as the halves of known classes are, or more than nearly all known classes with each other.
@@ -55,12 +55,14 @@ def suggest_merges(connections: Connections, most: int = MOST_SUGGESTED) -> list
     ratios[:n_known, :n_known] = 0.0
     rows, columns = np.nonzero(np.triu(ratios) > classes.suggestion_threshold())
     pairs = sorted(zip(rows.tolist(), columns.tolist(), strict=True), key=lambda pair: -ratios[pair])
-    merges: list[Merge] = []
+    merges: list[ClusterMerge] = []
     used: set[int] = set()
     for first, second in pairs:
         if not {first, second} & used:
             used |= {number for number in (first, second) if number >= n_known}
             merges.append(
-                Merge(first, second, float(ratios[first, second]), classes.false_merge_rate(ratios[first, second]))
+                ClusterMerge(
+                    first, second, float(ratios[first, second]), classes.false_merge_rate(ratios[first, second])
+                )
             )
     return merges[:most]

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from promptcal.discovery.links import measure_connections
-from promptcal.discovery.merging import Merge, merge_indistinguishable
+from promptcal.discovery.merging import ClusterMerge, merge_indistinguishable
 from promptcal.discovery.partition import Partition
 from promptcal.methods.assignment import Assignment
 from promptcal.pipeline.session import Session
@@ -22,7 +22,7 @@ from promptcal.runtime.progress import progress_bar
 class JoinedClusters(NamedTuple):
     """A merge, the number of the cluster that it was merged into, and how many images joined it."""
 
-    merge: Merge
+    merge: ClusterMerge
     into: int
     images: int
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from promptcal.config import AUTO, Config, Layers
 from promptcal.data import ImageSet
 from promptcal.data.decoding import UnreadableImage
-from promptcal.data.features import FeatureSet
+from promptcal.data.feature_set import FeatureSet
 from promptcal.discovery.class_count import ClassCount
 from promptcal.discovery.sampling import sample_rows
 from promptcal.discovery.silhouette_count import count_by_silhouette
@@ -35,7 +35,7 @@ from promptcal.pipeline.repeated_options import absolute, is_path
 from promptcal.pipeline.request import ClusterRequest
 from promptcal.pipeline.session import Session, say
 from promptcal.pipeline.task import Task
-from promptcal.report.contact_sheets import Pictures
+from promptcal.report.contact_sheets import SheetPictures
 from promptcal.run.directory import RunDirectory
 from promptcal.run.inference import Run
 from promptcal.run.info import RunInfo
@@ -115,7 +115,7 @@ def discover(
     previous: PreviousRun | None = None,
     released: frozenset[str] = frozenset(),
     keep_confirmed: bool = False,
-    pictures: Pictures | None = None,
+    pictures: SheetPictures | None = None,
     adapt: bool = False,
 ) -> Discovered:
     """Sort L2-normalised features into categories; nothing is written."""

@@ -12,7 +12,7 @@ from promptcal.data.views import Normalise
 from promptcal.methods.base import Method
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Problem
-from promptcal.report.contact_sheets import Pictures
+from promptcal.report.contact_sheets import SheetPictures
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Task:
     previous: PreviousRun | None
     released: frozenset[str]
     keep_confirmed: bool
-    pictures: Pictures | None
+    pictures: SheetPictures | None
     test: TestImages | None = None
     count_interval: tuple[int, int] | None = None
 

@@ -16,13 +16,13 @@ _TEXT, _BACKGROUND = (30, 30, 30), (255, 255, 255)
 _KNOWN, _NEW = (70, 110, 160), (190, 90, 40)
 
 
-class Pictures(Protocol):
+class SheetPictures(Protocol):
     """Pictures by position, as uint8 arrays H x W x 3."""
 
     def image(self, index: int) -> np.ndarray: ...
 
 
-def write_contact_sheets(folder: Path, store: Pictures, assignments: Assignments) -> None:
+def write_contact_sheets(folder: Path, store: SheetPictures, assignments: Assignments) -> None:
     """`NN-name.png` for each category, and `overview.png` with a row for each."""
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[tuple[str, bool, np.ndarray]] = []
@@ -37,7 +37,7 @@ def write_contact_sheets(folder: Path, store: Pictures, assignments: Assignments
     _save(_sheet(store, overview, columns=12), folder / "overview.png")
 
 
-def _sheet(store: Pictures, groups: list[tuple[str, bool, np.ndarray]], columns: int) -> Image.Image:
+def _sheet(store: SheetPictures, groups: list[tuple[str, bool, np.ndarray]], columns: int) -> Image.Image:
     pitch = _TILE + _GAP
     heights = [_TITLE + pitch * max(1, -(-len(members) // columns)) for _, _, members in groups]
     canvas = Image.new("RGB", (_GAP + columns * pitch, sum(heights) + _GAP), _BACKGROUND)

@@ -24,7 +24,7 @@ COLUMNS = (
 )
 
 
-class Category(JSONModel):
+class CategoryDescription(JSONModel):
     """A category: its size, the nearest other category that is known, and advice.
 
     ``distance`` is 1 - cosine of the mean embeddings. ``part_of``: the known class that a discovered category is
@@ -70,7 +70,7 @@ class AutomaticMerge(JSONModel):
 class CategoryTable(JSONModel):
     """All categories by number, and suggested merges, the most certain first."""
 
-    categories: list[Category]
+    categories: list[CategoryDescription]
     merges: list[SuggestedMerge] = Field(default_factory=list)
 
     def write_csv(self, file: Any) -> None:
@@ -108,7 +108,7 @@ def describe_categories(assignments: Assignments, embeddings: np.ndarray) -> Cat
     sizes = np.bincount(assignments.clusters, minlength=n)
     labelled = np.bincount(assignments.clusters[assignments.labelled], minlength=n)
     categories = [
-        Category(
+        CategoryDescription(
             cluster=number,
             name=name,
             kind="known" if assignments.known[number] else "new",
@@ -180,7 +180,7 @@ def _partners(number: int, merges: Sequence[SuggestedMerge], names: Sequence[str
     return [names[b if a == number else a] for a, b in pairs if number in (a, b)]
 
 
-def _cells(category: Category) -> list[Any]:
+def _cells(category: CategoryDescription) -> list[Any]:
     values = category.model_dump()
     values["merge_with"] = "; ".join(category.merge_with)
     return [f"{v:.4f}" if isinstance(v, float) else "" if v is None else v for v in (values[c] for c in COLUMNS)]
