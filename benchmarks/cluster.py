@@ -6,8 +6,8 @@
     python benchmarks/cluster.py --device cuda
 
 Each part runs in a process of its own. Memory is the largest resident size of that process without what it had after
-the same work on 300 random rows, which loads all libraries. KMeans has one start (n_init=1), no labels and nothing else; `cluster` also trains a read-out, calibrates,
-and writes the run directory (`--report` adds the report).
+the same work on 300 random rows, which loads all libraries. KMeans has one start (n_init=1), no labels and nothing
+else; `cluster` also trains a read-out, calibrates, and writes the run directory (`--report` adds the report).
 """
 
 import argparse
@@ -66,7 +66,7 @@ def few_rows() -> np.ndarray:
 def kmeans(job: dict) -> dict:
     from sklearn.cluster import KMeans
 
-    from promptcal.data.features import FeatureSet
+    from promptcal.data.feature_set import FeatureSet
     from promptcal.data.labels import read_labels
     from promptcal.metrics import discovery_accuracy
 
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def show(found: dict[str, dict], file: Path) -> None:
-    from promptcal.data.features import FeatureSet
+    from promptcal.data.feature_set import FeatureSet
 
     features = FeatureSet.of(file)
     size = 4 * len(features) * features.width

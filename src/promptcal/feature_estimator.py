@@ -10,7 +10,7 @@ from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
 from promptcal.config import Layers
-from promptcal.data.features import FeatureSet
+from promptcal.data.feature_set import FeatureSet
 from promptcal.data.images import ImageSet
 from promptcal.data.sources import TextSource
 from promptcal.discovery.partition import BLOCK, centroid_cosines, largest_at

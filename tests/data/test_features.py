@@ -13,7 +13,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from promptcal.data import feature_files
-from promptcal.data.features import FeatureSet
+from promptcal.data.feature_set import FeatureSet
 from promptcal.errors import DataError
 
 ROWS = np.random.default_rng(0).normal(size=(23, 5)).astype(np.float32)
@@ -78,7 +78,7 @@ def test_every_format_has_the_same_rows(tmp_path, monkeypatch, name, block_bytes
 
 
 def test_rows_that_do_not_fit_into_memory_are_mapped(tmp_path, monkeypatch):
-    monkeypatch.setattr("promptcal.data.features.free_host_memory", lambda: 10.0)
+    monkeypatch.setattr("promptcal.data.feature_set.free_host_memory", lambda: 10.0)
     features = FeatureSet.of(ROWS)
     assert np.abs(features.embeddings(tmp_path).numpy() - UNIT).max() < 1e-6
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from promptcal.config import Config
 from promptcal.config.schema import Section
-from promptcal.data.features import FeatureSet
+from promptcal.data.feature_set import FeatureSet
 from promptcal.methods.base import Method, StageContext
 from promptcal.models.feature_network import FeatureNetwork
 from promptcal.runtime.progress import progress_bar

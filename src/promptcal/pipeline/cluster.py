@@ -17,7 +17,7 @@ from torch import Tensor
 from promptcal.config import AUTO, Config, Layers
 from promptcal.data import ImageSet
 from promptcal.data.decoding import UnreadableImage
-from promptcal.data.features import FeatureSet
+from promptcal.data.feature_set import FeatureSet
 from promptcal.discovery.class_count import ClassCount
 from promptcal.discovery.sampling import sample_rows
 from promptcal.discovery.silhouette_count import count_by_silhouette
