@@ -6,8 +6,8 @@
     python benchmarks/cluster.py --device cuda
 
 Each part runs in a process of its own. Memory is the largest resident size of that process without what it had after
-the same work on 300 random rows, which loads all libraries. KMeans has one start (n_init=1) and no labels;
-`cluster` also trains a read-out, calibrates, and writes the run directory (`--report` adds the report).
+the same work on 300 random rows, which loads all libraries. KMeans has one start (n_init=1), no labels and nothing
+else; `cluster` also trains a read-out, calibrates, and writes the run directory (`--report` adds the report).
 """
 
 import argparse
