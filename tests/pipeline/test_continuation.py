@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.neighbors import NearestNeighbors
 
 from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.discovery.kmeans import Limits
@@ -14,6 +15,7 @@ from promptcal.pipeline.continuation import (
     category_targets,
     classified_right,
     is_clearly_better,
+    nearest_labels,
     supported_classes,
 )
 
@@ -84,10 +86,14 @@ def test_confirmed_images_stay_or_move_to_another_class(continued):
 
 
 def test_without_training_images_move_only_to_classes_with_new_labels(continued):
-    found, _ = continued(4, keep=False, changed=np.array([False, True]))
+    changed = np.array([False, True])
+    found, _ = continued(4, keep=False, changed=changed)
     assert found.unchanged.tolist() == [True, False, True, False]  # bee has a new label, 3 is a category more
     moved = Partition.of(np.array([0, 1, 2, 2, 0, 1, 0, 3, 0]), torch.zeros(4, 2))
     assert found.holding(moved, 2).clusters.tolist() == [0, 1, 0, 2, 1, 1, 2, 3, 0]  # 3 and 8 have no category
+    nearest = np.array([0, 0, 0, 1, 1, 1, 0, 0, 1])[:, None]  # image 1 is nearer to an ape than to a bee
+    found, _ = continued(4, keep=False, changed=changed, nearest=nearest)
+    assert found.holding(moved, 2).clusters.tolist() == [0, 0, 0, 2, 1, 1, 2, 3, 0]
     assert not continued(4, keep=False)[0].unchanged.any()  # the network was trained
 
 
@@ -141,6 +147,15 @@ def test_labels_that_others_contradict_do_not_support_their_class():
     features = torch.from_numpy(np.stack([np.cos(angles), np.sin(angles)], axis=1)).float()
     assert supported_classes(features, labels, 4).tolist() == [True, False, False, True]
     assert supported_classes(features, np.full(10, -1), 0).tolist() == []
+
+
+def test_the_nearest_labels_are_those_of_scikit_learn():
+    features = torch.nn.functional.normalize(torch.randn(60, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    labels = np.where(np.arange(60) % 5 == 0, np.arange(60) // 15, -1)
+    labelled = labels >= 0
+    oracle = NearestNeighbors(n_neighbors=3).fit(features[labelled]).kneighbors(features, return_distance=False)
+    assert np.array_equal(nearest_labels(features, labels), labels[labelled][oracle])
+    assert nearest_labels(features, np.full(60, -1)).shape == (60, 0)
 
 
 def test_a_class_that_its_labels_do_not_support_takes_no_images():

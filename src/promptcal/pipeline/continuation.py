@@ -4,7 +4,8 @@ A category is confirmed if the user gave it a name: a class of the previous run,
 labels name or merge. Its images start in its class. They may move to another class, which has labels of its own, but
 not to a category without a name, so that no confirmed category is split. Categories without a name start where they
 were. If nothing is trained, the embeddings are those of the previous run, and only new labels are evidence: then an
-unlabelled image moves only to a class that has a new label and is supported by its labels (`supported_classes`).
+unlabelled image moves only to a class that has a new label, is supported by its labels (`supported_classes`), and has
+one of the labelled images that are nearest to it.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from promptcal.metrics import contingency_table
 from promptcal.pipeline.matching import class_origins, match_pairs
 from promptcal.run.changes import CategoryLoss
 
+_BLOCK = 4096  # images at a time
+_NEAREST = 3  # labelled images, of which one must be of the class that an image moves to
 REPORTED_SHARE = 0.05  # a confirmed category that loses more of its images than this is reported
 
 
@@ -80,7 +83,8 @@ class Continuation:
 
     ``confirmed`` are the unlabelled images of confirmed categories. With ``keep`` they stay in them; otherwise they may
     move to another class. ``unchanged`` are clusters that no image of another one moves to;
-    ``closed`` are those that have labelled images only.
+    ``closed`` are those that have labelled images only. ``nearest`` are the classes of the labelled images that are
+    nearest to each image, None if the network was trained.
     """
 
     start: np.ndarray
@@ -90,6 +94,7 @@ class Continuation:
     keep: bool
     unchanged: np.ndarray
     closed: np.ndarray
+    nearest: np.ndarray | None
 
     @classmethod
     def of(
@@ -103,10 +108,11 @@ class Continuation:
         keep: bool,
         supported: np.ndarray,
         changed: np.ndarray | None = None,
+        nearest: np.ndarray | None = None,
     ) -> "Continuation":
         """``before`` is the previous category of each image (-1: none), ``released`` marks images that the user marked
         as wrong, which may move anywhere. ``supported`` and ``changed`` classes (masks) are supported by their labels
-        and have new ones; None: the network was trained."""
+        and have new ones. ``changed`` and ``nearest`` are None if the network was trained."""
         start = np.where((before >= 0) & ~released, targets.clusters[before], -1)
         start = np.where(labels >= 0, labels, start)
         confirmed = (before >= 0) & targets.confirmed[before] & (labels < 0) & ~released
@@ -124,7 +130,7 @@ class Continuation:
             unchanged[: len(changed)] = ~(changed & supported)
         is_empty = np.bincount(start[(start >= 0) & (labels < 0)], minlength=n_classes) == 0
         closed[: len(supported)] = is_empty[: len(supported)] & ~supported
-        return cls(start, confirmed, n_classes, targets.n_clusters, keep, unchanged, closed)
+        return cls(start, confirmed, n_classes, targets.n_clusters, keep, unchanged, closed, nearest)
 
     def fixed(self, labels: np.ndarray) -> np.ndarray:
         """The cluster of each image that must not move (-1 elsewhere)."""
@@ -138,11 +144,13 @@ class Continuation:
         return [members, by_label]
 
     def holding(self, partition: Partition, n_known: int) -> Partition:
-        """With images in their category again that are now in an unchanged one, and confirmed images that are now in a
-        category without a name."""
-        left = self.confirmed & (self.keep | (partition.clusters >= n_known))
-        left |= (self.start >= 0) & self.unchanged[partition.clusters]
-        return replace(partition, clusters=np.where(left, self.start, partition.clusters))
+        """With images in their category again that may not leave it for the one they are now in."""
+        clusters = partition.clusters
+        left = self.confirmed & (self.keep | (clusters >= n_known))
+        left |= (self.start >= 0) & self.unchanged[clusters]
+        if self.nearest is not None:
+            left |= (self.start >= 0) & (clusters < n_known) & ~(self.nearest == clusters[:, None]).any(axis=1)
+        return replace(partition, clusters=np.where(left, self.start, clusters))
 
     def losses(self, clusters: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> list[CategoryLoss]:
         """The confirmed categories that lose more than a few percent of their images to other classes."""
@@ -196,6 +204,14 @@ def supported_classes(features: Tensor, labels: np.ndarray, n_classes: int) -> n
     means = Partition.from_members(chosen, torch.from_numpy(members).to(features.device), n_classes)
     right = np.bincount(members[classified_right(chosen, means, members)], minlength=n_classes)
     return 2 * right >= np.bincount(members, minlength=n_classes)
+
+
+def nearest_labels(features: Tensor, labels: np.ndarray) -> np.ndarray:
+    """The labels of the labelled images with the largest cosines with each image (images x at most 3)."""
+    labelled = torch.from_numpy(np.flatnonzero(labels >= 0)).to(features.device)
+    k = min(_NEAREST, len(labelled))
+    found = [(block @ features[labelled].T).topk(k, dim=1).indices for block in features.split(_BLOCK)]
+    return labels[labelled[torch.cat(found)].cpu().numpy()]
 
 
 def is_clearly_better(one: np.ndarray, other: np.ndarray) -> bool:

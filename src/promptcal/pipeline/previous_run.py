@@ -25,6 +25,7 @@ from promptcal.pipeline.continuation import (
     Continuation,
     category_targets,
     cluster_means,
+    nearest_labels,
     supported_classes,
 )
 from promptcal.pipeline.matching import class_origins, kept_numbers, match_free_pairs
@@ -176,7 +177,15 @@ class PreviousRun:
         changed = None if trained else np.isin(np.arange(shape[0]), labels[is_new])
         supported = supported_classes(features, labels, shape[0])
         return Continuation.of(
-            before, labels, marked, targets, n_classes, keep=keep, supported=supported, changed=changed
+            before,
+            labels,
+            marked,
+            targets,
+            n_classes,
+            keep=keep,
+            supported=supported,
+            changed=changed,
+            nearest=None if trained else nearest_labels(features, labels),
         )
 
     def renumber(self, partition: Partition, problem: Problem) -> tuple[Partition, list[str]]:
