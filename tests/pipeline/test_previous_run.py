@@ -364,7 +364,7 @@ def test_numbering_matches_as_many_images_as_possible():
         ({"overrides": ["model.prompts=3"]}, ConfigError, "model.prompts=5"),
         ({"method": "gcd"}, ConfigError, "has method=promptcal and cannot be continued with gcd"),
         ({"overrides": ["method=gcd"]}, ConfigError, "has method=promptcal and cannot be continued with gcd"),
-        ({"overrides": ["variant=paper"]}, ConfigError, "variant=official cannot be changed to variant=paper"),
+        ({"overrides": ["variant=paper"]}, ConfigError, "variant=recommended cannot be changed to variant=paper"),
         ({"preset": "quick"}, ConfigError, "takes its settings from"),
         (
             {"labels": {f"{i:03d}.png": f"class {i}" for i in range(1, 8)}, "n_classes": 4},
