@@ -191,7 +191,7 @@ def test_a_data_frame_is_read_like_a_file(folder):
         assert read_labels(frame, images) == [None, "dog", None, None]
     with pytest.raises(LabelError, match="one column path and one column label; it has a, 5"):
         read_labels(pandas.DataFrame({"a": [1], 5: [2]}), images)
-    with pytest.raises(LabelError, match="it has path, label, label"):
+    with pytest.raises(LabelError, match="two columns called label; rename or remove one"):
         read_labels(pandas.DataFrame([["a.png", 1, 2]], columns=["path", "label", "label"]), images)
 
 

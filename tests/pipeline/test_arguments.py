@@ -1,5 +1,6 @@
 """Arguments of a wrong type are refused at once, by name, with an error of the package."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,11 @@ def test_whole_numbers_of_numpy_are_numbers(tmp_path):
         promptcal.fit(images=IMAGES, labels=[0, 1, 2], n_classes=np.int64(2), seed=np.int32(1), output=tmp_path / "run")
 
 
+def pipe(folder):
+    os.mkfifo(folder / "pipe")
+    return folder / "pipe"
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -87,6 +93,7 @@ def test_whole_numbers_of_numpy_are_numbers(tmp_path):
         (lambda folder: promptcal.make_figure(name=None, run=folder), "name must be a text"),
         (lambda folder: promptcal.check(images=IMAGES, output=folder), "is a folder; give a file"),
         (lambda folder: promptcal.check(images=IMAGES, output=folder / "a" / "b"), "does not exist; create it first"),
+        (lambda folder: promptcal.check(images=IMAGES, output=pipe(folder)), "is a pipe or a device"),
         (lambda folder: promptcal.check(images=IMAGES, near_distance="4"), "near_distance must be a whole number"),
         (lambda folder: promptcal.name(run=5, labels={}), "run must be a text or a path or a Run"),
         (lambda folder: promptcal.name(run=folder, labels={}, undo="no"), "undo must be True or False"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from promptcal.runtime.files import (
     write_text,
     write_with,
 )
+from promptcal.runtime.reading import is_special
 
 
 def half_written(temporary):
@@ -156,6 +158,20 @@ def test_a_full_disk_is_an_os_error(tmp_path):
     with pytest.raises(OSError, match="No space left"):
         write_with(tmp_path / "a.pt", lambda temporary: (temporary.symlink_to(full), save_torch([1], temporary)))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_pipes_and_devices_are_not_replaced(tmp_path):
+    """Nothing is written to a device here: a superuser would lose it if this did not hold."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/null")
+    for name in ("pipe", "link"):
+        with pytest.raises(OSError, match="it is a pipe or a device, which would be replaced"):
+            write_text(tmp_path / name, "x")
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
+    assert all(is_special(Path(name)) for name in ("/dev/null", "/dev/stdout", "/dev/new.csv"))
+    assert not any(map(is_special, (tmp_path, tmp_path / "new.csv", Path("/dev/shm/new.csv"))))
 
 
 def test_a_folder_is_complete_or_absent(tmp_path):

@@ -14,7 +14,7 @@ from promptcal.run.info import RunInfo
 from promptcal.run.results import RunResults
 from promptcal.runtime import files, locking
 from promptcal.runtime.json_model import JSONModel
-from promptcal.runtime.reading import MAX_YAML, read_bytes
+from promptcal.runtime.reading import MAX_YAML, is_special, read_bytes
 
 _WRITTEN_BEFORE_RUN_JSON = {
     ".lock",
@@ -117,7 +117,7 @@ class RunDirectory:
             for place in files.entries_below(self.path):
                 if place.is_symlink():
                     links.append(place)
-                if not (place.is_file() or place.is_dir()) and place.exists():
+                if is_special(place):
                     raise RunError(f"{place} in the run is a pipe, a device or a link to one; remove it")
         except OSError as error:
             raise RunError(f"{error.filename} in the run cannot be read ({error.strerror}); remove it") from error

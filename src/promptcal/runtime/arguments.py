@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from promptcal.errors import ArgumentError
+from promptcal.runtime.reading import is_special
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _KINDS: dict[Any, tuple[Any, str]] = {  # what an annotation accepts, and its name in a message
@@ -72,6 +73,8 @@ def check_output_file(path: Any) -> Path:
     file = check_path("output", path)
     if file.is_dir():
         raise ArgumentError(f"the output {file} is a folder; give a file")
+    if is_special(file):
+        raise ArgumentError(f"the output {file} is a pipe or a device, which would be replaced; give another file")
     if not file.absolute().parent.is_dir():
         raise ArgumentError(f"the folder of the output {file} does not exist; create it first")
     return file

@@ -25,6 +25,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from promptcal.runtime.free_memory import free_host_memory
+from promptcal.runtime.reading import is_special
 
 _TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 
@@ -40,6 +41,8 @@ def is_temporary(path: Path) -> bool:
 
 def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None = None) -> None:
     """Let ``write`` write a temporary file, flush it, rename it to ``path``; ``keep_as`` keeps the previous file."""
+    if is_special(path):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, which would be replaced", str(path))
     temporary = temporary_beside(path)
     try:
         _fill(temporary, write)
