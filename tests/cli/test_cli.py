@@ -14,6 +14,7 @@ from PIL import Image
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from promptcal import api
+from promptcal.app.server import serve
 from promptcal.cli import app
 from promptcal.data import embedded_set
 from promptcal.data.check import MAX_DISTANCE
@@ -373,7 +374,7 @@ def test_help_lists_every_command_and_shows_an_example_of_each(promptcal, monkey
 
 def test_commands_have_the_defaults_of_the_functions():
     """The command line repeats them because it must not import the functions before a command runs."""
-    functions = {"report": api.make_report, "figure": api.make_figure}
+    functions = {"report": api.make_report, "figure": api.make_figure, "serve": serve}
     compared = set()
     for command in app.app.registered_commands:
         name = command.callback.__name__

@@ -215,13 +215,13 @@ def test_block_by_block_it_ends_where_it_ends_at_once(monkeypatch, seed):
     monkeypatch.setattr(module, "_BLOCK_ELEMENTS", 200)
     points, truth = blobs(spread=2.0, seed=seed)
     fixed = torch.from_numpy(np.where((truth < 2) & (np.arange(300) % 3 == 0), truth, -1))
-    restricted = module.RestrictedPoints(torch.arange(300) % 7 == 0, 4)
+    limits = module.Limits(torch.arange(300) % 7 == 0, 4, torch.arange(6) == 1)
     centred = torch.from_numpy(points) + 5
     offset = centred.mean(dim=0)
     start = centred[:6] - offset
-    expected = lloyd(centred - offset, start.unsqueeze(0), fixed, restricted=restricted, tol=0.0)
+    expected = lloyd(centred - offset, start.unsqueeze(0), fixed, limits=limits, tol=0.0)
     inertia, centroids, labels, _ = module.lloyd_in_blocks(
-        centred, offset, start, fixed, max_iter=200, tol=0.0, restricted=restricted
+        centred, offset, start, fixed, max_iter=200, tol=0.0, limits=limits
     )
     assert torch.equal(labels, expected[0][0])
     assert torch.allclose(centroids, expected[1][0], atol=1e-4)
