@@ -215,7 +215,7 @@ def test_block_by_block_it_ends_where_it_ends_at_once(monkeypatch, seed):
     monkeypatch.setattr(module, "_BLOCK_ELEMENTS", 200)
     points, truth = blobs(spread=2.0, seed=seed)
     fixed = torch.from_numpy(np.where((truth < 2) & (np.arange(300) % 3 == 0), truth, -1))
-    limits = module.Limits(torch.arange(300) % 7 == 0, 4, torch.arange(6) == 1)
+    limits = module.Limits(torch.arange(300) % 7 == 0, 4, torch.arange(6) == 0)
     centred = torch.from_numpy(points) + 5
     offset = centred.mean(dim=0)
     start = centred[:6] - offset

@@ -264,12 +264,18 @@ def test_the_gradient_norm_is_recorded(scene, tmp_path):
 
 
 def test_a_loss_of_nan_stops_a_fit(tmp_path, small_set, quick_settings):
-    settings = (*quick_settings, "model.image_size=8", "optim.lr=10000")
+    settings = (*quick_settings, "model.image_size=8", "model.train_blocks=1", "optim.lr=10000")
     with pytest.raises(TrainingError, match="lower optim.lr"):
         fit_small(small_set, tmp_path / "run", settings)
     checkpoint = torch.load(tmp_path / "run" / "checkpoints" / "last.pt", weights_only=True)
     weights = [value for value in checkpoint["network"].values() if value.is_floating_point()]
     assert all(bool(value.isfinite().all()) for value in weights)
+
+
+def test_embeddings_of_nan_stop_a_fit(tmp_path, small_set, quick_settings):
+    settings = (*quick_settings, "model.image_size=8", "model.train_blocks=2", "optim.lr=10000")
+    with pytest.raises(TrainingError, match="embeddings of the validation images are no longer finite; lower optim.lr"):
+        fit_small(small_set, tmp_path / "run", settings)
 
 
 def test_the_global_random_state_is_restored(interrupted_at, tmp_path, small_set, quick_settings):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from promptcal.config import Config
 from promptcal.data import StreamedView, View
+from promptcal.errors import TrainingError
 from promptcal.metrics import discovery_accuracy, silhouette
 from promptcal.models import DiscoveryNetwork
 from promptcal.runtime.seeds import derive_seed
@@ -55,7 +56,7 @@ class Validator:
         self.scored = (self.labels < 0) & only[chosen]
 
     def validate(self, network: DiscoveryNetwork, cluster: ClusterImages, score: ScoreEpoch) -> ValidationResult:
-        features = embed(network, self.view, self.images, group=network.group)
+        features = _embed(network, self.view, self.images)
         return network.group.on_first(lambda: self._measure(features, cluster(features, self.labels), score))
 
     def _measure(self, features: Tensor, clusters: np.ndarray, score: ScoreEpoch) -> ValidationResult:
@@ -84,13 +85,23 @@ class OracleValidator:
         self.new = ~np.isin(truth, known_classes)
 
     def validate(self, network: DiscoveryNetwork, cluster: ClusterImages, score: ScoreEpoch) -> ValidationResult:
-        features = embed(network, self.view, self.images, group=network.group)
+        features = _embed(network, self.view, self.images)
         return network.group.on_first(lambda: self._measure(features, cluster(features, None), score))
 
     def _measure(self, features: Tensor, clusters: np.ndarray, score: ScoreEpoch) -> ValidationResult:
         known = discovery_accuracy(self.truth, clusters, self.known_classes).separate_known
         quality = _silhouette(features, clusters, self.new)
         return ValidationResult(score(known, quality) if self.new.any() else known, known, quality)
+
+
+def _embed(network: DiscoveryNetwork, view: View | StreamedView, images: Tensor) -> Tensor:
+    features = embed(network, view, images, group=network.group)
+    if not bool(torch.isfinite(features).all()):  # weights can be finite and still too large
+        raise TrainingError(
+            "the embeddings of the validation images are no longer finite; lower optim.lr and start again with "
+            "--overwrite"
+        )
+    return features
 
 
 def _choose_images(labels: np.ndarray, held_out: np.ndarray, only: np.ndarray, config: Config) -> np.ndarray:
