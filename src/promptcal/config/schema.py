@@ -125,9 +125,10 @@ class ClusteringConfig(Section):
         description="of methods without a classifier. head: a linear classifier, trained on the embeddings from "
         "the best starts of k-means; kmeans: as in the paper",
     )
-    prior: Literal["balanced", "estimated", "none"] = Field(
-        "balanced",
-        description="sizes of the categories that readout=head expects: equal ones, those that k-means found, or any",
+    prior: Literal["auto", "balanced", "estimated", "none"] = Field(
+        "auto",
+        description="sizes of the categories that readout=head expects: equal ones (balanced), those of k-means "
+        "(estimated), or any (none). auto: balanced, but none if the classes differ much in their numbers of labels",
     )
     repeats: int = Field(1, ge=1, le=1000, description="seeds of k-means that a final score is averaged over")
     n_init: int = Field(100, ge=1, le=MOST_STARTS)

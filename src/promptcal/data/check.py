@@ -15,6 +15,7 @@ from scipy.fft import dctn
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from promptcal.data.class_sizes import are_imbalanced
 from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage
 from promptcal.data.images import ImageSet
 from promptcal.data.labels import class_count_fault, class_numbers
@@ -22,7 +23,10 @@ from promptcal.data.labels import class_count_fault, class_numbers
 MAX_DISTANCE = 16
 _HASH_BITS = 64
 _THUMBNAIL_TOLERANCE = 12.0  # mean difference of thumbnails; copies are below it, images that only share a hash are not
-_MAX_IMBALANCE = 10.0
+_IMBALANCE_ADVICE = (
+    "fit expects no equal sizes then (clustering.prior=auto); if only the labels are uneven and the classes are not, "
+    "use --set clustering.prior=balanced"
+)
 _PAIRS_AT_ONCE = 1_000_000
 Pairs = tuple[np.ndarray, np.ndarray]  # positions of the first and of the second image of each pair
 
@@ -130,7 +134,7 @@ class CheckReport:
             Finding("ignored", _count(self.ignored, "file"), [f"{path}: {HEIC_REMEDY}" for path in self.ignored]),
             Finding("tiny", _count(self.tiny, "image"), [f"{p}: {w} x {h} pixels" for p, w, h in self.tiny]),
             Finding("fewer than 2 labels", _count(scarce, "class"), scarce),
-            _note((self.imbalance or 0) >= _MAX_IMBALANCE, "imbalanced classes", extremes),
+            _note(are_imbalanced([*self.labelled.values()]), "imbalanced classes", f"{extremes}; {_IMBALANCE_ADVICE}"),
             _note(
                 self.n_classes is not None and len(self.labelled) == self.n_classes > 0 < self.n_unlabelled,
                 "no new category",

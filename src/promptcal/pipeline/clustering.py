@@ -6,6 +6,7 @@ from torch import Tensor
 
 from promptcal.config import Config
 from promptcal.data import StreamedView, View
+from promptcal.data.class_sizes import are_imbalanced
 from promptcal.discovery.heads import HEADS, STEPS, TrainedHeads, estimated_sizes, train_heads
 from promptcal.discovery.kmeans import Limits, SemiSupervisedKMeans
 from promptcal.methods.assignment import Clustering, KMeansFit
@@ -72,7 +73,7 @@ def final_clustering(
         is_new = init is None
         starts = torch.from_numpy(fitted.kept_centers_ if is_new else fitted.cluster_centers_[None])
         sizes = estimated_sizes(fitted.labels_, config.n_classes)
-        prior = cluster_prior(config, sizes) if is_new else sizes
+        prior = cluster_prior(config, sizes, labels) if is_new else sizes
         with progress_bar(session.console) as bar:
             task = bar.add_task("training the read-out", total=STEPS, note="")
             show = lambda done: bar.update(task, completed=done)  # noqa: E731
@@ -87,11 +88,14 @@ def final_clustering(
     return Clustering(kmeans, heads)
 
 
-def cluster_prior(config: Config, estimated: Tensor) -> Tensor | None:
+def cluster_prior(config: Config, estimated: Tensor, labels: np.ndarray) -> Tensor | None:
     """The expected share of each cluster, as the config says; ``estimated`` are the shares that k-means found."""
-    if config.clustering.prior == "none":
+    prior = config.clustering.prior
+    if prior == "auto":
+        prior = "none" if are_imbalanced(np.bincount(labels[labels >= 0])) else "balanced"
+    if prior == "none":
         return None
-    return estimated if config.clustering.prior == "estimated" else torch.full_like(estimated, 1 / len(estimated))
+    return estimated if prior == "estimated" else torch.full_like(estimated, 1 / len(estimated))
 
 
 def validation_kmeans(config: Config) -> KMeansFit:
