@@ -74,3 +74,22 @@ export function toggleTheme() {
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
 }
+
+// fills a container with items; more are added when its end is near the screen, or by its method addMore
+export function fillLazily(container, items, render, step = 120) {
+  let done = 0;
+  const end = h("div", { class: "end" });
+  const addMore = () => {
+    if (done >= items.length) return false;
+    end.before(...items.slice(done, done + step).map(render));
+    done += step;
+    if (done >= items.length) { observer.disconnect(); end.remove(); }
+    return true;
+  };
+  if (container.lazyObserver) container.lazyObserver.disconnect(); // of an earlier content
+  const observer = new IntersectionObserver((entries) => { if (entries.some((e) => e.isIntersecting)) addMore(); }, { rootMargin: "600px" });
+  Object.assign(container, { addMore, lazyObserver: observer });
+  container.classList.add("lazy");
+  container.replaceChildren(end);
+  if (items.length) { addMore(); if (done < items.length) observer.observe(end); } else end.remove();
+}
