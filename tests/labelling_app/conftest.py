@@ -27,3 +27,14 @@ def run_path(finished_run, tmp_path):
 def client(run_path):
     with served(run_path) as found:
         yield found
+
+
+@pytest.fixture
+def page(browser, client):
+    """The page of the run, without errors in its console at the end."""
+    from app_page import Page
+
+    yield Page(browser, client)
+    log = [entry["message"] for entry in browser.get_log("browser")]
+    assert [message for message in log if "409 (Conflict)" not in message] == []  # of a name that exists
+    assert browser.execute_script("return window.stolen") is None

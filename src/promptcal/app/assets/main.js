@@ -5,28 +5,34 @@ import * as exporting from "./files.js";
 import * as labelling from "./labelling.js";
 import * as mapping from "./mapping.js";
 import { active, apply, load, model, onChange, setSnapshot } from "./model.js";
+import { progressBar } from "./progress.js";
+import * as reporting from "./reporting.js";
 import * as refitting from "./refitting.js";
 import { get, listen, post, Refused } from "./server.js";
 
 const byId = (id) => document.getElementById(id);
-const TABS = [
+let tabs = [
   ["label", "Label", () => labelling.view],
   ["map", "Map", () => { mapping.start(); return mapping.view; }],
   ["refit", "Refit", () => { refitting.update(); return refitting.view; }],
   ["files", "Export", () => exporting.view],
 ];
+const WITHOUT_SELECTION = ["refit", "files", "overview", "training"];
 let data = null;
 let current = "";
 
 function show() {
   const wanted = location.hash.slice(1);
-  const [key, , view] = TABS.find(([name]) => name === wanted) || TABS[0];
+  const category = /^category-(\d+)$/.exec(wanted);
+  if (category || wanted === "none") labelling.choose(category ? Number(category[1]) : "none");
+  const [key, , view] = tabs.find(([name]) => name === wanted) || tabs[0];
   if (key === current) return;
   current = key;
   for (const link of byId("tabs").children) if (link.dataset.tab) link.setAttribute("aria-current", link.dataset.tab === key ? "page" : "false");
   byId("main").replaceChildren(view());
   document.body.dataset.tab = key;
-  byId("selection-bar").hidden = key === "refit" || key === "files" || !labelling.selection.size();
+  byId("selection-bar").hidden = WITHOUT_SELECTION.includes(key) || !labelling.selection.size();
+  byId("main").scrollTop = 0;
 }
 
 function drawTop() {
@@ -97,6 +103,13 @@ function notices() {
   return box;
 }
 
+// the first fit, while its first result is labelled
+const fitBar = h("div", { class: "fit-bar", id: "fit-bar", hidden: true });
+function showFit(fit) {
+  fitBar.hidden = !fit || fit.phase !== "fitting";
+  if (!fitBar.hidden) setChildren(fitBar, h("span", {}, "Training goes on"), progressBar(fit, "Fit"), h("a", { href: "/" }, "Show it"));
+}
+
 function offerReload() {
   problem("The run has a new result (its training is finished, or names were applied). ",
     h("button", { type: "button", id: "reload", onclick: async () => { await post("api/reload"); location.reload(); } }, "Load it; your labels are kept"));
@@ -118,11 +131,14 @@ async function start() {
   }
   document.title = `${data.title} · promptcal`;
   byId("title").textContent = data.title;
-  byId("all-runs").hidden = !data.isInFolder;
+  byId("home").hidden = !data.home;
+  byId("home").textContent = `‹ ${data.home}`;
   load(data);
-  setChildren(byId("tabs"), TABS.map(([key, label]) => h("a", { href: `#${key}`, dataset: { tab: key } }, label)),
+  tabs = [...tabs, ...reporting.tabs(data.pages)];
+  setChildren(byId("tabs"), tabs.map(([key, label]) => h("a", { href: `#${key}`, dataset: { tab: key } }, label)),
     data.hasReport ? h("a", { href: "report", target: "_blank", rel: "noopener" }, "Report ↗") : null);
-  byId("main").before(notices());
+  byId("main").before(notices(), fitBar);
+  showFit(data.fit);
   show();
   labelling.start();
   drawTop();
@@ -134,6 +150,7 @@ async function start() {
     refit: refitting.onEvent,
     reload: async () => setSnapshot(await get("api/state")),
     changed: offerReload,
+    fit: showFit,
   }, (message) => problem(message));
   document.body.dataset.ready = "yes";
 }
