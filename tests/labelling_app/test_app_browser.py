@@ -71,7 +71,7 @@ def test_create_rename_merge_and_split_with_a_preview(page):
     assert page.state()[0][2] == SCRIPT
     assert page.text("[data-set='2'] .set-name") == SCRIPT
     page.click("#split")
-    until(lambda: len(all_of(browser, ".part")) == 2)
+    until(lambda: len(all_of(browser, ".part")) == 2, 60)
     page.click("[data-parts='3']")
     until(lambda: len(all_of(browser, ".part")) == 3)
     sizes = [int(part.text.split("\n")[1].split()[0]) for part in all_of(browser, ".part")]

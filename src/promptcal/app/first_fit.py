@@ -69,6 +69,7 @@ class FirstFit:
         self._process: FitProcess | None = None
         self._report: dict[str, Any] | None = None
         self._messages: list[str] = []
+        self._sent_labels: Path | None = None
         self._told = 0.0
         self._check_number = 0
         self._status = self._on_disk(FirstFitStatus("asking"))
@@ -112,10 +113,10 @@ class FirstFit:
         with self._lock:
             if self._status.phase == "fitting":
                 raise LabelError("the fit is running; cancel it first, or label its first result")
-            output = self._request.output
-            place = output.with_name(f"labels-for-{output.name}.csv")
-            files.write_bytes(place, content)
-            self._request = replace(self._request, labels=place)
+            if self._sent_labels is None:
+                self._sent_labels = _free_place(self._request.output.with_name(f"labels-for-{self.key}.csv"))
+            files.write_bytes(self._sent_labels, content)
+            self._request = replace(self._request, labels=self._sent_labels)
             self.check()
 
     def start(self, chosen: StartRequest) -> None:
@@ -240,3 +241,9 @@ class FirstFit:
         if info.status == "finished" and status.phase != "fitting":
             return replace(status, phase="finished", has_result=True)
         return replace(status, has_result=info.has_result, can_resume=info.status in ("running", "training"))
+
+
+def _free_place(place: Path) -> Path:
+    """This file, or one with a number if it exists already."""
+    names = (place.with_stem(f"{place.stem}-{n}") for n in range(2, 10_000))
+    return place if not place.exists() else next(other for other in names if not other.exists())

@@ -1,6 +1,6 @@
 // The first fit of a folder: what was found in it, what is missing, progress, and the way to its results.
 import { count, h, plural, setChildren, toggleTheme } from "./dom.js";
-import { progressBar } from "./progress.js";
+import { createProgress } from "./progress.js";
 import { get, listen, post, Refused } from "./server.js";
 
 const main = document.getElementById("main");
@@ -9,7 +9,8 @@ const MOST_CLASSES = 12;
 const panels = { images: h("div", { class: "panel", id: "images" }), choice: h("div", { class: "panel", id: "choice" }), fit: h("div", { class: "panel", id: "fit" }) };
 let state = null;
 let chosen = null; // what the user typed stays while the page is drawn again
-let drawn = "";
+const drawn = {}; // what each panel shows: it is drawn again only if that changes, so that the focus stays
+const progress = { check: createProgress("Check of the images"), fit: createProgress("Fit") };
 
 function say(text) {
   problem.hidden = !text;
@@ -43,7 +44,7 @@ function drawImages() {
     h("dl", { class: "facts" }, [["Folder", state.folder], ["Labels", labels || "no label file"],
       ...(report ? [["Images", count(report.images)], ["Labelled", `${count(report.classes.reduce((sum, [, n]) => sum + n, 0))} in ${plural(report.classes.length, "class", "classes")}`], ["Unlabelled", count(report.unlabelled)]] : [])]
       .flatMap(([name, value]) => [h("dt", {}, name), h("dd", { class: "path" }, value)])),
-    isBusy ? progressBar(state, "Check of the images") : null,
+    isBusy ? progress.check.element : null,
     report && report.classes.length ? h("p", { class: "classes" }, report.classes.slice(0, MOST_CLASSES).map(([name, n]) => h("span", { class: "chip" }, name, " ", h("span", { class: "muted" }, count(n)))),
       more > 0 ? h("span", { class: "muted" }, `and ${plural(more, "class", "classes")} more`) : null) : null,
     report ? findings(report.problems, "Problems", "warning") : null,
@@ -84,25 +85,35 @@ function drawChoice() {
   h("div", { class: "actions" }, h("button", { type: "submit", class: "primary", id: "start" }, "Start"))));
 }
 
+const list = h("ul", { class: "messages" });
+
 function drawFit() {
   const isRunning = state.phase === "fitting";
   panels.fit.hidden = !isRunning && !state.has_result && !state.problem;
   if (panels.fit.hidden) return;
   const open = h("a", { class: "button primary", id: "open-run", href: `/r/${encodeURIComponent(state.key)}/` }, state.phase === "finished" ? "Open the result" : "Look at the first result and label it");
   setChildren(panels.fit, h("h2", {}, isRunning ? "Fit" : state.phase === "finished" ? "The fit is finished" : state.problem ? "The fit has stopped" : "Results"),
-    isRunning ? progressBar(state, "Fit") : null,
+    isRunning ? progress.fit.element : null,
     state.problem ? h("p", { class: "note", id: "fit-problem" }, state.problem) : null,
     state.has_result && state.phase !== "finished" ? h("p", {}, "The first result is there: the categories by the features of the network before training. Labels that you give it are kept for the final result.") : null,
     h("div", { class: "actions" }, state.has_result ? open : null, isRunning ? h("button", { type: "button", id: "cancel", onclick: () => ask("cancel") }, "Cancel") : null),
-    state.messages.length ? h("details", { open: isRunning }, h("summary", {}, "Messages"), h("ul", { class: "messages" }, state.messages.map((text) => h("li", {}, text)))) : null);
+    h("details", { open: isRunning }, h("summary", {}, "Messages"), list));
+}
+
+function drawIfChanged(panel, draw, shown) {
+  const key = JSON.stringify(shown);
+  if (drawn[panel] !== key) { drawn[panel] = key; draw(); }
 }
 
 function update(status) {
   state = { ...state, ...status };
-  drawImages();
-  const form = JSON.stringify([state.phase, state.report, state.can_resume]); // the form stays while the user fills it in
-  if (form !== drawn) { drawn = form; drawChoice(); }
-  drawFit();
+  const { phase, report, labels, can_resume, has_result, problem: fault, messages } = state;
+  progress.check.show(state);
+  progress.fit.show(state);
+  drawIfChanged("images", drawImages, [phase, report, labels, can_resume]);
+  drawIfChanged("choice", drawChoice, [phase, report, can_resume]);
+  drawIfChanged("fit", drawFit, [phase, has_result, fault]);
+  setChildren(list, messages.map((text) => h("li", {}, text)));
   document.body.dataset.phase = state.phase;
 }
 

@@ -5,7 +5,7 @@ import * as exporting from "./files.js";
 import * as labelling from "./labelling.js";
 import * as mapping from "./mapping.js";
 import { active, apply, load, model, onChange, setSnapshot } from "./model.js";
-import { progressBar } from "./progress.js";
+import { createProgress } from "./progress.js";
 import * as reporting from "./reporting.js";
 import * as refitting from "./refitting.js";
 import { get, listen, post, Refused } from "./server.js";
@@ -29,6 +29,7 @@ function show() {
   if (key === current) return;
   current = key;
   for (const link of byId("tabs").children) if (link.dataset.tab) link.setAttribute("aria-current", link.dataset.tab === key ? "page" : "false");
+  byId("tabs").querySelector("[aria-current=page]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   byId("main").replaceChildren(view());
   document.body.dataset.tab = key;
   byId("selection-bar").hidden = WITHOUT_SELECTION.includes(key) || !labelling.selection.size();
@@ -83,6 +84,7 @@ document.addEventListener("keydown", (event) => {
   else if (isCommand && event.key.toLowerCase() === "a" && current === "label") labelling.selectAll();
   else if (isCommand) return;
   else if (/^[1-9]$/.test(event.key)) { const c = labelling.categoryOfDigit(Number(event.key)); if (c !== undefined && labelling.selection.size()) labelling.label.as(c); }
+  else if (event.key === "a" && byId("select-all")) byId("select-all").click();
   else if (KEYS[event.key] && (current === "label" || "uU?0yl".includes(event.key) || event.key === "Escape")) KEYS[event.key]();
   else if (event.target === document.body && /^Arrow|^ $|^Enter$/.test(event.key) && current === "label") { labelling.grid.focus(); return; }
   else return;
@@ -104,10 +106,11 @@ function notices() {
 }
 
 // the first fit, while its first result is labelled
-const fitBar = h("div", { class: "fit-bar", id: "fit-bar", hidden: true });
+const fitProgress = createProgress("Fit");
+const fitBar = h("div", { class: "fit-bar", id: "fit-bar", hidden: true }, h("span", {}, "Training goes on"), fitProgress.element, h("a", { href: "/" }, "Show it"));
 function showFit(fit) {
   fitBar.hidden = !fit || fit.phase !== "fitting";
-  if (!fitBar.hidden) setChildren(fitBar, h("span", {}, "Training goes on"), progressBar(fit, "Fit"), h("a", { href: "/" }, "Show it"));
+  if (fit) fitProgress.show(fit);
 }
 
 function offerReload() {

@@ -1,13 +1,19 @@
 // The progress of something that runs in the background.
 import { count, h } from "./dom.js";
 
-// a step, and how much of it is done; total is 0 if that is not known
-export function progressBar({ step, done, total }, label) {
-  const share = total ? done / total : 0;
+// show({ step, done, total }): total is 0 if it is not known. The elements stay, so that nothing beside them loses the focus.
+export function createProgress(label) {
+  const step = h("p", { class: "progress-step", role: "status" });
   const inside = h("span", {});
-  if (total) inside.style.width = `${100 * share}%`;
-  return [
-    h("p", { class: "progress-step", role: "status" }, total ? `${step}: ${count(done)} of ${count(total)}` : step),
-    h("div", { class: total ? "progress" : "progress unknown", role: "progressbar", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(100 * share) }, inside),
-  ];
+  const bar = h("div", { class: "progress", role: "progressbar", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100 }, inside);
+  return {
+    element: h("div", { class: "progress-box" }, step, bar),
+    show(status) {
+      const share = status.total ? (100 * status.done) / status.total : 0;
+      step.textContent = status.total ? `${status.step}: ${count(status.done)} of ${count(status.total)}` : status.step;
+      bar.classList.toggle("unknown", !status.total);
+      inside.style.width = status.total ? `${share}%` : "";
+      bar.setAttribute("aria-valuenow", Math.round(share));
+    },
+  };
 }
