@@ -6,6 +6,7 @@ load are printed, too. Needs promptcal[app], selenium, chromium and chromedriver
 """
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -65,6 +66,9 @@ def open_browser() -> Any:
 
     options = webdriver.ChromeOptions()
     options.binary_location = str(shutil.which("chromium"))
+    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
+    traced = {"traceCategories": "toplevel,devtools.timeline"}
+    options.add_experimental_option("perfLoggingPrefs", {**traced, "enableNetwork": False, "enablePage": False})
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(argument)
     service = webdriver.ChromeService(executable_path=shutil.which("chromedriver"))
@@ -102,6 +106,7 @@ import("/assets/labelling.js").then(async ({ grid, label, selection }) => {
 """
 TARGETS = {  # the largest value that is allowed
     "seconds until the page can be used": 2.0,
+    "longest ms of CPU time of a frame": 50.0,
     "longest ms of a frame": 50.0,
     "median ms to label 1,000 images": 200.0,
     "MB of the server, at most": 1000.0,
@@ -126,6 +131,20 @@ def cpu_seconds(browser: Any) -> float:
     return float(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
 
 
+def frame_cpu(browser: Any) -> np.ndarray:
+    """Milliseconds of CPU time of the page's main thread in each frame while it was scrolled."""
+    time.sleep(1)
+    entries = [*browser.get_log("performance"), *browser.get_log("performance")]  # the second one has what was left
+    messages = (json.loads(entry["message"])["message"] for entry in entries)
+    events = [m["params"] for m in messages if m["method"] == "Tracing.dataCollected"]
+    frames = [e for e in events if e["name"] == "FireAnimationFrame"]
+    main = frames[0]["pid"], frames[0]["tid"]
+    tasks = [e for e in events if e["name"].endswith("::RunTask") and (e["pid"], e["tid"]) == main]
+    edges = np.sort([e["ts"] for e in frames])
+    number = np.searchsorted(edges, [e["ts"] + e.get("dur", 0) for e in tasks])
+    return np.bincount(number, [e.get("tdur", 0) / 1000 for e in tasks], len(edges) + 1)[1:-1]
+
+
 def measure(run: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "promptcal", "serve", str(run), "--port", "0"]
     start = time.perf_counter()
@@ -145,12 +164,12 @@ def measure(run: Path) -> dict[str, Any]:
         browser.execute_script("document.querySelector('[data-set=all]').click()")
         time.sleep(1)
         browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
-        before = cpu_seconds(browser)
+        browser.get_log("performance")
         scrolled = browser.execute_async_script(SCROLL)
-        cpu = cpu_seconds(browser) - before
-        frames = np.array(scrolled["frames"])
+        frames, cpu = np.array(scrolled["frames"]), frame_cpu(browser)
         found["frames"] = len(frames)
-        found["mean ms of CPU time of a frame"] = 1000 * cpu / len(frames)
+        found["mean ms of CPU time of a frame"] = float(cpu.mean())
+        found["longest ms of CPU time of a frame"] = float(cpu.max())
         found["median ms of a frame"] = float(np.median(frames))
         found["longest ms of a frame"] = float(frames.max())
         found["frames over 50 ms"] = int((frames > 50).sum())

@@ -4,7 +4,7 @@ import { redo, undo } from "./doing.js";
 import * as exporting from "./files.js";
 import * as labelling from "./labelling.js";
 import * as mapping from "./mapping.js";
-import { active, apply, load, model, onChange, setSnapshot } from "./model.js";
+import { active, apply, LABELLED, load, model, NONE, onChange, setSnapshot } from "./model.js";
 import { createProgress } from "./progress.js";
 import * as reporting from "./reporting.js";
 import * as refitting from "./refitting.js";
@@ -37,7 +37,8 @@ function show() {
 }
 
 function drawTop() {
-  const mine = model.status.reduce((sum, status) => sum + (status === 2 || status === 3), 0);
+  let mine = 0;
+  for (const status of model.status) mine += status === LABELLED || status === NONE;
   byId("about").textContent = `${plural(model.n, "image")} · ${plural(active().length, "category", "categories")} · ${count(mine)} labelled by you`;
   for (const [id, title, verb] of [["undo", model.undo, "Undo"], ["redo", model.redo, "Redo"]]) {
     byId(id).disabled = title === null;

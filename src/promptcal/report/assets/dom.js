@@ -36,7 +36,8 @@ export const svg = (tag, attributes, ...children) => {
   return element;
 };
 
-export const count = (n) => n.toLocaleString("en-GB");
+const numberFormat = new Intl.NumberFormat("en-GB"); // toLocaleString makes a new one each time
+export const count = (n) => numberFormat.format(n);
 export const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : many || `${one}s`}`;
 export const percent = (value) => (value === null || value === undefined ? "–" : (100 * value).toFixed(1));
 export const decimal = (x, digits = 2) => (x === null || x === undefined || !Number.isFinite(x) ? "–" : x.toFixed(digits));
