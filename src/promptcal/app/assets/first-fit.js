@@ -43,7 +43,7 @@ function drawImages() {
   setChildren(panels.images, h("h2", {}, "Images and labels"),
     h("dl", { class: "facts" }, [["Folder", state.folder], ["Labels", labels || "no label file"],
       ...(report ? [["Images", count(report.images)], ["Labelled", `${count(report.classes.reduce((sum, [, n]) => sum + n, 0))} in ${plural(report.classes.length, "class", "classes")}`], ["Unlabelled", count(report.unlabelled)]] : [])]
-      .flatMap(([name, value]) => [h("dt", {}, name), h("dd", { class: "path" }, value)])),
+      .flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     isBusy ? progress.check.element : null,
     report && report.classes.length ? h("p", { class: "classes" }, report.classes.slice(0, MOST_CLASSES).map(([name, n]) => h("span", { class: "chip" }, name, " ", h("span", { class: "muted" }, count(n)))),
       more > 0 ? h("span", { class: "muted" }, `and ${plural(more, "class", "classes")} more`) : null) : null,
@@ -78,8 +78,8 @@ function drawChoice() {
     canEstimate ? h("label", { class: "check" }, estimated, "Estimate it from the labelled images") : h("p", { class: "muted" }, "Labels of two classes or more are needed to estimate it."),
     h("label", { class: "check" }, fixed, "This number:"), number),
   known ? h("fieldset", {}, h("legend", {}, "Training"),
-    h("label", { class: "check" }, choice("trained", "training", !chosen.quick, () => { chosen.quick = false; }), "Train the network. A first result, of its features as they are, comes before."),
-    h("label", { class: "check" }, choice("quick", "training", chosen.quick, () => { chosen.quick = true; }), "Do not train it: minutes on a CPU.")) : h("p", { class: "note" }, "There are no labels, so similar images are only grouped. Give some labels to find categories of your kind."),
+    h("label", { class: "check" }, choice("trained", "training", !chosen.quick, () => { chosen.quick = false; }), "Train the network (a first result, without training, comes before)"),
+    h("label", { class: "check" }, choice("quick", "training", chosen.quick, () => { chosen.quick = true; }), "Do not train it (minutes on a CPU)")) : h("p", { class: "note" }, "There are no labels, so similar images are only grouped. Give some labels to find categories of your kind."),
   report.unreadable ? h("label", { class: "check" }, h("input", { type: "checkbox", id: "skip", checked: chosen.skip, onchange: (event) => { chosen.skip = event.target.checked; } }), `Skip the ${plural(report.unreadable, "file")} that cannot be read`) : null,
   h("p", { class: "muted" }, "The run is written to ", h("span", { class: "path" }, state.output), ". You can stop the fit at any time and continue it later."),
   h("div", { class: "actions" }, h("button", { type: "submit", class: "primary", id: "start" }, "Start"))));
