@@ -2,19 +2,24 @@
 
 import shutil
 
+import numpy as np
 import pytest
 from serving import served
 
 from promptcal import fit
+from promptcal.report.array_files import write_arrays
 
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory, small_folder, common_settings):
-    """48 images, two known classes and three new ones, by k-means on frozen features."""
-    return fit(
+    """48 images, two known classes and three new ones, by k-means on frozen features; a map is stored."""
+    run = fit(
         images=small_folder, labels=small_folder / "labels.csv", n_classes=5, method="semi-supervised-kmeans",
         output=tmp_path_factory.mktemp("finished") / "run", overrides=common_settings, report=False, progress=False,
-    ).path  # fmt: skip
+    )  # fmt: skip
+    coordinates = np.random.default_rng(0).uniform(-1, 1, (48, 2)).astype(np.float32)
+    write_arrays(run.directory.map_file, images=np.arange(48), coordinates=coordinates)
+    return run.path
 
 
 @pytest.fixture
@@ -27,3 +32,14 @@ def run_path(finished_run, tmp_path):
 def client(run_path):
     with served(run_path) as found:
         yield found
+
+
+@pytest.fixture
+def page(browser, client):
+    """The page of the run, without errors in its console at the end."""
+    from app_page import Page
+
+    yield Page(browser, client)
+    log = [entry["message"] for entry in browser.get_log("browser")]
+    assert [message for message in log if "409 (Conflict)" not in message] == []  # of a name that exists
+    assert browser.execute_script("return window.stolen") is None

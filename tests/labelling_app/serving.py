@@ -28,7 +28,7 @@ class Client:
 
     def ask(self, method, path, body=None, **headers):
         """Status, headers and content of the answer; the path is sent as it is."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=20)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in self.headers(**headers).items():
             connection.putheader(name, value)
@@ -55,8 +55,9 @@ class Client:
 
 
 @contextmanager
-def served(path):
-    hub = Hub(path)
+def served(shown):
+    """``shown`` is a run, a folder of runs, or a hub."""
+    hub = shown if isinstance(shown, Hub) else Hub(shown)
     with bound_server(hub, port=0) as server:
         thread = threading.Thread(target=server.run)
         thread.start()

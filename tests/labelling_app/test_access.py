@@ -37,7 +37,10 @@ def test_the_token_of_the_link_is_stored_in_a_cookie_that_scripts_and_other_site
     assert client.ask("GET", f"{client.page}api/run", Origin=None)[0] == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/assets/main.js", "api/run", "api/events", "image/0/160", "report", "none"])
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/assets/main.js", "/api/state", "/api/events", "api/run", "api/events", "api/pages", "image/0/160", "none"],
+)
 def test_nothing_is_answered_without_the_token(client, path):
     path = path if path.startswith("/") else client.page + path
     for cookie in (None, f"promptcal-{client.port}=wrong", f"promptcal-1={client.token}", "\x01=;,"):

@@ -175,6 +175,7 @@ def wait_for(client, phase, seconds=120):
 
 
 def test_a_quick_refit_is_proposed_accepted_and_undone(run_path):
+    (run_path / "map.npz").unlink()  # so that it is computed
     with served(run_path) as client:
         before = column(client.get("api/state")["category"], "<i4")
         client.act("create", name="great tit", images=[20, 21, 22, 23])

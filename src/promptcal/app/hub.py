@@ -1,9 +1,11 @@
-"""The runs that a server shows: one run, or all runs of a folder."""
+"""The runs that a server shows: one run, all runs of a folder, or the run of a first fit."""
 
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from promptcal.app.first_fit import FirstFit, FirstFitRequest
 from promptcal.app.label_store import FILE_NAME
 from promptcal.app.refit_jobs import RefitJobs
 from promptcal.app.workspace import Workspace
@@ -30,15 +32,25 @@ class RunListing:
 class Hub:
     """The runs by key, opened when they are first used."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, first_fit: FirstFitRequest | None = None) -> None:
+        """``first_fit`` is given if ``path`` is a folder of images, not a run."""
         self.path = path
-        self.is_folder = not RunDirectory(path).exists()
-        self._paths = {path.absolute().name or "run": path}
+        self.is_folder = first_fit is None and not RunDirectory(path).exists()
+        shown = path if first_fit is None else first_fit.output
+        self._paths = {shown.absolute().name or "run": shown}
         if self.is_folder:
             self._paths = {found.name: found for found in find_runs(path)}
         self._open: dict[str, Workspace] = {}
         self._jobs: dict[str, RefitJobs] = {}
         self._lock = threading.Lock()
+        self.first_fit = None if first_fit is None else FirstFit(first_fit)
+        if self.first_fit is not None:
+            self.first_fit.listeners.append(self._tell_fit)
+
+    @property
+    def has_home(self) -> bool:
+        """Whether there is a page above those of the runs: the list of runs, or the first fit."""
+        return self.is_folder or self.first_fit is not None
 
     def keys(self) -> list[str]:
         """The runs there are now."""
@@ -76,6 +88,13 @@ class Hub:
             self._close(key)
         return self.workspace(key)
 
+    def _tell_fit(self, status: dict[str, Any]) -> None:
+        """Tell the pages that label the first result how the fit is going on, and when it has another result."""
+        for workspace in list(self._open.values()):
+            workspace.events.send("fit", status)
+            if status["phase"] == "finished" and workspace.has_changed_on_disk():
+                workspace.events.send("changed", {})
+
     def _close(self, key: str) -> None:
         if key in self._jobs:
             self._jobs.pop(key).close()
@@ -86,6 +105,8 @@ class Hub:
         return [_listing(key, self._paths[key]) for key in self.keys()]
 
     def close(self) -> None:
+        if self.first_fit is not None:
+            self.first_fit.close()
         with self._lock:
             for key in list(self._open):
                 self._close(key)

@@ -16,7 +16,7 @@ from promptcal.data.images import ImageSet
 from promptcal.data.sources import FileSource
 from promptcal.errors import RunError
 from promptcal.report.thumbnails import Thumbnails
-from promptcal.run.inference import Run, reject_path_traversal
+from promptcal.run.stored_run import StoredRun, reject_path_traversal
 
 SIDES = (160, 320, 640, 1600)  # pixels of the longer side: the grid, on screens of two pixels by point, the viewer
 MAX_CACHED_BYTES = 64_000_000
@@ -35,7 +35,7 @@ class Picture(NamedTuple):
 class Pictures:
     """Encoded pictures by image and side. It can be used by several threads."""
 
-    def __init__(self, run: Run, paths: list[str], max_bytes: int = MAX_CACHED_BYTES) -> None:
+    def __init__(self, run: StoredRun, paths: list[str], max_bytes: int = MAX_CACHED_BYTES) -> None:
         self._folder = run.directory.thumbnails_folder
         self._n_images = len(paths)
         self._originals: ImageSet | None = None

@@ -3,12 +3,7 @@
 A refit ends in a proposal, which the user accepts (an action that can be undone) or discards.
 """
 
-import os
-import re
 import shlex
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -20,28 +15,24 @@ from typing import Any, Literal
 import numpy as np
 
 from promptcal.app.actions import AcceptRefit
+from promptcal.app.fit_process import FitProcess
 from promptcal.app.label_formats import to_csv
 from promptcal.app.label_state import UNLABELLED, LabelState
 from promptcal.app.label_store import Attempt
 from promptcal.app.packing import packed
-from promptcal.app.quick_refits import quick_refit
+from promptcal.app.side_process import Cancelled
 from promptcal.app.workspace import Workspace
 from promptcal.errors import LabelError, PromptCALError, RunError, one_line, shorten
 from promptcal.report.next_command import image_words, next_output
 from promptcal.run.directory import RunDirectory
-from promptcal.run.inference import Run
+from promptcal.run.stored_run import StoredRun
 from promptcal.runtime import files
 
 Kind = Literal["quick", "fit"]
-_EPOCH = re.compile(r"(.+): epoch (\d+) of (\d+)")
 _MOST_MOVED = 5000  # images that the page is shown
 _SECONDS_BETWEEN_EVENTS = 0.2
 # A run directory from somebody else must not decide what is executed: only these words of its command are used.
 _COMMANDS, _OPTIONS = ("fit", "benchmark"), {"--skip-unreadable": 0, "--truth": 1, "--root": 1}
-
-
-class _Cancelled(Exception):
-    pass
 
 
 @dataclass(frozen=True)
@@ -65,7 +56,7 @@ class RefitJobs:
         self._lock = threading.RLock()
         self._status = RefitStatus()
         self._proposal: AcceptRefit | None = None
-        self._process: subprocess.Popen[str] | None = None
+        self._process: FitProcess | None = None
         self._is_cancelled = threading.Event()
         self._told = 0.0
         for attempt in workspace.store.attempts():  # of a server that was killed
@@ -82,7 +73,7 @@ class RefitJobs:
     def command(self) -> list[str]:
         """The command of a new fit, without `promptcal` before it."""
         workspace = self._workspace
-        run = Run(workspace.state.run, "cpu") if workspace.state.run else workspace.run
+        run = StoredRun(workspace.state.run) if workspace.state.run else workspace.run
         words = checked_words(image_words(run))
         output = next_output(run.path.absolute())
         names = {category.name for category in (workspace.state.categories[c] for c in workspace.state.active)}
@@ -95,6 +86,8 @@ class RefitJobs:
         with self._lock:
             if self._status.phase == "running":
                 raise LabelError("a refit is running; wait for it, or cancel it")
+            if self._workspace.has_changed_on_disk():
+                raise LabelError("the run has a new result; load it first (reload the page)")
             self._discard()
             command = self.command() if kind == "fit" else []
             output = command[command.index("--output") + 1] if command else None
@@ -119,8 +112,8 @@ class RefitJobs:
     def cancel(self) -> None:
         with self._lock:
             self._is_cancelled.set()
-            if self._process is not None and self._process.poll() is None:
-                self._process.send_signal(signal.SIGINT if os.name != "nt" else signal.SIGTERM)
+            if self._process is not None:
+                self._process.cancel()
 
     def accept(self) -> dict[str, Any]:
         with self._lock:
@@ -142,11 +135,8 @@ class RefitJobs:
     def close(self) -> None:
         """End a fit that is running; it can be resumed on the command line."""
         self.cancel()
-        if self._process is not None:
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+        if (process := self._process) is not None:
+            process.close()
 
     def _discard(self) -> None:
         if self._proposal is not None and self._status.attempt is not None:
@@ -158,8 +148,6 @@ class RefitJobs:
         self._workspace.events.send("refit", vars(status))
 
     def _progress(self, step: str, done: int, total: int) -> None:
-        if self._is_cancelled.is_set() and self._process is None:
-            raise _Cancelled
         now = time.monotonic()
         if now - self._told >= _SECONDS_BETWEEN_EVENTS:
             self._told = now
@@ -170,7 +158,7 @@ class RefitJobs:
         status, message, proposal = "ready", "", None
         try:
             proposal = work()
-        except _Cancelled:
+        except Cancelled:
             status, message = "cancelled", "It was cancelled."
         except (PromptCALError, OSError) as error:
             status, message = "failed", one_line(error)
@@ -189,13 +177,13 @@ class RefitJobs:
 
     def _quick(self) -> AcceptRefit:
         workspace = self._workspace
-        calibration = workspace.run.calibration
-        temperature = calibration.temperature if calibration.scores == "outputs" else 1.0
-        names, found = quick_refit(
-            workspace.features(),
+        names, found = workspace.computer.call(
+            "computations.quick_refit",
+            str(workspace.path),
+            str(workspace.embedded_run),
             workspace.state,
-            temperature,
-            lambda done, total: self._progress("training the read-out", done, total),
+            on_progress=lambda done, total: self._progress("training the read-out", done, total),
+            is_cancelled=self._is_cancelled.is_set,
         )
         return AcceptRefit.of(names, found, None)
 
@@ -204,32 +192,16 @@ class RefitJobs:
         labels = Path(command[command.index("--labels") + 1])
         output = Path(command[command.index("--output") + 1])
         files.write_text(labels, to_csv(workspace.assignments.paths, workspace.state.label_names()))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "promptcal", *command],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, encoding="utf-8", errors="replace", start_new_session=True,
-        )  # fmt: skip
+        process = FitProcess(command)
         with self._lock:
             self._process = process
             if self._is_cancelled.is_set():
-                process.send_signal(signal.SIGINT)
-        last = ""
-        assert process.stdout is not None
-        for line in process.stdout:
-            last = line.strip() or last
-            epoch = _EPOCH.search(line)
-            if epoch is not None:
-                self._progress(epoch[1].strip(), int(epoch[2]), int(epoch[3]))
-            elif line.strip():
-                self._progress(shorten(line.strip(), 120), 0, 0)
-        if process.wait() != 0:
-            if self._is_cancelled.is_set():
-                raise _Cancelled
-            raise RunError(last.removeprefix("promptcal: ") or f"the fit ended with code {process.returncode}")
+                process.cancel()
+        process.run(lambda progress: self._progress(*progress))
         return self._of_run(output)
 
     def _of_run(self, output: Path) -> AcceptRefit:
-        found = Run(output, "cpu").assignments()
+        found = StoredRun(output).assignments()
         if found.paths != self._workspace.assignments.paths:
             raise RunError(f"{output} has other images than this run; open it on its own: promptcal serve {output}")
         return AcceptRefit.of(found.names, LabelState.of(found).predictions, str(output))

@@ -8,6 +8,7 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -18,13 +19,13 @@ from starlette.routing import Route
 from promptcal._version import __version__
 from promptcal.app import label_state as states
 from promptcal.app.actions import FROM_PAGE, ImportLabels, parse_action
+from promptcal.app.first_fit import FirstFit, StartRequest
 from promptcal.app.hub import Hub
 from promptcal.app.label_formats import read_labels_file, to_coco, to_csv, to_label_studio
 from promptcal.app.label_state import NameTakenError
 from promptcal.app.label_store import DiskFullError
 from promptcal.app.packing import packed
 from promptcal.app.pictures import SIDES
-from promptcal.app.quick_refits import split_parts
 from promptcal.app.refit_jobs import RefitJobs
 from promptcal.app.workspace import Workspace
 from promptcal.errors import LabelError, PromptCALError, RunError
@@ -36,8 +37,12 @@ EXPORTS = {  # the end of the file name, and the type
     "coco": ("coco.json", "application/json"),
     "label-studio": ("label-studio.json", "application/json"),
 }
-_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
-_SHARED = ("dom.js", "picking.js", "scatter.js", "report.css")  # of the report
+_TYPES = {".js": "text/javascript", ".css": "text/css"}
+_PAGES = ("run", "runs", "first-fit")
+_SHARED = (  # of the report
+    *("report.css", "dom.js", "picking.js", "scatter.js", "lookups.js", "cards.js", "overview.js", "changes.js"),
+    *("labels.js", "curves.js", "confusion.js", "neighbours.js", "attention.js"),
+)
 # The report of a run from somebody else may have any script: it gets an origin of its own, without access to the app.
 _REPORT_POLICY = "sandbox allow-scripts allow-downloads allow-popups; frame-ancestors 'none'"
 
@@ -55,18 +60,28 @@ def read_assets() -> dict[str, tuple[bytes, str]]:
     return found
 
 
+def render_pages() -> dict[str, str]:
+    """The HTML of every page; what it shows is loaded by its script."""
+    templates = Environment(loader=PackageLoader("promptcal.app", "assets"), autoescape=True, undefined=StrictUndefined)
+    return {name: templates.get_template(f"{name}.html.j2").render() for name in _PAGES}
+
+
 class Routes:
     """The endpoints of a hub."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._assets = read_assets()
+        self._pages = render_pages()
 
     def app(self) -> Starlette:
         run, api = "/r/{key}", "/r/{key}/api"
         routes = [
             Route("/", self.home),
             Route("/api/runs", self.runs),
+            Route("/api/state", self.fit_status),
+            Route("/api/events", self.fit_events),
+            Route("/api/fit/{what}", self.change_fit, methods=["POST"]),
             Route("/assets/{name}", self.asset),
             Route(f"{run}/", self.page),
             Route(f"{run}/report", self.report),
@@ -81,6 +96,8 @@ class Routes:
             Route(f"{api}/reload", self.reload, methods=["POST"]),
             Route(f"{api}/split-preview", self.split_preview, methods=["POST"]),
             Route(f"{api}/map", self.map),
+            Route(f"{api}/pages", self.report_pages),
+            Route(f"{api}/attention", self.attention),
             Route(f"{api}/import", self.import_labels, methods=["POST"]),
             Route(f"{api}/refit", self.refit),
             Route(f"{api}/refit/{{what}}", self.change_refit, methods=["POST"]),
@@ -90,20 +107,45 @@ class Routes:
         return Starlette(routes=routes, exception_handlers=handlers)
 
     async def home(self, request: Request) -> Response:
+        if self._hub.first_fit is not None:
+            return HTMLResponse(self._pages["first-fit"])
         keys = await run_in_threadpool(self._hub.keys)
         if not self._hub.is_folder and len(keys) == 1:
             return RedirectResponse(request.url_for("page", key=keys[0]).path, 303)
-        return self._html("home.html")
+        return HTMLResponse(self._pages["runs"])
 
     async def page(self, request: Request) -> Response:
-        return self._html("index.html")
+        return HTMLResponse(self._pages["run"])
 
-    def _html(self, name: str) -> Response:
-        return HTMLResponse(self._assets[name][0])
+    def _first_fit(self) -> FirstFit:
+        if self._hub.first_fit is None:
+            raise RunError("this server shows runs; start it with a folder of images to fit them")
+        return self._hub.first_fit
+
+    async def fit_status(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(self._first_fit().record))
+
+    async def fit_events(self, request: Request) -> Response:
+        first_fit = self._first_fit()
+        stream = first_fit.events.stream(json.dumps(first_fit.record()), lambda: ": still here\n\n")
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    async def change_fit(self, request: Request) -> Response:
+        first_fit, what, body = self._first_fit(), request.path_params["what"], await _body(request)
+        does: dict[str, Callable[[], None]] = {
+            "start": lambda: first_fit.start(_parse(StartRequest, body)),
+            "resume": first_fit.resume,
+            "cancel": first_fit.cancel,
+            "labels": lambda: first_fit.use_labels(body),
+        }
+        if what not in does:
+            return Response("not found", 404)
+        await run_in_threadpool(does[what])
+        return _json(await run_in_threadpool(first_fit.record))
 
     async def asset(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in self._assets or name.endswith(".html"):
+        if name not in self._assets:
             return Response("not found", 404)
         content, kind = self._assets[name]
         return Response(content, media_type=kind)
@@ -117,7 +159,7 @@ class Routes:
 
     async def run_data(self, request: Request) -> Response:
         workspace = await self._workspace(request)
-        return await run_in_threadpool(lambda: _json(run_record(workspace, is_in_folder=self._hub.is_folder)))
+        return await run_in_threadpool(lambda: _json(run_record(workspace, self._hub)))
 
     async def snapshot(self, request: Request) -> Response:
         workspace = await self._workspace(request)
@@ -162,7 +204,7 @@ class Routes:
             asked = _parse(SplitRequest, body)
             images = np.asarray(asked.images, dtype=np.int64)
             states.checked_images(workspace.state, asked.images)
-            parts = split_parts(workspace.features()[images], asked.n)
+            parts = workspace.computer.call("computations.split_parts", str(workspace.embedded_run), images, asked.n)
             return _json({"parts": packed(parts, "u1")})
 
         return await run_in_threadpool(preview)
@@ -171,6 +213,14 @@ class Routes:
         workspace = await self._workspace(request)
         images, coordinates = await run_in_threadpool(workspace.map)
         return _json({"images": packed(images, "<u4"), "coordinates": packed(coordinates, "<f4")})
+
+    async def report_pages(self, request: Request) -> Response:
+        workspace = await self._workspace(request)
+        return Response(await run_in_threadpool(workspace.report_pages), media_type="application/json")
+
+    async def attention(self, request: Request) -> Response:
+        sheet = (await self._workspace(request)).attention_sheet
+        return Response("no picture", 404) if sheet is None else Response(sheet, media_type="image/webp")
 
     async def import_labels(self, request: Request) -> Response:
         workspace, body = await self._workspace(request), await _body(request)
@@ -266,19 +316,20 @@ def exported(workspace: Workspace, form: str) -> str:
     return to_label_studio(paths, state, workspace.path.absolute().name)
 
 
-def run_record(workspace: Workspace, *, is_in_folder: bool) -> dict[str, Any]:
+def run_record(workspace: Workspace, hub: Hub) -> dict[str, Any]:
     """Everything that the page shows of a run."""
-    run = workspace.run
+    run, first_fit = workspace.run, hub.first_fit
     return {
         "title": workspace.path.absolute().name,
         "opened": workspace.opened,
         "promptcal": __version__,
-        "method": run.title,
         "paths": workspace.assignments.paths,
         "state": workspace.snapshot(),
         "notices": workspace.notices(),
+        "pages": workspace.page_names(),
         "hasReport": run.directory.report_file.is_file(),
-        "isInFolder": is_in_folder,
+        "home": "Runs" if hub.is_folder else "Fit" if first_fit is not None else "",
+        "fit": None if first_fit is None else first_fit.status(),
     }
 
 

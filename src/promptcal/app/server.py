@@ -8,10 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from promptcal.app.hub import Hub
-from promptcal.errors import ConfigError, MissingPackageError, RunError
+from promptcal.app.first_fit import FirstFitRequest
+from promptcal.app.hub import Hub, find_runs
+from promptcal.data.image_files import find_images
+from promptcal.errors import ConfigError, LabelError, MissingPackageError, RunError
+from promptcal.run.directory import RunDirectory
 
 DEFAULT_HOST, FIRST_PORT = "127.0.0.1", 8765
 _TRIED_PORTS = 50
@@ -71,7 +75,7 @@ def bound_server(hub: Hub, host: str = DEFAULT_HOST, port: int | None = None) ->
         server = uvicorn.Server(config)
         name = f"[{host}]" if ":" in host else host
         keys = hub.keys()
-        page = "/" if hub.is_folder or len(keys) != 1 else f"/r/{quote(keys[0])}/"
+        page = "/" if hub.has_home or len(keys) != 1 else f"/r/{quote(keys[0])}/"
 
         def stop() -> None:
             server.should_exit = True
@@ -79,23 +83,49 @@ def bound_server(hub: Hub, host: str = DEFAULT_HOST, port: int | None = None) ->
         yield BoundServer(f"http://{name}:{number}{page}?token={token}", lambda: server.run(sockets=[listening]), stop)
 
 
+def hub_of(path: Path, labels: Path | None, n_classes: Any, output: Path | None, settings: tuple[str, ...]) -> Hub:
+    """What a path shows: a run, the runs in a folder, or the first fit of a folder of images."""
+    if not path.is_dir():
+        raise RunError(f"{path} is not a folder; give a run directory, a folder of runs or a folder of images")
+    given = {"--labels": labels, "--n-classes": n_classes, "--output": output, "--set": settings}
+    named = [option for option, value in given.items() if value]
+    is_run = RunDirectory(path).exists()
+    if is_run or (find_runs(path) and not named):
+        if named:
+            raise ConfigError(f"{path} is a run, and {', '.join(named)} is for a folder of images; leave it out")
+        return Hub(path)
+    if not find_images(path):
+        raise RunError(
+            f"{path} is not a run directory, has none in it and no images; give the --output of a fit, or the images"
+        )
+    if labels is not None and not labels.is_file():
+        raise LabelError(f"the label file {labels} does not exist; check the path, or leave --labels out")
+    place = path.absolute()
+    output = place.with_name(f"{place.name}-run") if output is None else output
+    if output.absolute().is_relative_to(place):
+        raise RunError(f"the output {output} lies in the image folder; choose another --output")
+    return Hub(
+        path, FirstFitRequest(path.absolute(), labels and labels.absolute(), n_classes, output.absolute(), settings)
+    )
+
+
 def serve(
     path: Path,
     *,
+    labels: Path | None = None,
+    n_classes: int | str | None = None,
+    output: Path | None = None,
+    settings: tuple[str, ...] = (),
     host: str = DEFAULT_HOST,
     port: int | None = None,
     open_browser: bool = False,
     on_ready: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> None:
-    """Serve a run, or a folder of runs, until Ctrl-C."""
-    if not path.is_dir():
-        raise RunError(f"{path} is not a folder; give a run directory or a folder of runs")
-    hub = Hub(path)
-    if hub.is_folder and not hub.keys():
-        raise RunError(f"{path} is not a run directory and has none in it; give the --output of a fit")
+    """Serve a run, a folder of runs, or the first fit of a folder of images, until Ctrl-C."""
+    hub = hub_of(path, labels, n_classes, output, settings)
     try:
-        if not hub.is_folder:
+        if not hub.has_home:
             hub.workspace(hub.keys()[0])  # says what is wrong before a browser opens
         with bound_server(hub, host, port) as server:
             if host not in _LOCAL:

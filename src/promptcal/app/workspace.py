@@ -19,14 +19,12 @@ from promptcal.app.label_store import FILE_NAME, LabelStore, digest_of
 from promptcal.app.live_events import Events
 from promptcal.app.packing import packed
 from promptcal.app.pictures import Pictures
+from promptcal.app.side_process import SideProcess
 from promptcal.errors import RunError
-from promptcal.report.array_files import read_if_newer, write_arrays
-from promptcal.report.embedding_map import compute_map
-from promptcal.report.selection import select_images
+from promptcal.report.array_files import read_if_newer
 from promptcal.run.assignments import Assignments
-from promptcal.run.inference import Run
+from promptcal.run.stored_run import StoredRun
 from promptcal.runtime import files, locking
-from promptcal.runtime.seeds import derive_seed
 
 _KEPT_STATES = 50  # to undo without applying all actions again
 
@@ -36,7 +34,7 @@ class Workspace:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.run = Run(path, "cpu", warn_if_unfinished=False)
+        self.run = StoredRun(path, warn_if_unfinished=False)
         self.assignments: Assignments = self.run.assignments()
         self.pictures = Pictures(self.run, self.assignments.paths)
         self.events = Events()
@@ -54,24 +52,22 @@ class Workspace:
             self._resources.close()
             raise
         self._earlier: deque[LabelState] = deque(maxlen=_KEPT_STATES)
-        self._features: dict[str, np.ndarray] = {}
-        self._map_lock = threading.Lock()
+        self.computer = SideProcess()  # of what a user waits for
+        self._attention_sheet: bytes | None = None
+        self._page_computer = SideProcess()  # of pages, which may take minutes
         self._version = 0
         self._stamp = self._info_stamp()
 
     def close(self) -> None:
         self.events.end()
+        self.computer.close()
+        self._page_computer.close()
         self._resources.close()
 
-    def features(self) -> np.ndarray:
-        """The embeddings of the images, of the run whose fit was accepted last."""
-        with self._lock:
-            source = self._state.run or ""
-            if source not in self._features:
-                run = Run(source, "cpu") if source else self.run
-                self._features.clear()
-                self._features[source] = run.embeddings()
-            return self._features[source]
+    @property
+    def embedded_run(self) -> Path:
+        """The run whose embeddings are used: the one whose fit was accepted last."""
+        return self.path if self._state.run is None else Path(self._state.run)
 
     def map(self) -> tuple[np.ndarray, np.ndarray]:
         """Images, and their coordinates: of the stored map, or of a new one, which is then stored."""
@@ -79,13 +75,35 @@ class Workspace:
         stored = read_if_newer(directory.map_file, directory.embeddings_file, "images", "coordinates")
         if stored is not None and is_map(stored[0], stored[1], len(self.assignments)):
             return stored[0], stored[1]
-        with self._map_lock:
-            shown = select_images(self.assignments)
-            coordinates = compute_map(
-                self.run.embeddings()[shown], seed=derive_seed(self.run.config.seed, "map") % 2**32
-            )
-            write_arrays(directory.map_file, images=shown, coordinates=coordinates)
-        return shown, coordinates
+        images, coordinates = self._page_computer.call("live_pages.embedding_map", str(self.path))
+        return images, coordinates
+
+    def report_pages(self) -> str:
+        """The data of the report's pages for the categories as they are now, as JSON."""
+        data, self._attention_sheet = self._page_computer.call(
+            "live_pages.report_pages", str(self.embedded_run), self._state
+        )
+        return str(data)
+
+    @property
+    def attention_sheet(self) -> bytes | None:
+        """The pictures of the attention page, after `report_pages`."""
+        return self._attention_sheet
+
+    def page_names(self) -> list[str]:
+        """The pages of the report that this run has."""
+        directory = self.run.directory
+        wanted = {
+            "overview": True,
+            "categories": True,
+            "changes": directory.changes_file.is_file(),
+            "labels": bool((self._state.labels >= 0).any()),
+            "confusion": directory.truth_file.is_file(),
+            "training": directory.metrics_file.is_file(),
+            "neighbours": len(self._state) > 1,
+            "attention": directory.examples_file.is_file(),
+        }
+        return [name for name, is_there in wanted.items() if is_there]
 
     @property
     def state(self) -> LabelState:

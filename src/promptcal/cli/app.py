@@ -19,6 +19,7 @@ from promptcal.cli.options import (
     Device,
     Images,
     Labels,
+    Overrides,
     Quiet,
     Root,
     RunPath,
@@ -285,7 +286,26 @@ def report(
 
 @app.command()
 def serve(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory, or a folder of run directories.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Run directory, a folder of run directories, or a folder of images.")
+    ],
+    labels: Annotated[Path | None, typer.Option(help=f"Of a folder of images. {HELP['labels']}")] = None,
+    n_classes: Annotated[
+        Any,
+        typer.Option(
+            metavar="N|auto",
+            parser=number_or_auto,
+            show_default=False,
+            help=f"Of a folder of images. {HELP['n_classes']}",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of a folder of images: run directory to write.", show_default="FOLDER-run beside the folder"
+        ),
+    ] = None,
+    overrides: Overrides = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port.", show_default="the first free one from 8765")
     ] = None,
@@ -297,13 +317,27 @@ def serve(
 ) -> None:
     """Label a run in the browser: name, merge, split and move categories, and fit again. Needs promptcal[app].
 
-    Every action is saved at once in labels.sqlite in the run directory. Ctrl-C stops the server.
+    Every action is saved at once in labels.sqlite in the run directory. Ctrl-C stops the server. A folder of images is
+    checked and fitted first; the page asks for what is missing.
 
     Example: promptcal serve run --open
+
+    From scratch: promptcal serve photos --labels labels.csv --open
     """
     from promptcal.app.server import serve as start
 
-    start(run, host=host, port=port, open_browser=open_, on_ready=_say_served, warn=_warn)
+    start(
+        run,
+        labels=labels,
+        n_classes=n_classes,
+        output=output,
+        settings=tuple(overrides or ()),
+        host=host,
+        port=port,
+        open_browser=open_,
+        on_ready=_say_served,
+        warn=_warn,
+    )
     console.print("Stopped. All labels are saved.", highlight=False)
 
 

@@ -1,7 +1,8 @@
 """From images on disk to batches of views on the device. The names below are imported when first used."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from promptcal.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from promptcal.data.embedded import embedded_set as embedded_set
@@ -13,20 +14,16 @@ if TYPE_CHECKING:
     from promptcal.data.stream import StreamedImages, StreamedView  # noqa: F401
     from promptcal.data.views import View as View
 
-_NAMES = {  # by module
-    "embedded": "embedded_set",
-    "images": "ImageSet",
-    "labels": "parse_labels read_labels",
-    "sampler": "BalancedSampler NaturalSampler Sampler build_sampler",
-    "splits": "label_half",
-    "store": "ImageStore",
-    "stream": "StreamedImages StreamedView",
-    "views": "View",
-}
-_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+__getattr__ = lazy_names(
+    __name__,
+    {  # by module
+        "embedded": "embedded_set",
+        "images": "ImageSet",
+        "labels": "parse_labels read_labels",
+        "sampler": "BalancedSampler NaturalSampler Sampler build_sampler",
+        "splits": "label_half",
+        "store": "ImageStore",
+        "stream": "StreamedImages StreamedView",
+        "views": "View",
+    },
+)

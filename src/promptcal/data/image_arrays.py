@@ -1,13 +1,23 @@
 """Images given as arrays: uint8 from 0 to 255 or floats from 0 to 1, in grey, RGB or RGBA."""
 
+import sys
 from typing import Any
 
 import numpy as np
-import torch
 
 from promptcal.errors import DataError
 
 _CHANNELS = (1, 3, 4)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether this is a tensor of PyTorch; does not import it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or is_tensor(value)
 
 
 def image_stack(images: Any) -> np.ndarray:
@@ -35,7 +45,7 @@ def single_image(image: Any) -> np.ndarray:
 
 
 def _as_numpy(images: Any) -> np.ndarray:
-    if isinstance(images, torch.Tensor):
+    if is_tensor(images):
         images = (images.float() if images.is_floating_point() else images).numpy(force=True)
     array = np.asarray(images)
     if array.dtype != np.uint8 and array.dtype.kind != "f":

@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image, UnidentifiedImageError
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.functional import resize as resize_image
 
 from promptcal.data import huggingface, image_files
 from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage, large_image_lock, reads_heic, to_rgb
-from promptcal.data.image_arrays import image_stack, single_image
+from promptcal.data.image_arrays import image_stack, is_array, single_image
 from promptcal.data.sources import ArraySource, FileSource, ImageSource, PictureSource, SubsetSource
 from promptcal.errors import DataError, PromptCALWarning
 from promptcal.runtime.arguments import check_path
@@ -64,7 +61,7 @@ class ImageSet:
         if isinstance(images, str | os.PathLike):
             return _from_path(check_path("images", images))
         is_list = isinstance(images, np.ndarray) and images.ndim == 1 and images.dtype.kind in "OUT"
-        if isinstance(images, np.ndarray | torch.Tensor) and not is_list:
+        if is_array(images) and not is_list:
             stack = image_stack(images)
             return ImageSet(numbered_names(len(stack)), ArraySource(stack))
         if huggingface.is_dataset(images):
@@ -74,7 +71,7 @@ class ImageSet:
             raise DataError("no images were given; pass a folder, a list of image files, or an array")
         if all(isinstance(i, str | os.PathLike) for i in images):
             return _from_files([check_path("an image", i) for i in images], [str(i) for i in images])
-        if all(isinstance(i, np.ndarray | torch.Tensor) for i in images):
+        if all(map(is_array, images)):
             images = [Image.fromarray(single_image(i)) for i in images]
         if all(isinstance(i, Image.Image) for i in images):
             return ImageSet(numbered_names(len(images)), PictureSource(images))
@@ -132,6 +129,9 @@ class ImageSet:
 
     def resized(self, index: int, shorter_side: int) -> np.ndarray:
         """uint8 H x W x 3, resized to this shorter side (PIL bicubic, the longer side rounded down)."""
+        from torchvision.transforms import InterpolationMode
+        from torchvision.transforms.functional import resize as resize_image
+
         return np.asarray(resize_image(self.usable_image(index), [shorter_side], InterpolationMode.BICUBIC))
 
     def size(self, index: int) -> tuple[int, int] | None:

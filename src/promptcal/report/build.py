@@ -17,7 +17,8 @@ from promptcal._version import __version__
 from promptcal.errors import RunError
 from promptcal.methods import METHODS
 from promptcal.report import page_data
-from promptcal.report.attention_panels import overlay_sheet
+from promptcal.report.attention_panels import AttentionMaps, overlay_sheet
+from promptcal.report.cluster_analysis import ClusterAnalysis
 from promptcal.report.next_command import next_command
 from promptcal.report.page_data import read_asset
 from promptcal.report.report_inputs import ReportInputs
@@ -26,8 +27,9 @@ from promptcal.runtime import files
 from promptcal.runtime.seeds import isolated_rng
 
 _SCRIPTS = (
-    *("dom.js", "core.js", "decisions.js", "picking.js", "selection.js", "viewer.js", "naming.js", "clusters.js"),
-    *("scatter.js", "map.js", "labels.js", "changes.js", "charts.js", "shortcuts.js", "app.js"),
+    *("dom.js", "lookups.js", "core.js", "decisions.js", "picking.js", "selection.js", "viewer.js", "naming.js"),
+    *("cards.js", "clusters.js", "scatter.js", "map.js", "overview.js", "changes.js", "labels.js", "curves.js"),
+    *("confusion.js", "neighbours.js", "attention.js", "context.js", "shortcuts.js", "app.js"),
 )
 
 
@@ -50,31 +52,39 @@ def write_report(run: Run, output: Path | None, console: Console) -> Report:
     inputs = ReportInputs.load(run, console)
     analysis, maps = inputs.analysis, inputs.attention()
     data = {
+        **page_records(inputs, analysis, maps),
         "title": run.path.absolute().name,
         # the browser stores the user's decisions under this key: they belong to exactly these clusters
         "fingerprint": hashlib.sha256(run.directory.assignments_file.read_bytes()).hexdigest(),
-        "root": run.info.root,
         "folder": run.info.folder,
         "nextCommand": next_command(run),
-        "version": __version__,
-        "summary": page_data.summary_record(analysis, run, inputs.results),
-        "settings": page_data.settings_table(run.config),
-        "accuracy": page_data.accuracy_table(analysis, METHODS[inputs.results.method], inputs.results),
-        "clusters": page_data.cluster_records(analysis),
-        "suggestedMerges": page_data.merge_records(analysis),
         "images": page_data.image_columns(analysis, inputs.thumbnails.sizes),
-        "mislabelled": page_data.mislabelled_record(analysis),
-        "classes": analysis.classes,
         "tiles": inputs.thumbnails.layout(),
         "map": page_data.pack(inputs.coordinates().astype("<f4")),
+    }
+    files.write_text(path, _render(files.finite(data), inputs.thumbnails.sheets, overlay_sheet(maps)))
+    return Report(path, path.stat().st_size, len(analysis.assignments), len(analysis.shown))
+
+
+def page_records(inputs: ReportInputs, analysis: ClusterAnalysis, maps: AttentionMaps) -> dict[str, Any]:
+    """What the pages show that the labelling app has, too; there, ``analysis`` is of the categories as they are now."""
+    run, results = inputs.run, inputs.results
+    return {
+        "root": run.info.root,
+        "version": __version__,
+        "summary": page_data.summary_record(analysis, run, results),
+        "settings": page_data.settings_table(run.config),
+        "accuracy": page_data.accuracy_table(analysis, METHODS[results.method], results),
+        "clusters": page_data.cluster_records(analysis),
+        "suggestedMerges": page_data.merge_records(analysis),
+        "mislabelled": page_data.mislabelled_record(analysis),
+        "classes": analysis.classes,
         "confusion": page_data.confusion_record(analysis),
         "trainingCharts": page_data.chart_records(inputs.records, "training"),
         "graphCharts": page_data.chart_records(inputs.records, "graph"),
         "attention": page_data.attention_record(maps),
-        "changes": page_data.changes_record(run.directory, inputs.results, analysis),
+        "changes": page_data.changes_record(run.directory, results, analysis),
     }
-    files.write_text(path, _render(files.finite(data), inputs.thumbnails.sheets, overlay_sheet(maps)))
-    return Report(path, path.stat().st_size, len(analysis.assignments), len(analysis.shown))
 
 
 def _render(data: dict[str, Any], sheets: Sequence[bytes], attention_sheet: bytes | None) -> str:

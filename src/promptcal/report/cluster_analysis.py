@@ -1,7 +1,7 @@
 """Everything that is measured of a run's clusters for the report and the figures."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,6 +23,14 @@ class ClusterAnalysis:
     truth: list[str | None] | None
     shown: np.ndarray  # the images with a thumbnail and a point on the map, in the order of the tiles
     stored_categories: CategoryTable | None = None  # None: of a run of an earlier version
+
+    def with_categories(
+        self, assignments: Assignments, known_classes: list[str], stored: CategoryTable | None
+    ) -> "ClusterAnalysis":
+        """The analysis of the same images in other categories. The neighbours are the same."""
+        other = replace(self, assignments=assignments, known_classes=known_classes, stored_categories=stored)
+        other.__dict__["neighbours"] = self.neighbours  # where `cached_property` keeps it
+        return other
 
     @property
     def n_clusters(self) -> int:

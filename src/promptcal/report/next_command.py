@@ -3,11 +3,15 @@
 import re
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from promptcal.run import Run
+from promptcal.run.stored_run import StoredRun
+
+if TYPE_CHECKING:
+    from promptcal.run.inference import Run
 
 
-def next_command(run: Run) -> dict[str, str]:
+def next_command(run: "Run") -> dict[str, str]:
     """The parts around the name of the label file and, where the labels need more categories, their number.
 
     The page knows both only when the labels are downloaded. ``name`` is the start of the command that applies the
@@ -40,7 +44,7 @@ def next_output(run: Path) -> Path:
     return place
 
 
-def image_words(run: Run) -> list[str]:
+def image_words(run: StoredRun) -> list[str]:
     """Runs of version 0.2 and older recorded only the folder of their images."""
     if run.info.command or run.info.root is None:
         return run.info.command

@@ -4,7 +4,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from promptcal.run import Assignments
+from promptcal.run.assignments import Assignments
 
 MAX_IMAGES = 10_000
 N_EXAMPLES = 12

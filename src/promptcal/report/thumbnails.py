@@ -18,7 +18,7 @@ from pydantic import Field
 from promptcal.data import ImageSet
 from promptcal.data.decoding import UnreadableImage, open_image
 from promptcal.errors import RunError
-from promptcal.runtime import distributed, files
+from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel, damaged
 
 MAX_BYTES = 27_000_000  # all sheets: 36 MB in base64, which leaves 4 MB for the rest of a report of 40 MB
@@ -113,6 +113,8 @@ def make_thumbnails(
     source: ImageSet, images: np.ndarray, on_progress: Callable[[int], None] = lambda done: None
 ) -> Thumbnails:
     """Tiles of these images in this order, from the original files; an image that cannot be read is grey."""
+    from promptcal.runtime import distributed
+
     side = _side(source, images)
     pitch = -(-(side + 2 * _MARGIN) // _BLOCK) * _BLOCK
     sheets: list[bytes] = []

@@ -4,16 +4,18 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from promptcal.discovery.partition import RankedClusters
 from promptcal.errors import RunError
 from promptcal.run.summary import categories_table
 from promptcal.runtime import files
 from promptcal.runtime.frames import data_frame
 from promptcal.runtime.json_model import damaged
+
+if TYPE_CHECKING:
+    from promptcal.discovery.partition import RankedClusters
 
 _LONGEST_LINE = 2**20  # characters; a path and a name have far fewer
 
@@ -44,7 +46,7 @@ class Assignments:
     def of(
         cls,
         paths: list[str],
-        ranked: RankedClusters,
+        ranked: "RankedClusters",
         names: list[str],
         known: list[bool],
         labelled: np.ndarray,

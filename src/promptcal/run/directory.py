@@ -5,16 +5,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from promptcal.config import Config
 from promptcal.errors import PromptCALError, RunError
 from promptcal.methods import read_config
 from promptcal.run.info import RunInfo
-from promptcal.run.results import RunResults
 from promptcal.runtime import files, locking
 from promptcal.runtime.json_model import JSONModel
 from promptcal.runtime.reading import MAX_YAML, is_special, read_bytes
+
+if TYPE_CHECKING:
+    from promptcal.config import Config
+    from promptcal.run.results import RunResults
 
 _WRITTEN_BEFORE_RUN_JSON = {
     ".lock",
@@ -79,11 +81,13 @@ class RunDirectory:
         """Write `run.json` again with some fields changed."""
         RunInfo.model_validate({**self.info().model_dump(), **changes}).write(self.info_file)
 
-    def results(self) -> RunResults | None:
+    def results(self) -> "RunResults | None":
         """What has been measured so far; None before the first stage is finished."""
+        from promptcal.run.results import RunResults
+
         return RunResults.read(self.results_file) if self.results_file.is_file() else None
 
-    def with_categories(self, results: RunResults) -> RunResults:
+    def with_categories(self, results: "RunResults") -> "RunResults":
         """``results`` with what is stored of the categories of the first result, whose files stay."""
         stored = self.results()
         if stored is None:
@@ -91,7 +95,7 @@ class RunDirectory:
         kept = {"categories": stored.categories, "automatic_merges": stored.automatic_merges}
         return results.model_copy(update=kept)
 
-    def config(self) -> Config:
+    def config(self) -> "Config":
         """The settings of the run; a file that was truncated is rejected."""
         try:
             return read_config(read_bytes(self.config_file, MAX_YAML).decode("utf-8"))

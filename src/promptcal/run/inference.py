@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from os import PathLike
-from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,22 +14,18 @@ from rich.console import Console
 from torch import Tensor
 
 from promptcal.data import ImageSet
-from promptcal.data.decoding import is_image
-from promptcal.data.sources import FileSource
 from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.heads import LinearHead
 from promptcal.discovery.partition import BLOCK, centroid_cosines, join_ranked, largest_at, rank_clusters
-from promptcal.errors import ConfigError, DataError, PromptCALWarning, RunError, WeightsError
+from promptcal.errors import ConfigError, PromptCALWarning, WeightsError
 from promptcal.methods import METHODS, without_training
 from promptcal.methods.assignment import Assignment
 from promptcal.methods.base import Method
 from promptcal.models import DiscoveryNetwork
 from promptcal.models.tokens import read_tokens
-from promptcal.run.assignments import Assignments, as_text, read_csv_rows
-from promptcal.run.directory import RunDirectory
-from promptcal.run.epoch_records import read_records
-from promptcal.run.replacing import finish_replacing
-from promptcal.run.stored import StoredClusters, read_clusters, read_embeddings, read_tensors
+from promptcal.run.assignments import Assignments
+from promptcal.run.stored import StoredClusters, read_clusters, read_tensors
+from promptcal.run.stored_run import StoredRun
 from promptcal.run.summary import categories_table, picture
 from promptcal.runtime.device import choose_device, choose_dtype
 from promptcal.runtime.json_model import damaged
@@ -45,7 +40,7 @@ class ClusterScores(NamedTuple):
     similarity: Tensor
 
 
-class Run:
+class Run(StoredRun):
     """A run with a result. ``config`` is that of the fit, ``method`` that of the result, which may be the first one.
 
     The network, centroids and calibration are loaded when they are first used.
@@ -54,43 +49,18 @@ class Run:
     def __init__(
         self, path: str | PathLike[str], device: str | None = None, *, warn_if_unfinished: bool = True
     ) -> None:
-        self.directory = RunDirectory(path)
-        finish_replacing(self.directory)
-        self.info = self.directory.info()
-        if not self.info.has_result:
-            raise RunError(f"the run in {path} is not finished; run its fit again with --resume")
-        if self.info.status == "training" and warn_if_unfinished:
-            warnings.warn(
-                f"the training of {path} is not finished, so this is its first result, of the frozen backbone; "
-                "let its fit end, or run it again with --resume",
-                PromptCALWarning,
-                stacklevel=2,
-            )
-        self.directory.check_links()
+        super().__init__(path, warn_if_unfinished=warn_if_unfinished)
         self.config = self.directory.config()
         self.device = choose_device(device or self.config.device)
-        self.names: list[str] = self.info.categories
         trained = self.info.n_trained_classes
         self.n_trained_classes: int = len(self.info.known_classes) if trained is None else trained
-        self.known: list[bool] = [name in set(self.info.known_classes) for name in self.names]
         used = without_training(self.config) if self.info.is_first else self.config
         self.method: Method[Any] = METHODS[used.method](used)
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, {self.info.n_images} images, {self._categories})"
 
     def _repr_html_(self) -> str:
         method = html.escape(f"{self.method.title}: {self.path}")
         examples = picture(self.directory.sheets_folder / "overview.png")
         return f"<p><b>{method}</b></p>{categories_table(self.assignments())}{examples}"
-
-    @property
-    def _categories(self) -> str:
-        return f"{sum(self.known)} known and {len(self.known) - sum(self.known)} new categories"
-
-    @property
-    def path(self) -> Path:
-        return self.directory.path
 
     @property
     def title(self) -> str:
@@ -147,36 +117,6 @@ class Run:
 
     def stored_weights(self) -> dict[str, Tensor]:
         return read_tensors(self.directory.model_file)
-
-    def records(self) -> list[dict[str, Any]]:
-        """The epochs of `metrics.jsonl`."""
-        return read_records(self.directory.metrics_file)
-
-    def assignments(self) -> Assignments:
-        """What the fit assigned to its own images."""
-        return Assignments.read_csv(self._unchanged(self.directory.assignments_file), self.names, self.known)
-
-    def _unchanged(self, file: Path) -> Path:
-        try:
-            self.directory.verify_checksum(file)
-        except OSError as error:
-            raise RunError(f"{file} cannot be read ({error}); fit again") from error
-        return file
-
-    def embeddings(self) -> np.ndarray:
-        """The embeddings of the fit's own images in the order of the assignments (float32)."""
-        return read_embeddings(self._unchanged(self.directory.embeddings_file), len(self.assignments()))
-
-    def truth(self) -> list[str | None] | None:
-        """The true class of each image in the order of the assignments, if the truth was given."""
-        file = self.directory.truth_file
-        if not file.is_file():
-            return None
-        try:
-            by_path = {as_text(row["path"]): as_text(row["label"]) for row in read_csv_rows(file, "path", "label")}
-        except TypeError as error:
-            raise damaged(file, error) from error
-        return [by_path.get(path) for path in self.assignments().paths]
 
     def embed(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> tuple[list[str], Tensor]:
         """Names and L2-normalised embeddings of new images, or of new features if the run is of features."""
@@ -269,48 +209,3 @@ class Run:
                 stacklevel=3,
             )
         return -math.inf if accept_all or self.calibration.threshold is None else self.calibration.threshold
-
-    def given_images(self) -> tuple[ImageSet, list[int]]:
-        """The names of all images that the fit was given, and the positions among them of those it assigned."""
-        names = list(self.assignments().paths)
-        skipped: list[int] = []
-        file = self.directory.skipped_file
-        if file.exists():
-            try:
-                for row in read_csv_rows(file, "path", "position"):  # sorted by position
-                    skipped.append(int(row["position"]))
-                    if not 0 <= skipped[-1] <= len(names):
-                        raise ValueError(f"the position {skipped[-1]}")
-                    names.insert(skipped[-1], as_text(row["path"]))
-            except (ValueError, TypeError) as error:
-                raise damaged(file, error) from error
-        left_out = set(skipped)
-        assigned = [i for i in range(len(names)) if i not in left_out]
-        return ImageSet(names, FileSource([]), None if self.info.root is None else Path(self.info.root)), assigned
-
-    def image_files(self) -> list[Path]:
-        """The file of each image, in the order of the assignments."""
-        names = self.assignments().paths
-        if self.info.folder is None:
-            raise DataError(
-                f"the images of {self.path} are not files (but an array, a dataset or an archive), so none can be "
-                "linked or copied; export to csv, or save them as files and fit those"
-            )
-        if self.info.root is not None:
-            reject_path_traversal(names, self.path)
-        images = [Path(self.info.folder) / name for name in names]
-        missing = [image for image in images if not image.is_file()]
-        if missing:
-            more = f" and {len(missing) - 1} more images do" if len(missing) > 1 else " does"
-            raise DataError(f"{missing[0]}{more} not exist any more; restore the images where the fit found them")
-        other = next((image for image in images if not is_image(image)), None)
-        if other is not None:  # a run directory from somebody else could name any file of this machine
-            raise DataError(f"{other} is not an image; restore the images where the fit found them")
-        return images
-
-
-def reject_path_traversal(names: Sequence[str], run: Path) -> None:
-    """Of images in a folder: no name may point outside of it."""
-    for name in names:
-        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
-            raise RunError(f"{run} names the image {name}, which lies outside of its image folder; do not trust it")

@@ -17,15 +17,13 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from promptcal.runtime.free_memory import free_host_memory
 from promptcal.runtime.reading import is_special
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 
@@ -204,8 +202,11 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def write_safetensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
     """Write tensors with a checksum, which `read_safetensors` verifies."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     contiguous = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
 
     def write(temporary: Path) -> None:
@@ -218,8 +219,11 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     write_with(path, write)
 
 
-def read_safetensors(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path) -> "dict[str, Tensor]":
     """The tensors of a file; `OSError` if it is absent, truncated, or its checksum does not match."""
+    from safetensors import safe_open
+    from safetensors.torch import load
+
     with _as_os_error(path, Exception):  # besides its own error, an unknown dtype or no memory
         with safe_open(path, "pt") as file:
             expected = (file.metadata() or {}).get("sha256")
@@ -242,7 +246,9 @@ def _as_os_error(path: Path, kind: type[Exception]) -> Iterator[None]:
         raise OSError(errno.EIO, str(error) or type(error).__name__, str(path)) from error
 
 
-def _tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+def _tensors_digest(tensors: "Mapping[str, Tensor]") -> str:
+    import torch
+
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name]
@@ -253,6 +259,8 @@ def _tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 
 def save_torch(value: Any, path: Path) -> None:
     """`torch.save` that raises `OSError` for errors of the disk."""
+    import torch
+
     try:
         with path.open("wb") as file:
             torch.save(value, file)
@@ -265,6 +273,8 @@ def save_torch(value: Any, path: Path) -> None:
 
 def read_torch(path: Path) -> Any:
     """Read a file of `save_torch`; `OSError` if its checksum does not match, which `torch.load` does not check."""
+    import torch
+
     with _as_os_error(path, Exception):  # damaged archives and pickles raise many kinds of errors
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()

@@ -5,10 +5,12 @@ The system grants more memory than it has. A process that then uses it is killed
 
 from collections.abc import Mapping
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from promptcal.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def free_host_memory() -> float:
@@ -23,8 +25,10 @@ def free_host_memory() -> float:
         return free
 
 
-def check_sizes(needs: Mapping[str, float], device: torch.device) -> None:
+def check_sizes(needs: Mapping[str, float], device: "torch.device") -> None:
     """Reject settings that need more memory than there is; ``needs`` are bytes at least, by the settings to lower."""
+    import torch
+
     free = float(torch.cuda.mem_get_info(device)[1]) if device.type == "cuda" else free_host_memory()
     for settings, size in needs.items():
         if size > free:

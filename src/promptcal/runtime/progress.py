@@ -1,8 +1,9 @@
-"""The progress bar that every slow step shows, on a terminal and in a notebook."""
+"""The progress bar that every slow step shows: on a terminal, in a notebook, and as lines for another program."""
 
 import html
 import io
 import math
+import os
 import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -19,13 +20,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+LINES_VARIABLE = "PROMPTCAL_PROGRESS_LINES"  # if it is set, progress is printed as lines
 _SECONDS_BETWEEN_UPDATES = 0.2
 _WIDTH = 110  # characters
 
 
 def progress_bar(console: Console) -> Progress:
     columns = TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn(), TimeElapsedColumn()
-    kind = NotebookProgress if console.is_jupyter else Progress
+    lines = os.environ.get(LINES_VARIABLE)
+    kind = LineProgress if lines else NotebookProgress if console.is_jupyter else Progress
     return kind(*columns, TimeRemainingColumn(), TextColumn("left  {task.fields[note]}"), console=console)
 
 
@@ -37,27 +40,18 @@ def working(console: Console, step: str) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-class NotebookProgress(Progress):
-    """Updates one output of a notebook's cell. IPython is enough for this, while rich needs ipywidgets."""
+class DrawnProgress(Progress):
+    """A progress that rich does not draw by itself: `refresh` shows it, a few times a second at most."""
 
     def __init__(self, *columns: ProgressColumn, console: Console) -> None:
         super().__init__(*columns, console=console, auto_refresh=False)
-        self._output: Any = None
         self._updated = -math.inf
 
     def start(self) -> None:
-        if self._output is None and not self.console.quiet:
-            from IPython.display import display
-
-            self._output = display(self._content(), raw=True, display_id=True)
+        pass
 
     def stop(self) -> None:
         self.refresh()
-
-    def refresh(self) -> None:
-        if self._output is not None:
-            self._updated = time.monotonic()
-            self._output.update(self._content(), raw=True)
 
     def update(self, task_id: TaskID, **changes: Any) -> None:
         super().update(task_id, **changes)
@@ -69,7 +63,38 @@ class NotebookProgress(Progress):
 
     def _refresh_if_due(self) -> None:
         if time.monotonic() - self._updated >= _SECONDS_BETWEEN_UPDATES:
+            self._updated = time.monotonic()
             self.refresh()
+
+
+class LineProgress(DrawnProgress):
+    """Prints lines such as "embedding images: 512 of 2000", for a program that reads them."""
+
+    def refresh(self) -> None:
+        for task in self.tasks:
+            if task.total and not task.fields.get("is_told"):
+                note = f", {task.fields['note']}" if task.fields.get("note") else ""
+                line = f"{task.description}: {int(task.completed)} of {int(task.total)}{note}"
+                self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+                task.fields["is_told"] = task.completed >= task.total
+
+
+class NotebookProgress(DrawnProgress):
+    """Updates one output of a notebook's cell. IPython is enough for this, while rich needs ipywidgets."""
+
+    def __init__(self, *columns: ProgressColumn, console: Console) -> None:
+        super().__init__(*columns, console=console)
+        self._output: Any = None
+
+    def start(self) -> None:
+        if self._output is None and not self.console.quiet:
+            from IPython.display import display
+
+            self._output = display(self._content(), raw=True, display_id=True)
+
+    def refresh(self) -> None:
+        if self._output is not None:
+            self._output.update(self._content(), raw=True)
 
     def _content(self) -> dict[str, str]:
         """The bars in the formats that a notebook shows."""

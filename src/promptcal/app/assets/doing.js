@@ -35,6 +35,12 @@ async function done(action, text) {
 const number = (images) => plural(images.length, "image");
 export const assign = (images, category) => done({ kind: "assign", images, category }, `${number(images)} labelled as ${nameOf(category)}.`);
 export const create = (images, name) => done({ kind: "create", images, name }, `${number(images)} in the new category ${name}.`);
+// pairs of image and category, for images that get different labels
+export async function labelAs(pairs) {
+  const byCategory = new Map();
+  for (const [image, category] of pairs) byCategory.set(category, [...(byCategory.get(category) || []), image]);
+  for (const [category, images] of byCategory) await assign(images, category);
+}
 export const noneOfThese = (images) => done({ kind: "none", images }, `${number(images)} marked as none of these.`);
 export const removeLabels = (images) => done({ kind: "remove", images }, `Label of ${number(images)} removed.`);
 export const accept = (images) => done({ kind: "accept", images }, `${number(images)} accepted as shown.`);

@@ -26,8 +26,11 @@ export function createGrid({ selection, describe, open, smallest = 150, label = 
   let before = { top: 0, time: 0 };
   let settle = 0;
 
+  // sizes and position of the box: reading them from the document would compute its layout once more
+  const seen = { width: 0, height: 0, top: 0 };
+
   function measure() {
-    const width = box.clientWidth - 14;
+    const width = seen.width - 14;
     if (width <= 0) return;
     const gap = width < 500 ? 5 : 8;
     const least = width < 500 ? Math.min(smallest, 104) : smallest;
@@ -91,8 +94,8 @@ export function createGrid({ selection, describe, open, smallest = 150, label = 
   function draw() {
     frame = 0;
     const step = layout.side + layout.gap;
-    const first = Math.max(0, Math.floor(box.scrollTop / step) - OVERSCAN) * layout.columns;
-    const last = Math.min(list.length, (Math.ceil((box.scrollTop + box.clientHeight) / step) + OVERSCAN) * layout.columns);
+    const first = Math.max(0, Math.floor(seen.top / step) - OVERSCAN) * layout.columns;
+    const last = Math.min(list.length, (Math.ceil((seen.top + seen.height) / step) + OVERSCAN) * layout.columns);
     for (const [position, cell] of cells) {
       if (position >= first && position < last) continue;
       cells.delete(position);
@@ -109,8 +112,8 @@ export function createGrid({ selection, describe, open, smallest = 150, label = 
     }
     for (const cell of free.splice(0)) cell.remove();
     const time = performance.now();
-    const speed = Math.abs(box.scrollTop - before.top) / Math.max(1, box.clientHeight) / Math.max(1, time - before.time) * 100;
-    before = { top: box.scrollTop, time };
+    const speed = Math.abs(seen.top - before.top) / Math.max(1, seen.height) / Math.max(1, time - before.time) * 100;
+    before = { top: seen.top, time };
     clearTimeout(settle);
     if (speed < FAST) loadPictures(); else settle = setTimeout(loadPictures, 90);
     setActive();
@@ -124,9 +127,9 @@ export function createGrid({ selection, describe, open, smallest = 150, label = 
   const redraw = () => { if (!frame) frame = requestAnimationFrame(draw); };
   const showStates = () => { for (const [position, cell] of cells) if (list[position] === cell.image) showState(cell, cell.image); };
 
-  function resize() { measure(); for (const cell of cells.values()) cell.side = -1; draw(); }
+  function resize() { Object.assign(seen, { width: box.clientWidth, height: box.clientHeight, top: box.scrollTop }); measure(); for (const cell of cells.values()) cell.side = -1; draw(); }
   new ResizeObserver(resize).observe(box);
-  box.addEventListener("scroll", redraw, { passive: true });
+  box.addEventListener("scroll", () => { seen.top = box.scrollTop; redraw(); }, { passive: true });
   selection.onChange(showStates);
 
   // -- mouse, pen and finger ---------------------------------------------------------------------------
@@ -205,6 +208,7 @@ export function createGrid({ selection, describe, open, smallest = 150, label = 
       const { top } = placeOf(focused);
       if (top < box.scrollTop) box.scrollTop = top - 2;
       else if (top + layout.side > box.scrollTop + box.clientHeight - bottomSpace()) box.scrollTop = top + layout.side + 6 - box.clientHeight + bottomSpace();
+      seen.top = box.scrollTop;
       draw();
     }
     const now = cells.get(focused);
@@ -240,7 +244,7 @@ export function createGrid({ selection, describe, open, smallest = 150, label = 
     setList(images, { keep = true } = {}) {
       list = images;
       measure();
-      if (!keep) { box.scrollTop = 0; focused = 0; }
+      if (!keep) { box.scrollTop = 0; seen.top = 0; focused = 0; }
       focused = Math.max(0, Math.min(focused, list.length - 1));
       draw();
       showStates();

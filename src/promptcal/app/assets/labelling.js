@@ -42,14 +42,30 @@ function entry(key, name, number, extra = {}) {
     h("span", { class: "set-count" }, count(number)), extra.digit ? h("kbd", { title: `Key ${extra.digit}: label the selection so` }, extra.digit) : h("span", { class: "no-key" }));
 }
 
+const entries = () => [
+  ["suggestions", "★ Suggestions", remaining().length], ["all", "All images", model.n], ["none", "None of these", sizeOf(-1), { digit: "0" }],
+  ...active().map((c) => [c, nameOf(c), sizeOf(c), { mark: swatch(c), kind: kindOf(c) === "new" ? "new" : null, digit: digitOf(c) }]),
+];
+
+let drawnSide = "";
 function drawSide() {
+  const now = entries();
+  const key = JSON.stringify([now.map(([set_, name, , extra]) => [set_, name, extra && extra.kind]), model.categories.length]);
+  if (key === drawnSide) { // only numbers changed: the list stays, which is faster and keeps the focus
+    for (const [set_, , number] of now) {
+      const button = side.querySelector(`[data-set="${set_}"]`);
+      button.setAttribute("aria-pressed", String(String(set) === String(set_)));
+      const shown = button.querySelector(".set-count");
+      if (shown.textContent !== count(number)) shown.textContent = count(number);
+    }
+    return;
+  }
+  drawnSide = key;
   const scroll = side.scrollTop;
   const focusedSet = side.contains(document.activeElement) ? document.activeElement.dataset.set : null;
-  setChildren(side,
-    entry("suggestions", "★ Suggestions", remaining().length), entry("all", "All images", model.n),
-    entry("none", "None of these", sizeOf(-1), { digit: "0" }),
+  setChildren(side, now.slice(0, 3).map((row) => entry(...row)),
     h("div", { class: "side-title", role: "presentation" }, plural(active().length, "category", "categories")),
-    active().map((c) => entry(c, nameOf(c), sizeOf(c), { mark: swatch(c), kind: kindOf(c) === "known" ? null : kindOf(c) === "confirmed" ? null : "new", digit: digitOf(c) })));
+    now.slice(3).map((row) => entry(...row)));
   side.scrollTop = scroll;
   if (focusedSet !== null) { const again = side.querySelector(`[data-set="${CSS.escape(focusedSet)}"]`); if (again) again.focus({ preventScroll: true }); }
 }

@@ -4,33 +4,41 @@ import { redo, undo } from "./doing.js";
 import * as exporting from "./files.js";
 import * as labelling from "./labelling.js";
 import * as mapping from "./mapping.js";
-import { active, apply, load, model, onChange, setSnapshot } from "./model.js";
+import { active, apply, LABELLED, load, model, NONE, onChange, setSnapshot } from "./model.js";
+import { createProgress } from "./progress.js";
+import * as reporting from "./reporting.js";
 import * as refitting from "./refitting.js";
 import { get, listen, post, Refused } from "./server.js";
 
 const byId = (id) => document.getElementById(id);
-const TABS = [
+let tabs = [
   ["label", "Label", () => labelling.view],
   ["map", "Map", () => { mapping.start(); return mapping.view; }],
   ["refit", "Refit", () => { refitting.update(); return refitting.view; }],
   ["files", "Export", () => exporting.view],
 ];
+const WITHOUT_SELECTION = ["refit", "files", "overview", "training"];
 let data = null;
 let current = "";
 
 function show() {
   const wanted = location.hash.slice(1);
-  const [key, , view] = TABS.find(([name]) => name === wanted) || TABS[0];
+  const category = /^category-(\d+)$/.exec(wanted);
+  if (category || wanted === "none") labelling.choose(category ? Number(category[1]) : "none");
+  const [key, , view] = tabs.find(([name]) => name === wanted) || tabs[0];
   if (key === current) return;
   current = key;
   for (const link of byId("tabs").children) if (link.dataset.tab) link.setAttribute("aria-current", link.dataset.tab === key ? "page" : "false");
+  byId("tabs").querySelector("[aria-current=page]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   byId("main").replaceChildren(view());
   document.body.dataset.tab = key;
-  byId("selection-bar").hidden = key === "refit" || key === "files" || !labelling.selection.size();
+  byId("selection-bar").hidden = WITHOUT_SELECTION.includes(key) || !labelling.selection.size();
+  byId("main").scrollTop = 0;
 }
 
 function drawTop() {
-  const mine = model.status.reduce((sum, status) => sum + (status === 2 || status === 3), 0);
+  let mine = 0;
+  for (const status of model.status) mine += status === LABELLED || status === NONE;
   byId("about").textContent = `${plural(model.n, "image")} · ${plural(active().length, "category", "categories")} · ${count(mine)} labelled by you`;
   for (const [id, title, verb] of [["undo", model.undo, "Undo"], ["redo", model.redo, "Redo"]]) {
     byId(id).disabled = title === null;
@@ -77,6 +85,7 @@ document.addEventListener("keydown", (event) => {
   else if (isCommand && event.key.toLowerCase() === "a" && current === "label") labelling.selectAll();
   else if (isCommand) return;
   else if (/^[1-9]$/.test(event.key)) { const c = labelling.categoryOfDigit(Number(event.key)); if (c !== undefined && labelling.selection.size()) labelling.label.as(c); }
+  else if (event.key === "a" && byId("select-all")) byId("select-all").click();
   else if (KEYS[event.key] && (current === "label" || "uU?0yl".includes(event.key) || event.key === "Escape")) KEYS[event.key]();
   else if (event.target === document.body && /^Arrow|^ $|^Enter$/.test(event.key) && current === "label") { labelling.grid.focus(); return; }
   else return;
@@ -95,6 +104,14 @@ function notices() {
     box.append(note);
   }
   return box;
+}
+
+// the first fit, while its first result is labelled
+const fitProgress = createProgress("Fit");
+const fitBar = h("div", { class: "fit-bar", id: "fit-bar", hidden: true }, h("span", {}, "Training goes on"), fitProgress.element, h("a", { href: "/" }, "Show it"));
+function showFit(fit) {
+  fitBar.hidden = !fit || fit.phase !== "fitting";
+  if (fit) fitProgress.show(fit);
 }
 
 function offerReload() {
@@ -118,11 +135,14 @@ async function start() {
   }
   document.title = `${data.title} · promptcal`;
   byId("title").textContent = data.title;
-  byId("all-runs").hidden = !data.isInFolder;
+  byId("home").hidden = !data.home;
+  byId("home").textContent = `‹ ${data.home}`;
   load(data);
-  setChildren(byId("tabs"), TABS.map(([key, label]) => h("a", { href: `#${key}`, dataset: { tab: key } }, label)),
+  tabs = [...tabs, ...reporting.tabs(data.pages)];
+  setChildren(byId("tabs"), tabs.map(([key, label]) => h("a", { href: `#${key}`, dataset: { tab: key } }, label)),
     data.hasReport ? h("a", { href: "report", target: "_blank", rel: "noopener" }, "Report ↗") : null);
-  byId("main").before(notices());
+  byId("main").before(notices(), fitBar);
+  showFit(data.fit);
   show();
   labelling.start();
   drawTop();
@@ -134,6 +154,7 @@ async function start() {
     refit: refitting.onEvent,
     reload: async () => setSnapshot(await get("api/state")),
     changed: offerReload,
+    fit: showFit,
   }, (message) => problem(message));
   document.body.dataset.ready = "yes";
 }

@@ -5,6 +5,7 @@ import { attempt, say } from "./doing.js";
 import { createGrid } from "./grid.js";
 import { open } from "./looking.js";
 import { apply, display, model } from "./model.js";
+import { createProgress } from "./progress.js";
 import { get, post } from "./server.js";
 
 const STATES = {
@@ -34,15 +35,14 @@ const change = async (what, body) => {
   return answer;
 };
 
+const progress = createProgress("Refit");
+
 function drawStart() {
+  progress.show(status);
   const isRunning = status.phase === "running";
-  const share = status.total ? status.done / status.total : 0;
-  const inside = h("span", {});
-  if (status.total) inside.style.width = `${100 * share}%`;
   setChildren(panel, h("h2", {}, "Fit again with your labels"),
     isRunning ? [
-      h("p", { id: "refit-step", role: "status" }, status.total ? `${status.step}: ${count(status.done)} of ${count(status.total)}` : status.step),
-      h("div", { class: status.total ? "progress" : "progress unknown", role: "progressbar", "aria-label": "Refit", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(100 * share) }, inside),
+      progress.element,
       h("button", { type: "button", id: "cancel-refit", onclick: () => change("cancel") }, "Cancel"),
       status.kind === "fit" ? h("p", { class: "muted" }, "You can go on labelling. Labels that you give now are not part of this fit.") : null,
     ] : [
@@ -98,5 +98,5 @@ export async function onEvent(event) {
   if (isNew) {
     await update();
     if (event.phase === "ready" && !view.isConnected) say(`The refit is ready: ${event.message} Open the tab Refit.`);
-  } else if (view.isConnected) drawStart();
+  } else progress.show(status);
 }

@@ -1,14 +1,14 @@
 // Tabs and pages (the address's hash), the scroll position of each, light and dark mode, and the bar of decisions.
 const TABS = [
-  ["overview", "Overview", overviewView, true],
-  ["changes", "Changes", changesView, Boolean(data.changes)],
+  ["overview", "Overview", () => overviewPage(report), true],
+  ["changes", "Changes", () => changesPage(report), Boolean(data.changes)],
   ["clusters", "Clusters", clustersView, true],
   ["map", "Map", mapView, true],
-  ["labels", "Labels", labelsView, data.summary.labelled > 0],
-  ["confusion", "Confusion", confusionView, Boolean(data.confusion)],
-  ["training", "Training", trainingView, data.trainingCharts.length + data.graphCharts.length > 0],
-  ["neighbours", "Neighbours", neighboursView, images.neighboursPerImage > 0],
-  ["attention", "Attention", attentionView, data.attention.images.length > 0 || data.attention.missing !== ""],
+  ["labels", "Labels", () => labelsPage(report), data.summary.labelled > 0],
+  ["confusion", "Confusion", () => confusionPage(report), Boolean(data.confusion)],
+  ["training", "Training", () => trainingPage(report), data.trainingCharts.length + data.graphCharts.length > 0],
+  ["neighbours", "Neighbours", () => neighboursPage(report), images.neighboursPerImage > 0],
+  ["attention", "Attention", () => attentionPage(report), data.attention.images.length > 0 || data.attention.missing !== ""],
 ].filter(([, , , isAvailable]) => isAvailable);
 
 let current = null;

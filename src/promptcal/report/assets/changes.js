@@ -1,13 +1,15 @@
 // What changed since the previous run: categories, and the images that moved.
-function changesSummary() {
-  const c = data.changes;
+import { count, fillLazily, h, plural, setChildren } from "./dom.js";
+import { keyFigure } from "./overview.js";
+
+export function changesSummary(c) {
   const run = c.previousRun.split(/[\\/]/).pop();
   return `${plural(c.moved, "image")} of ${count(c.images)} moved to another category since ${run}.`;
 }
 
-function changedCategories() {
+function changedCategories({ data, nameOf, hrefOf }) {
   const c = data.changes;
-  const name = (cluster) => h("a", { href: `#cluster-${cluster}` }, decisions.nameOf(cluster));
+  const name = (cluster) => h("a", { href: hrefOf(cluster) }, nameOf(cluster));
   const rows = [
     ...c.renamed.map(({ cluster, oldName }) => ["renamed", h("span", {}, oldName, " is now ", name(cluster))]),
     ...c.removedCategories.map(({ name: removed, into }) => into === null
@@ -20,15 +22,15 @@ function changedCategories() {
 }
 
 // Confirmed categories that lost more than a few percent of their images, or would have.
-function confirmedLosses() {
-  const losses = data.changes.confirmedLosses;
+function confirmedLosses(losses) {
   if (!losses.length) return null;
   const advice = losses[0].kept ? "Without --keep-confirmed these images move." : "To keep these images in their categories, run the fit again with --keep-confirmed.";
   return h("div", { class: "panel", id: "confirmed-losses" }, h("h2", {}, "Confirmed categories"),
     h("ul", { class: "warning" }, losses.map(({ message }) => h("li", {}, message))), h("p", {}, advice));
 }
 
-function changesView() {
+export function changesPage(report) {
+  const { data, images, nameOf, swatch, thumb, withThumbnail, previousCategory } = report;
   const c = data.changes;
   const moves = Array.from(images.order).filter((image) => previousCategory.has(image))
     .map((image) => ({ image, from: previousCategory.get(image), to: images.cluster[image] }));
@@ -46,7 +48,7 @@ function changesView() {
     onchange: (event) => { shown[key] = event.target.value; update(); } },
     h("option", { value: "" }, `${label} any category`), options.map(([value, name]) => h("option", { value }, `${label} ${name}`)));
   const froms = select("moved-from", "From", "from", [...new Set(moves.map((move) => move.from))].sort().map((name) => [name, name]));
-  const tos = select("moved-to", "To", "to", [...new Set(moves.map((move) => move.to))].sort((a, b) => a - b).map((to) => [String(to), decisions.nameOf(to)]));
+  const tos = select("moved-to", "To", "to", [...new Set(moves.map((move) => move.to))].sort((a, b) => a - b).map((to) => [String(to), nameOf(to)]));
 
   function update() {
     const matches = moves.filter(({ image, from, to }) => (shown.from === "" || from === shown.from) && (shown.to === "" || String(to) === shown.to) && !(shown.onlyUnlabelled && images.labelled[image]));
@@ -61,9 +63,9 @@ function changesView() {
       return h("button", { type: "button", class: "chip", "aria-pressed": String(on), onclick: () => {
         Object.assign(shown, on ? { from: "", to: "" } : { from, to: String(to) });
         update();
-      } }, h("strong", {}, count(n)), h("span", {}, `${from} →`), swatch(to), decisions.nameOf(to));
+      } }, h("strong", {}, count(n)), h("span", {}, `${from} →`), swatch(to), nameOf(to));
     }));
-    fillLazily(gallery, visible, (image) => thumb(image, visible, `${previousCategory.get(image)} → ${decisions.nameOf(images.cluster[image])}`));
+    fillLazily(gallery, visible, (image) => thumb(image, visible, `${previousCategory.get(image)} → ${nameOf(images.cluster[image])}`));
   }
 
   const view = h("section", {},
@@ -71,12 +73,12 @@ function changesView() {
       keyFigure(count(nUnlabelled), "moved without a label"),
       c.added ? keyFigure(count(c.added), "images added") : null, c.missing ? keyFigure(count(c.missing), "images removed") : null),
     h("p", { class: "muted" }, "Since ", h("span", { class: "path" }, c.previousRun)),
-    confirmedLosses(),
-    changedCategories(),
+    confirmedLosses(c.confirmedLosses),
+    changedCategories(report),
     moves.length ? h("div", { class: "panel" }, h("h2", {}, "Moves between categories"), chips) : null,
     moves.length ? h("div", { class: "toolbar" }, froms, tos,
       h("label", { class: "check" }, h("input", { type: "checkbox", id: "moved-unlabelled", onchange: (event) => { shown.onlyUnlabelled = event.target.checked; update(); } }), "Only images without a label")) : null,
     moves.length ? message : null, gallery);
   if (moves.length) update();
-  return { view, refresh: (categoriesChanged) => { if (categoriesChanged) showPage(); } };
+  return { view, refresh: (categoriesChanged) => { if (categoriesChanged) report.redraw(); } };
 }

@@ -45,7 +45,7 @@ function matchingClusters() {
     const members = membersOf(cluster);
     const doubtful = members.filter(isDoubtful);
     if (clusterList.show === "doubtful" && !doubtful.length) return;
-    if (clusterList.show === "advice" && !advice(cluster)) return;
+    if (clusterList.show === "advice" && !advice(report, cluster, () => {})) return;
     let matches = clusterList.show === "doubtful" ? doubtful : members;
     if (query && !decisions.nameOf(cluster).toLowerCase().includes(query)) {
       matches = matches.filter((image) => images.paths[image].toLowerCase().includes(query));
@@ -56,59 +56,12 @@ function matchingClusters() {
   return rows.sort(SORTS[clusterList.sort][1]);
 }
 
-const badge = (cluster) => h("span", { class: clusters[cluster].known ? "badge known" : "badge new" }, clusters[cluster].known ? "known" : "new");
-
-function bar(value) {
-  const inner = h("span", {});
-  inner.style.width = `${100 * Math.max(0, Math.min(1, value || 0))}%`;
-  return h("span", { class: "bar", title: "Cohesion: mean cosine of the images with the cluster's centroid" }, inner);
-}
-
-function stability(record) {
-  if (record.stability === null) return null;
-  return h("span", { class: "stability", title: "Stability: share of the read-outs from other starts that agree, mean of the images" }, `stability ${decimal(record.stability)}`);
-}
-
-function nearestKnown(record) {
-  if (record.nearest < 0) return null;
-  return h("span", {}, "nearest known ", h("a", { href: `#cluster-${record.nearest}` }, clusters[record.nearest].name), ` (distance ${decimal(record.distance)})`);
-}
-
-// advice on a cluster: merges that the links between neighbours suggest, and reasons to divide it
-function advice(cluster, then = () => {}) {
-  const rows = [];
-  for (const { cluster: first, into, falseRate } of data.suggestedMerges) {
-    const [a, b] = [decisions.rootOf(first), decisions.rootOf(into)];
-    if (a === b || (a !== cluster && b !== cluster)) continue;
-    const other = a === cluster ? b : a;
-    // a known class stays: the discovered one is merged into it
-    const [moved, target] = clusters[a].known ? [b, a] : clusters[b].known || b === other ? [a, b] : [b, a];
-    if (clusters[moved].known) continue;
-    const isPart = clusters[first].partOf === into && !clusters[cluster].known;
-    rows.push(h("span", { class: "suggestion" }, isPart ? "Probably part of " : "May be one category with ",
-      h("a", { href: `#cluster-${other}` }, decisions.nameOf(other)),
-      h("button", { type: "button", class: "suggested-merge", dataset: { other }, title: `${percent(falseRate)} % of the known classes are connected as strongly with another known class`,
-        onclick: () => { decisions.merge(moved, target); then(target); } }, "Merge")));
-  }
-  if (clusters[cluster].split) rows.push(h("span", { class: "suggestion split" }, `May be several categories: ${clusters[cluster].split}`));
-  return rows.length ? h("div", { class: "advice" }, rows) : null;
-}
-
 function card({ cluster, members, doubtful, matches }) {
-  const record = clusters[cluster];
-  const strip = sampleEvenly(withThumbnail(matches), 12);
-  const labelled = members.reduce((sum, image) => sum + images.labelled[image], 0);
-  return h("article", { class: "card", dataset: { cluster, state: cardState(cluster) } },
-    h("header", {}, swatch(cluster), h("h3", {}, h("a", { href: `#cluster-${cluster}` }, decisions.nameOf(cluster))), badge(cluster)),
-    h("p", { class: "numbers" },
-      h("strong", {}, plural(members.length, "image")), labelled ? h("span", {}, `${count(labelled)} labelled`) : null,
-      doubtful.length ? h("span", {}, `${count(doubtful.length)} doubtful`) : null),
-    h("p", { class: "numbers muted" },
-      h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), stability(record), nearestKnown(record),
-      decisions.mergedInto(cluster).length ? h("span", {}, `with ${decisions.mergedInto(cluster).map((c) => clusters[c].name).join(", ")}`) : null),
-    h("div", { class: "strip" }, strip.map((image) => thumb(image, matches))),
-    advice(cluster),
-    record.known ? null : nameField(cluster, nextName));
+  return categoryCard(report, {
+    cluster, members, doubtful: doubtful.length, strip: matches, labelled: members.reduce((sum, image) => sum + images.labelled[image], 0),
+    merged: decisions.mergedInto(cluster).map((c) => clusters[c].name), state: cardState(cluster), merge: (moved, target) => decisions.merge(moved, target),
+    form: clusters[cluster].known ? null : nameField(cluster, nextName),
+  });
 }
 
 // what a card shows of the user's decisions
@@ -212,12 +165,12 @@ function clusterView(cluster) {
   const thenShow = (named, target) => () => { if (target >= 0) location.replace(`#cluster-${target}`); else document.activeElement.blur(); };
   const view = h("section", { class: "cluster-page" },
     h("p", { class: "steps" }, h("a", { href: "#clusters", id: "all-clusters", title: "Key b" }, "‹ All clusters"), h("span", { class: "space" }), stepLinks(root)),
-    h("div", { class: "cluster-head" }, swatch(root), h("h2", {}, decisions.nameOf(root)), badge(root)),
+    h("div", { class: "cluster-head" }, swatch(root), h("h2", {}, decisions.nameOf(root)), badge(record)),
     h("p", { class: "numbers" }, h("strong", {}, plural(members.length, "image")),
-      h("span", { class: "cohesion" }, "cohesion ", bar(record.cohesion), ` ${decimal(record.cohesion)}`), stability(record), nearestKnown(record)),
+      categoryMeasures(report, record)),
     h("div", { class: "toolbar" }, record.known ? null : nameField(root, thenShow), record.known ? null : mergeForm(root), selectButton(),
       h("button", { type: "button", id: "select-all", title: "Key a", onclick: () => selection.set(shown) }, "Select all")),
-    advice(root, (target) => { location.hash = `#cluster-${target}`; }),
+    advice(report, root, (moved, target) => { decisions.merge(moved, target); location.hash = `#cluster-${target}`; }),
     merged.length ? h("p", { class: "merged" }, "Merged clusters: ", merged.filter((c) => decisions.isMerged(c)).map((c) =>
       h("button", { type: "button", class: "chip", title: "Undo this merge", dataset: { unmerge: c }, onclick: () => decisions.unmerge(c) }, swatch(c), clusters[c].name, " ✕"))) : null,
     doubtful.length ? h("h3", {}, `May belong to another cluster (${count(doubtful.length)})`) : null,

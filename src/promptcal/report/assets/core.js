@@ -6,9 +6,7 @@ const coordinates = unpack(data.map);
 const clusters = data.clusters;
 const N = images.paths.length;
 
-// position of each image among the shown images, or -1
-const tileIndex = new Int32Array(N).fill(-1);
-images.shown.forEach((image, index) => { tileIndex[image] = index; });
+const tileIndex = positionsOf(images.shown, N);
 
 const nColours = Math.max(clusters.length, data.classes.length);
 const clusterColour = (cluster) => colourOf(clusters[cluster].colour, nColours);
@@ -94,26 +92,10 @@ function picture(image, extra = "") {
   return h("span", { class: `picture ${extra}`, dataset: { image } }, pixels);
 }
 
-// true classes, and whether two images have the same
-const hasTruth = data.classes.length > 0;
-const truthOf = (image) => (images.truth[image] < 0 ? null : data.classes[images.truth[image]]);
-function agreement(image, other) {
-  if (images.truth[image] < 0 || images.truth[other] < 0) return "";
-  return images.truth[image] === images.truth[other] ? "right" : "wrong";
-}
-function neighboursOf(image) {
-  const index = tileIndex[image];
-  if (index < 0) return [];
-  const k = images.neighboursPerImage;
-  return Array.from(images.neighbours.subarray(index * k, (index + 1) * k));
-}
+const { hasTruth, truthOf, agreement } = createTruth(data.classes, images.truth);
+const neighboursOf = createNeighbours(images, tileIndex);
 
-// the previous category of each image that moved since the previous run
-const previousCategory = new Map();
-if (data.changes) {
-  const origin = unpack(data.changes.origin);
-  unpack(data.changes.image).forEach((image, i) => previousCategory.set(image, data.changes.origins[origin[i]]));
-}
+const previousCategory = createOrigins(data.changes);
 
 // adds items to the galleries of a page until it is so high
 function fillTo(height) {
@@ -121,28 +103,4 @@ function fillTo(height) {
     while (document.documentElement.scrollHeight < height && container.addMore());
 }
 
-// labelled images that look like another category, most striking first
-const likelyClass = new Map();
-{
-  const [others, margins] = [unpack(data.mislabelled.other), unpack(data.mislabelled.margin)];
-  unpack(data.mislabelled.image).forEach((image, i) => likelyClass.set(image, { other: others[i], margin: margins[i] }));
-}
-
-// fills a container with items; more are added when its end is near the screen, or by its method addMore
-function fillLazily(container, items, render, step = 120) {
-  let done = 0;
-  const end = h("div", { class: "end" });
-  const addMore = () => {
-    if (done >= items.length) return false;
-    end.before(...items.slice(done, done + step).map(render));
-    done += step;
-    if (done >= items.length) { observer.disconnect(); end.remove(); }
-    return true;
-  };
-  if (container.lazyObserver) container.lazyObserver.disconnect(); // of an earlier content
-  const observer = new IntersectionObserver((entries) => { if (entries.some((e) => e.isIntersecting)) addMore(); }, { rootMargin: "600px" });
-  Object.assign(container, { addMore, lazyObserver: observer });
-  container.classList.add("lazy");
-  container.replaceChildren(end);
-  if (items.length) { addMore(); if (done < items.length) observer.observe(end); } else end.remove();
-}
+const likelyClass = createLikelyClasses(data.mislabelled);

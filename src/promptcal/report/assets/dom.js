@@ -36,7 +36,8 @@ export const svg = (tag, attributes, ...children) => {
   return element;
 };
 
-export const count = (n) => n.toLocaleString("en-GB");
+const numberFormat = new Intl.NumberFormat("en-GB"); // toLocaleString makes a new one each time
+export const count = (n) => numberFormat.format(n);
 export const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : many || `${one}s`}`;
 export const percent = (value) => (value === null || value === undefined ? "–" : (100 * value).toFixed(1));
 export const decimal = (x, digits = 2) => (x === null || x === undefined || !Number.isFinite(x) ? "–" : x.toFixed(digits));
@@ -73,4 +74,23 @@ export function toggleTheme() {
   const root = document.documentElement;
   const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
+}
+
+// fills a container with items; more are added when its end is near the screen, or by its method addMore
+export function fillLazily(container, items, render, step = 120) {
+  let done = 0;
+  const end = h("div", { class: "end" });
+  const addMore = () => {
+    if (done >= items.length) return false;
+    end.before(...items.slice(done, done + step).map(render));
+    done += step;
+    if (done >= items.length) { observer.disconnect(); end.remove(); }
+    return true;
+  };
+  if (container.lazyObserver) container.lazyObserver.disconnect(); // of an earlier content
+  const observer = new IntersectionObserver((entries) => { if (entries.some((e) => e.isIntersecting)) addMore(); }, { rootMargin: "600px" });
+  Object.assign(container, { addMore, lazyObserver: observer });
+  container.classList.add("lazy");
+  container.replaceChildren(end);
+  if (items.length) { addMore(); if (done < items.length) observer.observe(end); } else end.remove();
 }

@@ -2,14 +2,14 @@
 import { h, plural, toggleTheme } from "./dom.js";
 import { get, Refused } from "./server.js";
 
-const STATES = { finished: "finished", training: "in training", running: "no result yet", damaged: "damaged", discarded: "being removed" };
+const STATES = { finished: "finished", training: "in training", running: "no result yet", damaged: "cannot be opened", discarded: "being removed" };
 
 function row(run) {
   return h("article", { class: "card run-row", dataset: { run: run.name } },
     h("strong", {}, run.problem ? run.name : h("a", { href: `/r/${encodeURIComponent(run.key)}/` }, run.name)),
     h("span", { class: "muted" }, STATES[run.status] || run.status),
     run.problem ? h("span", { class: "problem" }, run.problem)
-      : [h("span", {}, plural(run.n_images, "image")), h("span", {}, plural(run.n_categories, "category", "categories")), h("span", { class: "muted" }, run.has_labels ? "labelled" : "not labelled yet")]);
+      : [h("span", {}, plural(run.n_images, "image")), h("span", {}, plural(run.n_categories, "category", "categories")), h("span", { class: "muted" }, run.has_labels ? "opened before" : "not opened yet")]);
 }
 
 async function start() {

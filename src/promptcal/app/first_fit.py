@@ -1,0 +1,249 @@
+"""The first fit of a folder of images, from the browser: it is checked, the user is asked for what is missing, and the
+fit runs in a process of its own. Its first result can be labelled while it trains."""
+
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from promptcal.app.fit_process import FitProcess, Progress
+from promptcal.app.live_events import Events
+from promptcal.app.side_process import Cancelled, SideProcess
+from promptcal.errors import LabelError, PromptCALError, RunError, one_line
+from promptcal.run.directory import RunDirectory
+from promptcal.runtime import files
+
+_SECONDS_BETWEEN_EVENTS = 0.2
+_MOST_MESSAGES = 12
+
+
+@dataclass(frozen=True)
+class FirstFitRequest:
+    """What the command line gives. ``labels`` and ``n_classes`` may be missing: the page asks for them."""
+
+    images: Path
+    labels: Path | None
+    n_classes: int | Literal["auto"] | None
+    output: Path
+    settings: tuple[str, ...] = ()
+
+
+class StartRequest(BaseModel):
+    """What the user chose on the page."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    n_classes: int | Literal["auto"]
+    quick: bool
+    skip_unreadable: bool
+
+
+@dataclass(frozen=True)
+class FirstFitStatus:
+    """What the page shows. ``has_result``: the run can be labelled. ``can_resume``: there is an unfinished run."""
+
+    phase: Literal["checking", "asking", "fitting", "finished"]
+    step: str = ""
+    done: int = 0
+    total: int = 0
+    problem: str = ""
+    has_result: bool = False
+    can_resume: bool = False
+
+
+class FirstFit:
+    """The fit of a request. ``listeners`` are called with every status, besides the pages that listen to ``events``."""
+
+    def __init__(self, request: FirstFitRequest) -> None:
+        self.events = Events()
+        self.directory = RunDirectory(request.output)
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []
+        self._request = request
+        self._lock = threading.RLock()
+        self._computer = SideProcess()
+        self._process: FitProcess | None = None
+        self._report: dict[str, Any] | None = None
+        self._messages: list[str] = []
+        self._sent_labels: Path | None = None
+        self._told = 0.0
+        self._check_number = 0
+        self._status = self._on_disk(FirstFitStatus("asking"))
+        if self._status.phase == "asking" and not self._status.can_resume:
+            self.check()
+
+    @property
+    def key(self) -> str:
+        return self.directory.path.absolute().name
+
+    def record(self) -> dict[str, Any]:
+        """Everything that the page shows."""
+        request = self._request
+        with self._lock:
+            return {
+                "folder": str(request.images),
+                "labels": "" if request.labels is None else str(request.labels),
+                "nClasses": request.n_classes,
+                "output": str(request.output),
+                "settings": list(request.settings),
+                "key": self.key,
+                "report": self._report,
+                **self.status(),
+            }
+
+    def status(self) -> dict[str, Any]:
+        """The part of the record that changes while the fit runs."""
+        with self._lock:
+            return {**vars(self._status), "messages": self._messages[-_MOST_MESSAGES:]}
+
+    def check(self) -> None:
+        """Read all images and the labels, in the background."""
+        with self._lock:
+            self._check_number += 1
+            self._report = None
+            self._set(FirstFitStatus("checking", "reading the images"))
+            threading.Thread(target=self._check, args=(self._check_number,), daemon=True).start()
+
+    def use_labels(self, content: bytes) -> None:
+        """Store a label file that the page sends, beside the run, and check the images with it."""
+        with self._lock:
+            if self._status.phase == "fitting":
+                raise LabelError("the fit is running; cancel it first, or label its first result")
+            if self._sent_labels is None:
+                self._sent_labels = _free_place(self._request.output.with_name(f"labels-for-{self.key}.csv"))
+            files.write_bytes(self._sent_labels, content)
+            self._request = replace(self._request, labels=self._sent_labels)
+            self.check()
+
+    def start(self, chosen: StartRequest) -> None:
+        request = self._request
+        labels = [] if request.labels is None else ["--labels", str(request.labels)]
+        command = ["fit", str(request.images), *labels, "--output", str(request.output)]
+        command += ["--n-classes", str(chosen.n_classes), "--allow-long"]
+        command += ["--quick"] if chosen.quick else []
+        command += ["--skip-unreadable"] if chosen.skip_unreadable else []
+        for setting in request.settings:
+            command += ["--set", setting]
+        files.write_text(self._command_file, shlex.join(command))
+        self._begin(command)
+
+    def resume(self) -> None:
+        """Continue the unfinished run, with the options that it was started with."""
+        if not self._status.can_resume:
+            raise RunError("there is no unfinished run to continue; start the fit")
+        file, start = self._command_file, ["fit", str(self._request.images)]
+        try:
+            command = shlex.split(file.read_text("utf-8"))
+        except (OSError, ValueError):
+            command = []
+        if command[:2] != start:
+            raise RunError(
+                f"the options of this fit are not known ({file.name} is missing); run its command again with --resume"
+            )
+        self._begin([*command, "--resume"])
+
+    def cancel(self) -> None:
+        with self._lock:
+            if self._process is not None:
+                self._process.cancel()
+
+    def close(self) -> None:
+        """End a check or a fit; the fit can be continued later."""
+        self._computer.close()
+        if (process := self._process) is not None:
+            process.close()
+        self.events.end()
+
+    @property
+    def _command_file(self) -> Path:
+        """Keeps the options of the fit until it is finished, so that it can be continued after a restart."""
+        output = self._request.output
+        return output.with_name(f".{output.name}.command")
+
+    def _begin(self, command: list[str]) -> None:
+        with self._lock:
+            if self._status.phase in ("fitting", "checking"):
+                raise LabelError("the check or the fit is still running; wait for it, or cancel it")
+            self._messages = []
+            self._process = FitProcess(command)
+            self._set(replace(self._status, phase="fitting", step="starting", done=0, total=0, problem=""))
+            threading.Thread(target=self._fit, args=(self._process,), daemon=True).start()
+
+    def _set(self, status: FirstFitStatus) -> None:
+        self._status = status
+        record = self.status()
+        self.events.send("fit", record)
+        for listener in self.listeners:
+            listener(record)
+
+    def _progress(self, step: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._told < _SECONDS_BETWEEN_EVENTS and total:
+            return
+        self._told = now
+        with self._lock:
+            changed = replace(self._status, step=step, done=done, total=total)
+            self._set(changed if changed.has_result else self._on_disk(changed))
+
+    def _check(self, number: int) -> None:
+        request = self._request
+        labels = None if request.labels is None else str(request.labels)
+        problem, report = "", None
+        try:
+            report = self._computer.call(
+                "folder_check.check_folder",
+                str(request.images),
+                labels,
+                on_progress=lambda done, total: self._progress("reading the images", done, total),
+                is_cancelled=lambda: number != self._check_number,
+            )
+        except Cancelled:
+            return
+        except PromptCALError as error:
+            problem = one_line(error)
+        with self._lock:
+            if number == self._check_number:
+                self._report = report
+                self._set(self._on_disk(FirstFitStatus("asking", problem=problem)))
+
+    def _fit(self, process: FitProcess) -> None:
+        problem = ""
+
+        def tell(progress: Progress) -> None:
+            if not progress.total:
+                self._messages.append(progress.step)
+            self._progress(*progress)
+
+        try:
+            process.run(tell)
+        except Cancelled:
+            problem = "The fit was cancelled."
+        except (PromptCALError, OSError) as error:
+            problem = one_line(error)
+        with self._lock:
+            self._process = None
+            self._set(self._on_disk(FirstFitStatus("asking", problem=problem)))
+            if self._status.phase == "finished":
+                self._command_file.unlink(missing_ok=True)
+
+    def _on_disk(self, status: FirstFitStatus) -> FirstFitStatus:
+        """The status with what the run directory says."""
+        if not self.directory.exists():
+            return status
+        try:
+            info = self.directory.info()
+        except PromptCALError as error:
+            return replace(status, problem=status.problem or one_line(error))
+        if info.status == "finished" and status.phase != "fitting":
+            return replace(status, phase="finished", has_result=True)
+        return replace(status, has_result=info.has_result, can_resume=info.status in ("running", "training"))
+
+
+def _free_place(place: Path) -> Path:
+    """This file, or one with a number if it exists already."""
+    names = (place.with_stem(f"{place.stem}-{n}") for n in range(2, 10_000))
+    return place if not place.exists() else next(other for other in names if not other.exists())
