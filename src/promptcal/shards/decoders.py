@@ -1,0 +1,106 @@
+"""Decoding of images into centre crops: in this process, or in other processes of this machine."""
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from promptcal.data.decoding import UnreadableImage
+from promptcal.runtime.children import begin_child
+from promptcal.shards.shard_sources import ImageChunk
+
+
+@dataclass(frozen=True, eq=False)
+class CropSize:
+    """Images are resized to this shorter side, then a square of ``crop`` pixels is cut from the centre."""
+
+    resize: int
+    crop: int
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedChunk:
+    """The readable images of a chunk, uint8 n x crop x crop x 3; ``faults`` has id and reason of the others."""
+
+    ids: list[str]
+    paths: list[str]
+    crops: Tensor
+    faults: list[tuple[str, str]]
+
+
+def decode_chunk(chunk: ImageChunk, size: CropSize) -> DecodedChunk:
+    """The same pixels as those of `promptcal predict`."""
+    kept: list[int] = []
+    faults: list[tuple[str, str]] = []
+    crops = np.empty((len(chunk.ids), size.crop, size.crop, 3), dtype=np.uint8)
+    for i, name in enumerate(chunk.ids):
+        try:
+            image = chunk.images.resized(i, size.resize)
+        except UnreadableImage as fault:
+            faults.append((name, str(fault)))
+            continue
+        top, left = (round((side - size.crop) / 2) for side in image.shape[:2])
+        crops[len(kept)] = image[top : top + size.crop, left : left + size.crop]
+        kept.append(i)
+    ids, paths = ([values[i] for i in kept] for values in (chunk.ids, chunk.paths))
+    return DecodedChunk(ids, paths, torch.from_numpy(crops[: len(kept)]), faults)
+
+
+class Decoders(Protocol):
+    def map(self, chunks: Iterable[ImageChunk], size: CropSize) -> Iterator[DecodedChunk]:
+        """The decoded chunks in order."""
+        ...
+
+
+class InlineDecoders(Decoders):
+    """In this process."""
+
+    def map(self, chunks: Iterable[ImageChunk], size: CropSize) -> Iterator[DecodedChunk]:
+        return (decode_chunk(chunk, size) for chunk in chunks)
+
+
+class ProcessDecoders(Decoders):
+    """In ``n`` processes that live as long as this object; crops come back through shared memory."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        # forked before the model is loaded, so that a process starts at once and shares what is imported
+        context = multiprocessing.get_context("fork" if os.name == "posix" else "spawn")
+        self._pool = ProcessPoolExecutor(n, context, begin_child, (os.getpid(),))
+        wait_for(self._pool.submit(os.getpid) for _ in range(n))
+
+    def map(self, chunks: Iterable[ImageChunk], size: CropSize) -> Iterator[DecodedChunk]:
+        submit: Callable[[ImageChunk], Future[DecodedChunk]] = lambda chunk: self._pool.submit(  # noqa: E731
+            decode_chunk, chunk, size
+        )
+        return in_order(chunks, submit, lambda future: future.result(), 3 * self.n)
+
+
+def wait_for(futures: Iterable["Future[Any]"]) -> None:
+    for future in list(futures):
+        future.result()
+
+
+def in_order(
+    items: Iterable[Any], submit: Callable[[Any], Any], result: Callable[[Any], Any], most: int
+) -> Iterator[Any]:
+    """The results of ``submit`` in order, with at most so many items on their way."""
+    waiting: deque[Any] = deque()
+    for item in items:
+        waiting.append(submit(item))
+        if len(waiting) >= most:
+            yield result(waiting.popleft())
+    while waiting:
+        yield result(waiting.popleft())
+
+
+def decoders(n: int) -> Decoders:
+    """``n`` processes, or none for a single core."""
+    return ProcessDecoders(n) if n > 1 else InlineDecoders()
