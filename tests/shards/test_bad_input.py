@@ -57,7 +57,9 @@ def test_parquet_without_the_required_columns(predict, pictures, tmp_path):
     (folder / "2.parquet").write_bytes(b"PAR1 and then nothing")
     code, said = predict(folder)
     assert code == 2
-    assert "1.parquet has no column of images: id, caption; it needs image (bytes), or path or url (text), and id" in said
+    assert (
+        "1.parquet has no column of images: id, caption; it needs image (bytes), or path or url (text), and id" in said
+    )
     assert "(1 more shards have problems)" in said
     assert shards_in(tmp_path) == ["0"]
 
@@ -160,6 +162,7 @@ def test_a_file_that_may_not_grow_as_a_full_disk(run, tars, tmp_path):
     assert list((tmp_path / "out" / "shards").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_killed_worker_and_ctrl_c(run, tars, pictures, tmp_path):
     """A killed worker exits with 75 and Ctrl-C with 130; the same command then continues."""
     for i in range(2, 40):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptcal.discovery.partition import RankedClusters, join_ranked, rank_clusters
+from promptcal.discovery.partition import RankedClusters, join_ranked, rank_scores
 from promptcal.run.inference import Run
 
 _ROWS = 512  # whose scores for all categories are in memory at a time: they stay in the processor's cache
@@ -24,7 +24,10 @@ class Assigner:
         self.threshold = threshold
         self.device = run.device
         self._unit = torch.nn.functional.normalize(run.centroids, dim=1)
-        self._known = torch.tensor([i for i, known in enumerate(run.known) if known], device=run.device)
+        known = [i for i, is_known in enumerate(run.known) if is_known]
+        # usually the first ones; then their columns need not be copied
+        self._known = slice(len(known)) if known == list(range(len(known))) else known
+        self._has_known = bool(known)
         assignments = run.assignments()
         self._stability = assignments.category_stability()
         labelled = assignments.labelled if keep_labels else np.zeros(len(assignments), dtype=bool)
@@ -69,19 +72,18 @@ class Assigner:
     @torch.no_grad()
     def _rank(self, features: Tensor, given: Tensor | None) -> tuple[RankedClusters, np.ndarray, np.ndarray]:
         """Ranked categories, the cosine with the nearest centroid, and 1 - cosine with the nearest known one."""
-        ranked, nearest = [], []
+        ranked, nearest, assignment = [], [], self.run.assignment
         labels = None if given is None else given.split(_ROWS)
         for i, block in enumerate(features.to(self.device).split(_ROWS)):
             cosines = block @ self._unit.T
-            is_scored = self.run.assignment.score_kind == "cosines"
-            scores = cosines if is_scored else self.run.assignment.scores(block, self.run)
-            clusters = self.run.assignment.choose(block, scores, self.run.centroids)
+            largest = cosines.amax(dim=1)
+            known = cosines[:, self._known].amax(dim=1) if self._has_known else torch.full_like(largest, torch.nan)
+            nearest.append(torch.stack([largest, 1 - known]).cpu().numpy())
+            is_cosine = assignment.score_kind == "cosines"
+            scores = cosines if is_cosine else assignment.scores(block, self.run)
+            clusters = assignment.choose(block, scores, self.run.centroids)
             if labels is not None:
                 clusters = torch.where(labels[i] >= 0, labels[i], clusters)
-            ranked.append(rank_clusters(torch.softmax(scores / self.run.calibration.temperature, dim=1), clusters))
-            known = (
-                cosines[:, self._known].amax(dim=1) if len(self._known) else cosines.new_full((len(block),), torch.nan)
-            )
-            nearest.append(torch.stack([cosines.amax(dim=1), 1 - known]).cpu().numpy())
+            ranked.append(rank_scores(scores, clusters, self.run.calibration.temperature))
         both = np.concatenate(nearest, axis=1).astype(np.float32)
-        return join_ranked(ranked), both[0], both[1]
+        return join_ranked(ranked), both[0], both[1].clip(min=0)
