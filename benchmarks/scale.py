@@ -25,12 +25,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from measuring import show, slope
 
-CLASSES, WIDTH, SHARD_ROWS, SHARDS_AT_ONCE = 1000, 192, 500_000, 40
+CLASSES, WIDTH, SHARD_ROWS, SHARDS_AT_ONCE = 1000, 192, 500_000, 20
 BACKBONE = "vit_tiny_patch4_32.promptcal"
 
 
@@ -103,13 +104,16 @@ def centres() -> np.ndarray:
     return np.random.default_rng(0).normal(size=(CLASSES, WIDTH)).astype(np.float32)
 
 
+@cache
+def base_rows(n: int) -> np.ndarray:
+    generator = np.random.default_rng(1)
+    return centres()[generator.integers(CLASSES, size=n)] + generator.normal(size=(n, WIDTH)).astype(np.float32)
+
+
 def noisy_rows(number: int, n: int) -> np.ndarray:
-    """Rows around the centres; noise of a table, because drawing it anew would take longer than assigning it."""
-    generator = np.random.default_rng(number)
-    table = np.random.default_rng(1).normal(size=(4096, WIDTH)).astype(np.float16)
-    rows = centres().astype(np.float16)[generator.integers(CLASSES, size=n)]
-    rows += table[generator.integers(len(table), size=n)]
-    return rows
+    """Rows around the centres. Shards differ by a shift, because drawing all noise anew would take too long."""
+    shift = np.random.default_rng(number).normal(size=WIDTH).astype(np.float32)
+    return (base_rows(SHARD_ROWS)[:n] + 0.3 * shift).astype(np.float16)
 
 
 def write_embeddings(path: Path, number: int, n: int) -> None:
@@ -127,8 +131,7 @@ def fitted_run(folder: Path) -> Path:
     from promptcal import api
 
     rows = noisy_rows(10**6, 50_000)
-    generator = np.random.default_rng(10**6)
-    truth = generator.integers(CLASSES, size=len(rows))
+    truth = np.random.default_rng(1).integers(CLASSES, size=SHARD_ROWS)[: len(rows)]  # as in `base_rows`
     labels = np.where((truth < CLASSES // 10) & (np.arange(len(rows)) % 2 == 0), truth, -1)
     api.cluster(
         features=rows,
@@ -210,7 +213,7 @@ def engines(given: argparse.Namespace, folder: Path) -> None:
     }
     if given.ray:
         ways[f"ray, {given.workers} processes"] = ("--engine", "ray", "--workers", given.workers)
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for repeat in range(given.repeats):
         for name, words in ways.items():
             times = []

@@ -147,6 +147,11 @@ class FitRequest(ImagesRequest, RunRequest):
         first=True,
         help="Number of categories, known and new together; auto: estimated from the labelled images.",
     )
+    sample: int | None = option(
+        metavar="N",
+        help="Fit on all labelled images and N others, drawn at random. The images may then be a source of any size: a "
+        "folder, tar or parquet files, a list of images, URLs. `promptcal predict` covers all of them.",
+    )
     quick: bool = option(
         False,
         help="Train no network: only the read-out is trained, on the features of the backbone as it is. Minutes on a "
@@ -214,7 +219,8 @@ class ClusterRequest(LabelledRequest):
     features: Any = field(
         metadata={
             "help": "File with a row of numbers for each image or other thing: npy, npz, parquet or arrow (an id "
-            "column and a column of lists), safetensors, CSV.",
+            "column and a column of lists), safetensors, CSV; or a folder of parquet files, such as the output of "
+            "`promptcal embed`.",
             "argument": True,
             "cli": Path,
         }
@@ -224,6 +230,11 @@ class ClusterRequest(LabelledRequest):
         metavar="N|auto",
         first=True,
         help="Number of categories, known and new together; auto: estimated. Default: auto, or that of --from.",
+    )
+    sample: int | None = option(
+        metavar="N",
+        help="Of a folder of shards: fit on all labelled rows and N others, drawn at random, then assign every row, in "
+        "OUTPUT/assignments. Default: 200,000.",
     )
     images: PathOrText | None = option(
         cli=Path | None, help="Folder with the picture of each row: ids are paths in it, with or without the suffix."

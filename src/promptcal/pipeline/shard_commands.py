@@ -84,11 +84,18 @@ def run_embed(request: EmbedRequest) -> ShardSummary:
 def run_predict_shards(request: PredictShardsRequest) -> ShardSummary:
     """Assign every image, or every embedding, of the source to the categories of the run."""
     run = Run(_run_path(request.run), "cpu")
-    threshold = run.threshold(request.none_below, request.accept_all)
+    is_own = Path(request.output).absolute() == run.directory.shards_folder.absolute()  # see `own_assignments`
+    threshold = run.threshold(request.none_below, request.accept_all or is_own)
     embeddings = not run.method.takes_images or any(map(ShardFolder.is_at, _locations(request.source)))
     if embeddings:
         _check_embeddings(request, run)
-    model = RunModel(run.path.absolute(), not embeddings, True, None if math.isinf(threshold) else threshold)
+    model = RunModel(
+        run.path.absolute(),
+        embeds=not embeddings,
+        assigns=True,
+        threshold=None if math.isinf(threshold) else threshold,
+        keep_labels=is_own,
+    )
     return process_shards(_job(request, model, embeddings=embeddings), _console(request))
 
 

@@ -3,7 +3,8 @@
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from promptcal.data.image_files import HEIC_SUFFIXES, SUFFIXES, walk_images
@@ -26,20 +27,23 @@ def is_sharded(source: str | os.PathLike[str]) -> bool:
     return os.path.isdir(location) and bool(_shard_files(location))
 
 
-def find_shards(
-    source: Sequence[str], folder: ShardFolder, previous: ShardPlan | None, *, size: int, embeddings: bool
-) -> list[InputShard]:
-    """The shards of all locations in ``source``, sorted by name.
+@dataclass(frozen=True)
+class NameList:
+    """Names of images, which are read once and may be very many; they are relative to ``root``."""
 
-    A list is divided once: its shards are kept in ``previous``. Tar and parquet files may be added later, and those
-    that were removed stay in the plan.
-    """
-    found: dict[str, InputShard] = {}
-    lists: list[tuple[str, str, Iterator[str]]] = []  # name, root, lines
+    name: str
+    root: str
+    names: Iterator[str]
+
+
+def expand(source: Sequence[str], *, embeddings: bool = False) -> tuple[list[InputShard], list[NameList]]:
+    """The tar and parquet files of all locations, and the folders and lists of images."""
+    shards: dict[str, InputShard] = {}
+    lists: list[NameList] = []
     single: list[str] = []
     for location in map(locations.absolute, source):
         if _is_folder(location) and not _shard_files(location):
-            lists.append((Path(location).name, location, _names_in(location)))
+            lists.append(NameList(Path(location).name, location, _names_in(location)))
             continue
         for file in _files_of(location):
             kind = _KINDS.get(locations.suffix(file))
@@ -48,25 +52,33 @@ def find_shards(
             elif kind is None:
                 raise DataError(f"{file} is no source of images; give {_KNOWN}")
             elif kind == "list":
-                lists.append((Path(file).stem, _folder_of(file), _lines(file)))
+                lists.append(NameList(Path(file).stem, _folder_of(file), _lines(file)))
             else:
                 name = f"{_safe(Path(file).stem)}-{_digest(file)}"
-                kind = "embeddings" if embeddings else kind
-                found[name] = InputShard(name=name, kind=kind, location=file)
+                shards[name] = InputShard(name=name, kind="embeddings" if embeddings else kind, location=file)
     if single:
-        lists.append(("images", "", iter(single)))
-    if previous is not None:
-        found = {shard.name: shard for shard in previous.shards} | found
-    else:
-        found |= {
-            s.name: s
-            for n, (name, root, lines) in enumerate(lists)
-            for s in _divide(n, name, root, lines, folder, size)
-        }
+        lists.append(NameList("images", "", iter(single)))
+    if embeddings and (lists or any(locations.suffix(shard.location) != ".parquet" for shard in shards.values())):
+        raise DataError(f"{', '.join(source)} has no embeddings; give a folder of parquet files with embeddings")
+    return [shards[name] for name in sorted(shards)], lists
+
+
+def find_shards(
+    source: Sequence[str], folder: ShardFolder, previous: ShardPlan | None, *, size: int, embeddings: bool
+) -> list[InputShard]:
+    """The shards of all locations in ``source``, sorted by name.
+
+    A list is divided once: its shards are kept in ``previous``. Tar and parquet files may be added later, and those
+    that were removed stay in the plan.
+    """
+    shards, lists = expand(source, embeddings=embeddings)
+    found = {} if previous is None else {shard.name: shard for shard in previous.shards}
+    found |= {shard.name: shard for shard in shards}
+    if previous is None:
+        divided = (shard for number, names in enumerate(lists) for shard in _divide(number, names, folder, size))
+        found |= {shard.name: shard for shard in divided}
     if not found:
         raise DataError(f"{', '.join(source)} contains no images; give {_KNOWN}")
-    if embeddings and any(shard.kind != "embeddings" for shard in found.values()):
-        raise DataError(f"{', '.join(source)} contains no embeddings; give a folder of parquet files with embeddings")
     return [found[name] for name in sorted(found)]
 
 
@@ -127,9 +139,7 @@ def _lines(file: str) -> Iterator[str]:
                 yield text
 
 
-def _divide(
-    number: int, name: str, root: str, lines: Iterable[str], folder: ShardFolder, size: int
-) -> list[InputShard]:
+def _divide(number: int, names: NameList, folder: ShardFolder, size: int) -> list[InputShard]:
     """Copy a list into the folder of shards, so that it does not change, and note where each shard begins."""
     folder.lists_folder.mkdir(exist_ok=True)
     copy = folder.lists_folder / f"{number}.txt"
@@ -139,7 +149,7 @@ def _divide(
     def write(temporary: Path) -> None:
         nonlocal end
         with temporary.open("wb") as file:
-            for i, line in enumerate(lines):
+            for i, line in enumerate(names.names):
                 if "\n" in line or "\r" in line:
                     raise DataError(f"the image name {line!a} has a line end; rename the file")
                 if i % size == 0:
@@ -150,9 +160,9 @@ def _divide(
                     raise DataError(f"the image name {line!a} is not valid Unicode; rename the file") from error
 
     files.write_with(copy, write)
-    stem = f"{_safe(name)}-{_digest(f'{number} {root}')}"
+    stem = f"{_safe(names.name)}-{_digest(f'{number} {names.root}')}"
     return [
-        InputShard(name=f"{stem}-{i:06d}", kind="list", location=str(copy), first=first, last=last, root=root)
+        InputShard(name=f"{stem}-{i:06d}", kind="list", location=str(copy), first=first, last=last, root=names.root)
         for i, (first, last) in enumerate(zip(starts, [*starts[1:], end], strict=True))
     ]
 

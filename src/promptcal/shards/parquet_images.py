@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from promptcal.data import ImageSet
@@ -10,7 +11,7 @@ from promptcal.data.sources import ImageSource
 from promptcal.errors import DataError, MissingPackageError, shorten
 from promptcal.shards import locations
 from promptcal.shards.manifest import InputShard
-from promptcal.shards.shard_sources import BytesSource, ImageChunk, LocationSource
+from promptcal.shards.shard_sources import BytesSource, ImageChunk, LocationSource, Place
 
 _IMAGE_COLUMNS = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes", "image_bytes", "content", "data", "picture")
 _PLACE_COLUMNS = (
@@ -106,14 +107,48 @@ def parquet_chunks(shard: InputShard, size: int) -> Iterator[ImageChunk]:
             row += len(ids)
 
 
-def parquet_ids(shard: InputShard) -> Iterator[list[str]]:
-    row = 0
-    with opened_parquet(shard.location) as file:
-        named = image_columns(file.schema_arrow, shard.location).id
-        for batch in file.iter_batches(2**14, columns=[] if named is None else [named]):
-            found = None if named is None else batch.column(0).to_pylist()
-            yield _ids(found, shard, row, len(batch))
-            row += len(batch)
+def parquet_places(shard: InputShard) -> Iterator[tuple[list[str], list[Place]]]:
+    location, row = shard.location, 0
+    with opened_parquet(location) as file:
+        columns = image_columns(file.schema_arrow, location)
+        wanted = [columns.id] if columns.image is not None else [columns.id, columns.place]
+        names = list(dict.fromkeys(name for name in wanted if name is not None))
+        for batch in file.iter_batches(2**14, columns=names):
+            values = {name: batch.column(name).to_pylist() for name in names}
+            ids = _ids(values.get(columns.id or ""), shard, row, len(batch))
+            if columns.image is not None:
+                places = [Place(location, row=row + i) for i in range(len(ids))]
+            else:
+                places = [Place(locations.beside(location, place or "")) for place in values[columns.place or ""]]
+            yield ids, places
+            row += len(ids)
+
+
+def read_row(location: str, row: int) -> bytes:
+    """The encoded image of a row; rows are read in groups, of which the last ones stay in memory."""
+    first = 0
+    for number, n in enumerate(_group_sizes(location)):
+        if row < first + n:
+            content = _row_group(location, number)[row - first]
+            if content is None:
+                raise ValueError("there is no image")
+            return content
+        first += n
+    raise DataError(f"{location} has no row {row} any more; it was changed, so run the command again")
+
+
+@lru_cache(maxsize=1024)
+def _group_sizes(location: str) -> list[int]:
+    with opened_parquet(location) as file:
+        return [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+
+
+@lru_cache(maxsize=2)
+def _row_group(location: str, number: int) -> list[bytes | None]:
+    with opened_parquet(location) as file:
+        columns = image_columns(file.schema_arrow, location)
+        values = file.read_row_group(number, columns=[columns.image]).column(0).to_pylist()
+    return [value and value["bytes"] for value in values] if columns.is_struct else values
 
 
 def _ids(values: list[Any] | None, shard: InputShard, row: int, n: int) -> list[str]:

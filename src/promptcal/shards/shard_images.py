@@ -9,11 +9,9 @@ from promptcal.data.sources import FileSource, ImageSource
 from promptcal.errors import DataError, shorten
 from promptcal.shards import locations
 from promptcal.shards.manifest import InputShard
-from promptcal.shards.parquet_images import parquet_chunks, parquet_ids
-from promptcal.shards.shard_sources import ImageChunk, LocationSource
-from promptcal.shards.tar_images import tar_chunks, tar_ids
-
-__all__ = ["ImageChunk", "UniqueIds", "image_chunks", "image_ids"]
+from promptcal.shards.parquet_images import parquet_chunks, parquet_places
+from promptcal.shards.shard_sources import ImageChunk, LocationSource, Place
+from promptcal.shards.tar_images import tar_chunks, tar_places
 
 
 def image_chunks(shard: InputShard, size: int) -> Iterator[ImageChunk]:
@@ -21,9 +19,9 @@ def image_chunks(shard: InputShard, size: int) -> Iterator[ImageChunk]:
     return _CHUNKS[shard.kind](shard, size)
 
 
-def image_ids(shard: InputShard) -> Iterator[list[str]]:
-    """The ids of the images in blocks, in the order of `image_chunks`; no image is read."""
-    return _IDS[shard.kind](shard)
+def image_places(shard: InputShard) -> Iterator[tuple[list[str], list[Place]]]:
+    """The ids of the images and where they are, in blocks, in the order of `image_chunks`; no image is read."""
+    return _PLACES[shard.kind](shard)
 
 
 @dataclass(frozen=True)
@@ -58,14 +56,24 @@ def _lines(shard: InputShard) -> Iterator[str]:
 
 def _list_chunks(shard: InputShard, size: int) -> Iterator[ImageChunk]:
     for ids in _list_ids(shard, size):
-        paths = [locations.beside(f"{shard.root}/", name) if shard.root else name for name in ids]
+        paths = paths_in(shard.root, ids)
         source: ImageSource = LocationSource(paths)
         if not any(map(locations.is_url, paths)):
             source = FileSource([Path(path) for path in paths])
         yield ImageChunk(ids, paths, ImageSet(ids, source))
 
 
-def _list_ids(shard: InputShard, size: int = 2**12) -> Iterator[list[str]]:
+def _list_places(shard: InputShard) -> Iterator[tuple[list[str], list[Place]]]:
+    for ids in _list_ids(shard, 2**12):
+        yield ids, [Place(path) for path in paths_in(shard.root, ids)]
+
+
+def paths_in(root: str, names: Sequence[str]) -> list[str]:
+    """The paths or URLs of names that are relative to ``root``."""
+    return [locations.beside(f"{root}/", name) if root else name for name in names]
+
+
+def _list_ids(shard: InputShard, size: int) -> Iterator[list[str]]:
     ids: list[str] = []
     for line in _lines(shard):
         ids.append(line)
@@ -77,4 +85,4 @@ def _list_ids(shard: InputShard, size: int = 2**12) -> Iterator[list[str]]:
 
 
 _CHUNKS = {"list": _list_chunks, "tar": tar_chunks, "parquet": parquet_chunks}
-_IDS = {"list": _list_ids, "tar": tar_ids, "parquet": parquet_ids}
+_PLACES = {"list": _list_places, "tar": tar_places, "parquet": parquet_places}

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from promptcal.data import ImageSet
 from promptcal.data.sources import ImageSource
@@ -38,3 +39,12 @@ class LocationSource(ImageSource):
 
     def content(self, index: int) -> bytes:
         return locations.read_location(self.places[index])
+
+
+class Place(NamedTuple):
+    """Where an image is: a file or URL; ``size`` bytes from ``offset`` of a tar; or a ``row`` of a parquet file."""
+
+    location: str
+    offset: int | None = None
+    size: int = 0
+    row: int | None = None

@@ -12,7 +12,7 @@ from promptcal.data.sources import ArchiveSource
 from promptcal.errors import DataError, shorten
 from promptcal.shards import locations
 from promptcal.shards.manifest import InputShard
-from promptcal.shards.shard_sources import BytesSource, ImageChunk
+from promptcal.shards.shard_sources import BytesSource, ImageChunk, Place
 
 _BLOCK = tarfile.BLOCKSIZE
 
@@ -71,6 +71,7 @@ def tar_chunks(shard: InputShard, size: int) -> Iterator[ImageChunk]:
         yield ImageChunk(ids, [f"tar://{m.name}::{location}" for m in part], ImageSet(ids, source))
 
 
-def tar_ids(shard: InputShard) -> Iterator[list[str]]:
+def tar_places(shard: InputShard) -> Iterator[tuple[list[str], list[Place]]]:
     with locations.opened(shard.location) as file:
-        yield [member.id for member in tar_members(shard.location, file)]
+        members = tar_members(shard.location, file)
+    yield [m.id for m in members], [Place(shard.location, m.offset, m.size) for m in members]

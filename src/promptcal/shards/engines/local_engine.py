@@ -58,7 +58,7 @@ def _pool(n: int, task: ShardTask) -> Iterator[ProcessPoolExecutor]:
     is_posix = os.name == "posix"
     context = multiprocessing.get_context("forkserver" if is_posix else "spawn")
     if is_posix:
-        context.set_forkserver_preload([__name__, "promptcal.shards.run_model"])  # type: ignore[attr-defined]
+        context.set_forkserver_preload([__name__, "promptcal.shards.run_model"])
     numbers: Any = context.SimpleQueue()
     for i in range(n):
         numbers.put(i)
