@@ -269,20 +269,28 @@ def estimate_classes(**options: Any) -> ClassCount:
 
 
 @checked
-def make_report(*, run: PathOrText | Run, output: PathOrText | None = None, progress: bool = True) -> Report:
+def make_report(
+    *,
+    run: PathOrText | Run,
+    output: PathOrText | None = None,
+    shards: PathOrText | None = None,
+    progress: bool = True,
+) -> Report:
     """Write the report of a finished run: one HTML file that needs no server and no network.
 
     Args:
         run: A run directory.
         output: HTML file to write; by default `report.html` in the run directory.
+        shards: Folder of shards of `predict_shards`, whose numbers of images the report shows, too.
         progress: Show progress.
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
     console = Console(stderr=True, quiet=not progress)
+    folder = None if shards is None else Path(shards)
     if output is not None:
-        return write_report(loaded, check_output_file(output), console)
+        return write_report(loaded, check_output_file(output), console, folder)
     with loaded.directory.locked():
-        return write_report(loaded, None, console)
+        return write_report(loaded, None, console, folder)
 
 
 @checked

@@ -332,6 +332,10 @@ def report(
     output: Annotated[
         Path | None, typer.Option(help="HTML file to write.", show_default="report.html in the run directory")
     ] = None,
+    shards: Annotated[
+        Path | None,
+        typer.Option(help="Folder of shards of `promptcal predict`, whose numbers of images are shown, too."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Write a run's report: clusters, map, confusion, curves, neighbours and attention in one HTML file.
@@ -339,10 +343,12 @@ def report(
     It opens from disk, loads nothing from the network, and lets you name clusters and download labels.
 
     Example: promptcal report run
+
+    Of millions of images: promptcal report run --shards predictions
     """
     from promptcal import api
 
-    made = api.make_report(run=run, output=output, progress=not quiet)
+    made = api.make_report(run=run, output=output, shards=shards, progress=not quiet)
     shown = "all" if made.n_shown == made.n_images else f"{made.n_shown:,}"
     details = f"{made.n_bytes / 1e6:.1f} MB, {shown} of {made.n_images:,} images shown"
     _say_written(made.path, f" ({details})")

@@ -23,11 +23,14 @@ from promptcal.report.page_data import read_asset
 from promptcal.report.report_inputs import ReportInputs
 from promptcal.run import Run
 from promptcal.runtime import files
+from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import isolated_rng
+from promptcal.shards.shard_folder import ShardFolder
+from promptcal.shards.totals import read_totals
 
 _SCRIPTS = (
     *("dom.js", "core.js", "decisions.js", "picking.js", "selection.js", "viewer.js", "naming.js", "clusters.js"),
-    *("scatter.js", "map.js", "labels.js", "changes.js", "charts.js", "shortcuts.js", "app.js"),
+    *("scatter.js", "map.js", "labels.js", "changes.js", "charts.js", "totals.js", "shortcuts.js", "app.js"),
 )
 
 
@@ -42,8 +45,11 @@ class Report:
 
 
 @isolated_rng(0)  # new networks draw weights
-def write_report(run: Run, output: Path | None, console: Console) -> Report:
-    """Write the page to ``output``, by default `report.html` in the run directory."""
+def write_report(run: Run, output: Path | None, console: Console, shards: Path | None = None) -> Report:
+    """Write the page to ``output``, by default `report.html` in the run directory.
+
+    ``shards``: a folder of assignments of many more images, whose numbers the page shows, too.
+    """
     path = run.directory.report_file if output is None else output
     if not path.absolute().parent.is_dir():
         raise RunError(f"the folder of {path} does not exist; create it first")
@@ -71,10 +77,22 @@ def write_report(run: Run, output: Path | None, console: Console) -> Report:
         "trainingCharts": page_data.chart_records(inputs.records, "training"),
         "graphCharts": page_data.chart_records(inputs.records, "graph"),
         "attention": page_data.attention_record(maps),
+        "totals": _totals(run, shards, console),
         "changes": page_data.changes_record(run.directory, inputs.results, analysis),
     }
     files.write_text(path, _render(files.finite(data), inputs.thumbnails.sheets, overlay_sheet(maps)))
     return Report(path, path.stat().st_size, len(analysis.assignments), len(analysis.shown))
+
+
+def _totals(run: Run, shards: Path | None, console: Console) -> dict[str, Any] | None:
+    """Numbers of all images in shards, by default of those in the run directory, if there are any."""
+    folder = ShardFolder(shards or run.directory.shards_folder)
+    if shards is None and not folder.manifest_file.is_file():
+        return None
+    with progress_bar(console) as bar:
+        task = bar.add_task("counting all images", total=len(folder.manifest().shards), note="")
+        totals = read_totals(folder, run.names, lambda done: bar.update(task, completed=done))
+    return {**totals.model_dump(), "folder": str(folder.path)}
 
 
 def _render(data: dict[str, Any], sheets: Sequence[bytes], attention_sheet: bytes | None) -> str:

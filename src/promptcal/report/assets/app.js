@@ -1,6 +1,7 @@
 // Tabs and pages (the address's hash), the scroll position of each, light and dark mode, and the bar of decisions.
 const TABS = [
   ["overview", "Overview", overviewView, true],
+  ["totals", "All images", totalsView, Boolean(data.totals)],
   ["changes", "Changes", changesView, Boolean(data.changes)],
   ["clusters", "Clusters", clustersView, true],
   ["map", "Map", mapView, true],
