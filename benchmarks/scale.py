@@ -178,7 +178,7 @@ def assign(given: argparse.Namespace, folder: Path) -> None:
         print(f"log-log slope: wall {slope(sizes_, walls):.3f}, CPU {slope(sizes_, cpus):.3f}")
 
 
-def write_demo_tars(folder: Path, images: int, of_a_tar: int = 2000) -> None:
+def write_demo_tars(folder: Path, images: int, of_a_tar: int = 500) -> None:
     """The demo's images, repeated under other ids."""
     from PIL import Image
 
@@ -240,26 +240,33 @@ def kills(given: argparse.Namespace, folder: Path) -> None:
     write_demo_tars(folder / "tars", given.images)
     words = command("embed", folder / "tars", "--backbone", BACKBONE, "--workers", given.workers, "--quiet")
     began = time.perf_counter()
-    subprocess.run([*words, "--output", str(folder / "whole")], check=True, stdout=subprocess.DEVNULL)
-    took = time.perf_counter() - began
+    whole_run = subprocess.Popen([*words, "--output", str(folder / "whole")], stdout=subprocess.DEVNULL)
+    while not _finished(folder / "whole") and whole_run.poll() is None:
+        time.sleep(0.05)
+    started = time.perf_counter() - began
+    assert whole_run.wait() == 0
+    took = time.perf_counter() - began - started
     chance, done = random.Random(0), 0
     while done < given.kills:
         process = subprocess.Popen(
             [*words, "--output", str(folder / "killed")], start_new_session=True, stdout=subprocess.DEVNULL
         )
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(chance.uniform(0.2, 1) * 2 * took / given.kills)
+            process.wait(chance.uniform(0.7, 1.1) * started + chance.uniform(0, 1.6) * took / given.kills)
             raise SystemExit("finished before the last kill; give more images")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         done += 1
-        finished = len(list((folder / "killed" / "shards").glob("*.json"))) if (folder / "killed").is_dir() else 0
-        print(f"kill {done}: {finished} shards finished", file=sys.stderr, flush=True)
+        print(f"kill {done}: {_finished(folder / 'killed')} shards finished", file=sys.stderr, flush=True)
     subprocess.run([*words, "--output", str(folder / "killed")], check=True, stdout=subprocess.DEVNULL)
     whole, killed = (json.loads((folder / name / "manifest.json").read_text()) for name in ("whole", "killed"))
     assert whole == killed, "the manifests differ"
     assert whole["rows"] == given.images
     print(f"{given.kills} kills, {whole['rows']:,} rows in {len(whole['shards'])} shards: the same rows and checksums")
+
+
+def _finished(folder: Path) -> int:
+    return len(list((folder / "shards").glob("*.json")))
 
 
 def photographs(n: int, size: tuple[int, int]) -> Iterator[bytes]:

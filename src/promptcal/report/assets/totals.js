@@ -11,7 +11,7 @@ function totalsView() {
       h("span", { class: "size-name" }, `${low.toFixed(2)} to ${high.toFixed(2)}`), h("span", { class: "size-bar" }, length), h("span", { class: "size-count" }, count(n)));
   }));
   const links = rows.map(({ c }) => h("a", { href: `#cluster-${c}` }, decisions.nameOf(c)));
-  const table = h("table", { class: "numbers-table", id: "totals" },
+  const table = h("table", { class: "numbers-table", id: "all-categories" },
     h("thead", {}, h("tr", {}, ["category", "images", "%", "in this run", "mean confidence", "nearest, but none"].map((name) => h("th", {}, name)))),
     h("tbody", {}, rows.map(({ c, images: n, none, confidence }, i) => h("tr", {},
       h("th", {}, links[i]), h("td", {}, count(n)), h("td", {}, percent(n / Math.max(1, all.images))), h("td", {}, count(clusters[c].size)),
