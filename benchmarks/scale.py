@@ -266,7 +266,7 @@ def kills(given: argparse.Namespace, folder: Path) -> None:
 
 
 def _finished(folder: Path) -> int:
-    return len(list((folder / "shards").glob("*.json")))
+    return len(list((folder / "entries").glob("*.json")))
 
 
 def photographs(n: int, size: tuple[int, int]) -> Iterator[bytes]:
@@ -303,7 +303,7 @@ def embed(given: argparse.Namespace, folder: Path) -> None:
         began = time.perf_counter()
         subprocess.run(command("embed", folder / source, "--output", folder / f"out-{source}", *options), check=True)
         times[source] = time.perf_counter() - began
-    entries = [json.loads(file.read_text()) for file in (folder / "out-tars" / "shards").glob("*.json")]
+    entries = [json.loads(file.read_text()) for file in (folder / "out-tars" / "entries").glob("*.json")]
     steady = sorted(entry["rows"] / entry["seconds"] for entry in entries)[len(entries) // 2]
     cores = available_cores()
     pool = decoders(cores)

@@ -204,3 +204,13 @@ def _worker_of(parent):
                 continue
             children.setdefault(int(fields[1]), []).append(int(entry.name))
     return max(grandchild for child in children.get(parent, []) for grandchild in children.get(child, []))
+
+
+def test_shards_need_a_folder(promptcal, run, tars, tmp_path):
+    for words in ((), ("--output", tmp_path / "table.csv")):
+        code, _, said = promptcal("predict", run.path, tars, *words)
+        assert code == 2
+        assert "give a folder for the shards as --output" in " ".join(said.replace("│", " ").split())
+    code, _, said = promptcal("predict", run.path, tars / "0.tar", "--output", "s3://bucket/out", "--engine", "local")
+    assert code == 2
+    assert "is a URL; give a folder of this machine" in " ".join(said.split())

@@ -47,7 +47,7 @@ def test_two_nodes_and_a_killed_worker(many_tars, tmp_path):
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     cluster.add_node(num_cpus=1)
     killed = []
-    watching = threading.Thread(target=_kill_an_actor, args=(tmp_path / "ray" / "shards", killed), daemon=True)
+    watching = threading.Thread(target=_kill_an_actor, args=(tmp_path / "ray" / "entries", killed), daemon=True)
     try:
         watching.start()
         found = manifest_of(many_tars, tmp_path / "ray", engine="ray", address=cluster.address)

@@ -177,7 +177,7 @@ def test_labels_of_shards_stay_when_predict_continues(mixture, tmp_path):
         progress=False, report=False,
     )  # fmt: skip
     before = rows_of(tmp_path / "run" / "assignments")
-    next((tmp_path / "run" / "assignments" / "shards").glob("2-*.json")).unlink()
+    next((tmp_path / "run" / "assignments" / "entries").glob("2-*.json")).unlink()
     output = tmp_path / "run" / "assignments"
     again = api.predict_shards(run=run, source=folder / "shards", output=output, workers=1, progress=False)
     assert (again.skipped, again.rows) == (4, 600)

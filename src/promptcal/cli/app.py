@@ -187,9 +187,10 @@ def predict(
     from promptcal.cli.run_output import categories_table
     from promptcal.shards.find_shards import is_sharded
 
-    if engine is not None or any(map(is_sharded, images)):
-        if output is None:
-            raise typer.BadParameter("give --output, a folder for the shards")
+    as_csv = output is None or output.suffix.lower() == ".csv"
+    if engine is not None or any(is_sharded(image, as_csv=as_csv) for image in images):
+        if output is None or as_csv:
+            raise typer.BadParameter("give a folder for the shards as --output")
         size = {} if shard_size is None else {"shard_size": shard_size}
         summary = api.predict_shards(
             run=run,

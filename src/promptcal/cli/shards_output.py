@@ -7,7 +7,7 @@ def describe_shards(summary: ShardSummary) -> str:
     """What was written, in one line, and where unreadable images are listed."""
     done = f"{summary.rows:,} rows were written"
     skipped = f", {summary.skipped:,} of {summary.n_shards:,} shards were finished before" if summary.skipped else ""
-    unreadable = f", {summary.unreadable:,} unreadable images are listed in the shards' JSON files"
+    unreadable = f", {summary.unreadable:,} unreadable images are listed in the folder entries"
     folder = summary.folder
     if summary.manifest is not None:
         rows = f"{summary.manifest.rows:,} rows"

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from promptcal.data.decoding import UnreadableImage
@@ -36,21 +37,37 @@ class DecodedChunk:
 
 
 def decode_chunk(chunk: ImageChunk, size: CropSize) -> DecodedChunk:
-    """The same pixels as those of `promptcal predict`."""
+    """The same pixels as those of `promptcal predict`, but for the rounding of few of them in large images."""
     kept: list[int] = []
     faults: list[tuple[str, str]] = []
     crops = np.empty((len(chunk.ids), size.crop, size.crop, 3), dtype=np.uint8)
     for i, name in enumerate(chunk.ids):
         try:
-            image = chunk.images.resized(i, size.resize)
+            crops[len(kept)] = centre_crop(chunk.images.usable_image(i), size)
         except UnreadableImage as fault:
             faults.append((name, str(fault)))
             continue
-        top, left = (round((side - size.crop) / 2) for side in image.shape[:2])
-        crops[len(kept)] = image[top : top + size.crop, left : left + size.crop]
         kept.append(i)
     ids, paths = ([values[i] for i in kept] for values in (chunk.ids, chunk.paths))
     return DecodedChunk(ids, paths, torch.from_numpy(crops[: len(kept)]), faults)
+
+
+def centre_crop(image: Image.Image, size: CropSize) -> np.ndarray:
+    """The centre of the resized image, uint8 crop x crop x 3.
+
+    Of an image that becomes smaller, only the columns of the crop are computed; the rounding of less than 0.2 % of its
+    pixels differs. Doing the same with the rows would change a third of them.
+    """
+    shorter = min(image.size)
+    width, height = (size.resize if side == shorter else int(size.resize * side / shorter) for side in image.size)
+    left, top = (round((side - size.crop) / 2) for side in (width, height))
+    rows = slice(top, top + size.crop)
+    if shorter <= size.resize:
+        whole = image if shorter == size.resize else image.resize((width, height), Image.Resampling.BICUBIC)
+        return np.asarray(whole)[rows, left : left + size.crop]
+    across = image.width / width
+    box = (left * across, 0, min(image.width, (left + size.crop) * across), image.height)
+    return np.asarray(image.resize((size.crop, height), Image.Resampling.BICUBIC, box))[rows]
 
 
 class Decoders(Protocol):

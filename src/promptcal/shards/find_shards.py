@@ -19,9 +19,14 @@ _KNOWN = "tar, parquet, a list of images (.txt), an image, or a folder of such f
 _KINDS: dict[str, InputKind] = {".tar": "tar", ".parquet": "parquet", ".txt": "list"}
 
 
-def is_sharded(source: str | os.PathLike[str]) -> bool:
-    """Whether a source needs the commands for shards: anything but a folder, a pattern or a file of images."""
+def is_sharded(source: str | os.PathLike[str], *, as_csv: bool = False) -> bool:
+    """Whether a source is read shard by shard: anything but a folder, a pattern or a file of images.
+
+    ``as_csv``: a single parquet file of features can also be read as a whole.
+    """
     location = str(source)
+    if as_csv and os.path.isfile(location) and locations.suffix(location) == ".parquet":
+        return False
     if locations.is_url(location) or ShardFolder.is_at(location) or locations.suffix(location) in _KINDS:
         return True
     return os.path.isdir(location) and bool(_shard_files(location))

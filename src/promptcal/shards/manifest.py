@@ -50,7 +50,7 @@ class UnreadableEntry(ShardFile):
 
 
 class ShardEntry(ShardFile):
-    """`shards/NAME.json`: a finished shard. It is written after the shard itself."""
+    """`entries/NAME.json`: a finished shard. It is written after the shard itself."""
 
     name: str
     input: str

@@ -1,9 +1,10 @@
-"""A folder of output shards: `plan.json`, `shards/NAME.parquet` with `shards/NAME.json`, and `manifest.json`.
+"""A folder of output shards: `plan.json`, `shards/NAME.parquet` with `entries/NAME.json`, and `manifest.json`.
 
 Any number of processes may write to one folder. A shard appears under its name when it is complete, and counts as
 finished when its entry exists. So a killed process loses only the shards that it was working on.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -19,19 +20,21 @@ from promptcal.shards.locations import is_url
 from promptcal.shards.manifest import FORMAT, InputShard, ShardEntry, ShardManifest, ShardPlan
 
 _LISTS = "lists"
+_URL = re.compile(r"[a-z][\w+-]+:/", re.IGNORECASE)  # a path object has only one of the two slashes
 
 
 class ShardFolder:
     """Names of the files in a folder of shards, and what is finished."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        if is_url(str(path)):
+        if _URL.match(str(path)):
             raise RunError(f"the output {path} is a URL; give a folder of this machine, or of a mounted file system")
         self.path = Path(path).absolute()
         self.plan_file = self.path / "plan.json"
         self.manifest_file = self.path / "manifest.json"
         self.totals_file = self.path / "totals.json"
         self.shards_folder = self.path / "shards"
+        self.entries_folder = self.path / "entries"
         self.lists_folder = self.path / _LISTS
 
     @classmethod
@@ -43,7 +46,7 @@ class ShardFolder:
         return self.shards_folder / f"{name}.parquet"
 
     def entry_file(self, name: str) -> Path:
-        return self.shards_folder / f"{name}.json"
+        return self.entries_folder / f"{name}.json"
 
     def plan(self) -> ShardPlan:
         plan = ShardPlan.read(self.plan_file)
@@ -70,6 +73,7 @@ class ShardFolder:
         existed = self.path.is_dir()
         try:
             self.shards_folder.mkdir(parents=True, exist_ok=True)
+            self.entries_folder.mkdir(exist_ok=True)
             with self._locked():
                 return self._begin(work, list(source), find)
         except BaseException:
@@ -118,7 +122,7 @@ class ShardFolder:
             if self.manifest_file.is_file():
                 return self.manifest()
             check(plan.shards)
-            files.remove_leftovers(self.shards_folder)
+            files.remove_leftovers(self.path)
             manifest = ShardManifest.of(plan, entries)
             manifest.write(self.manifest_file)
             return manifest
@@ -126,7 +130,7 @@ class ShardFolder:
 
 def _is_ours(path: Path) -> bool:
     """Whether a process wrote it before it wrote the plan."""
-    return path.name in (".lock", _LISTS, "shards") or files.is_temporary(path)
+    return path.name in (".lock", _LISTS, "shards", "entries") or files.is_temporary(path)
 
 
 def _check_same(plan: ShardPlan, work: dict[str, Any], source: list[str], path: Path) -> None:
