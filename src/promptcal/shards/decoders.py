@@ -91,18 +91,14 @@ class ProcessDecoders(Decoders):
         # forked before the model is loaded, so that a process starts at once and shares what is imported
         context = multiprocessing.get_context("fork" if os.name == "posix" else "spawn")
         self._pool = ProcessPoolExecutor(n, context, begin_child, (os.getpid(),))
-        wait_for(self._pool.submit(os.getpid) for _ in range(n))
+        for started in [self._pool.submit(os.getpid) for _ in range(n)]:
+            started.result()
 
     def map(self, chunks: Iterable[ImageChunk], size: CropSize) -> Iterator[DecodedChunk]:
-        submit: Callable[[ImageChunk], Future[DecodedChunk]] = lambda chunk: self._pool.submit(  # noqa: E731
-            decode_chunk, chunk, size
-        )
+        def submit(chunk: ImageChunk) -> Future[DecodedChunk]:
+            return self._pool.submit(decode_chunk, chunk, size)
+
         return in_order(chunks, submit, lambda future: future.result(), 3 * self.n)
-
-
-def wait_for(futures: Iterable["Future[Any]"]) -> None:
-    for future in list(futures):
-        future.result()
 
 
 def in_order(

@@ -59,7 +59,7 @@ def process_shards(job: ShardJob, console: Console) -> ShardSummary:
     try:
         with stop.listening(), progress_bar(console) as bar:
             _compute(job, todo, results, bar, len(own))
-            _check_problems(results, len(own), folder)
+            _check_problems(results, len(own))
             manifest = folder.finish(plan, partial(_check_ids, folder, bar))
     except KeyboardInterrupt:
         done = len(own) - len(todo) + sum(result.problem is None for result in results)
@@ -93,7 +93,7 @@ def _compute(job: ShardJob, todo: Sequence[InputShard], results: list[ShardResul
         engine(job.engine)(todo, ShardTask(job.model, job.output.absolute(), job.device), job.settings, receive)
 
 
-def _check_problems(results: Sequence[ShardResult], n_own: int, folder: ShardFolder) -> None:
+def _check_problems(results: Sequence[ShardResult], n_own: int) -> None:
     problems = [result.message for result in results if result.problem is not None]
     if problems:
         more = f" ({len(problems) - 1} more shards have problems)" if len(problems) > 1 else ""
