@@ -4,6 +4,8 @@
     python benchmarks/scale.py --engines                                     local with 1 and 2 processes, and Ray
     python benchmarks/scale.py --kills 20                                    killed at random moments: the same files
     python benchmarks/scale.py --embed --images 50000                        JPEG in tars, ViT-B/16 at 224 px, on a GPU
+    python benchmarks/scale.py --sample 10000 20000 --embeddings FOLDER --labels FILE --truth FILE --classes 100
+                                                                             accuracy on a sample and on all rows
 
 `--assign` writes input shards, assigns them with `promptcal predict`, and deletes them, so that the disk holds few of
 them at a time. Times are wall-clock and CPU time of the commands; start-up is that of a command with 1,000 rows. Memory
@@ -350,12 +352,54 @@ def _network_rate(given: argparse.Namespace) -> float:
     return 256 * n / (time.perf_counter() - began)
 
 
+def sampled(given: argparse.Namespace, folder: Path) -> None:
+    """Accuracy on all unlabelled rows if `cluster` is fitted on a sample of them, and on all of them."""
+    import pyarrow.dataset as ds
+
+    from promptcal import api
+    from promptcal.data.labels import label_pairs
+    from promptcal.metrics import discovery_accuracy
+
+    truth, labels = (dict(label_pairs(file)) for file in (given.truth, given.labels))
+    known = sorted({label for label in labels.values() if label is not None})
+    n = ds.dataset(given.embeddings / "shards").count_rows()
+    rows: list[tuple[object, ...]] = []
+    for seed in range(given.repeats):
+        for size in [*given.sample, n]:
+            output, used = folder / f"{size}-{seed}", time.process_time()
+            api.cluster(
+                features=given.embeddings,
+                labels=given.labels,
+                n_classes=given.classes,
+                seed=seed,
+                sample=size,
+                output=output,
+                report=False,
+                progress=False,
+            )
+            used = time.process_time() - used
+            found = ds.dataset(output / "assignments" / "shards").to_table(columns=["id", "cluster"])
+            cluster = dict(zip(found["id"].to_pylist(), found["cluster"].to_pylist(), strict=True))
+            scored = [name for name in truth if labels.get(name) is None]
+            clusters = np.array([cluster[name] for name in scored])
+            accuracy = discovery_accuracy([str(truth[name]) for name in scored], clusters, known)
+            parts = (f"{100 * part:.2f}" for part in (accuracy.all, accuracy.known, accuracy.new))
+            rows.append((seed, f"{size:,}", *parts, f"{used:.0f}"))
+            print(*rows[-1], file=sys.stderr, flush=True)
+    show(f"{n:,} rows", ["seed", "unlabelled rows of the sample", "All", "Known", "New", "CPU s"], rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--assign", action="store_true")
     parser.add_argument("--engines", action="store_true")
     parser.add_argument("--embed", action="store_true")
     parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--sample", type=int, nargs="+", help="rows of a sample")
+    parser.add_argument("--embeddings", type=Path, help="with --sample: an output of `promptcal embed`")
+    parser.add_argument("--labels", type=Path, help="with --sample")
+    parser.add_argument("--truth", type=Path, help="with --sample")
+    parser.add_argument("--classes", type=int, help="with --sample: number of categories")
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 4_000_000])
     parser.add_argument("--images", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=2)
@@ -367,12 +411,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="for the files; by default a temporary folder")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
-        for wanted, work in (
-            (given.assign, assign),
-            (given.engines, engines),
-            (given.kills, kills),
-            (given.embed, embed),
-        ):
+        works = {assign: given.assign, engines: given.engines, kills: given.kills, embed: given.embed}
+        for work, wanted in {**works, sampled: given.sample}.items():
             if wanted:
                 work(given, Path(name))
 

@@ -174,7 +174,7 @@ def predict(
     ] = None,
     workers: Annotated[int | None, typer.Option(help=_SHARDS_HELP["workers"])] = None,
     address: Annotated[str | None, typer.Option(help=_SHARDS_HELP["address"])] = None,
-    shard_size: Annotated[int | None, typer.Option(help=f"{_SHARDS_HELP['shard_size']} Default: 10,000.")] = None,
+    shard_size: Annotated[int | None, typer.Option(help=_SHARDS_HELP["shard_size"])] = None,
     quiet: Quiet = False,
 ) -> None:
     """Assign new images to the categories of a finished run, with a confidence, or to none of them.

@@ -283,11 +283,11 @@ class ShardRequest:
         "local",
         metavar="local|array|ray",
         help="local: processes on this machine. array: shard i of n in this process, started by torchrun or a Slurm "
-        "array. ray: a Ray cluster, or Ray on this machine (promptcal[ray]).",
+        "array. ray: a Ray cluster, or Ray on this machine (the optional extra ray).",
     )
     workers: int | None = option(help="Processes of local or ray. Default: one for each GPU or core.")
     address: str | None = option(help="Address of a Ray cluster, such as auto. Default: Ray on this machine.")
-    shard_size: int = option(10_000, help="Images of a shard, if the source is a folder or a list of images.")
+    shard_size: int = option(10_000, help="Images of a shard of a folder or list. Default: 10,000.")
     device: str | None = option(help="auto, cpu, cuda or mps.")
     progress: bool = option(True, help="Show progress.")
 
