@@ -12,10 +12,10 @@ from typing import Any
 
 _NAMES = {  # by module
     "_version": "__version__",
-    "api": "benchmark check cluster datasets demo estimate_classes evaluate export fit make_figure make_report name "
-    "predict table",
+    "api": "benchmark check cluster datasets demo embed estimate_classes evaluate export fit make_figure make_report "
+    "name predict predict_shards table",
     "errors": "ArgumentError ConfigError DataError Interrupted LabelError MissingPackageError PromptCALError RunError "
-    "WeightsError",
+    "TryAgainError WeightsError",
     "estimator": "PromptCAL",
     "feature_estimator": "SemiSupervisedDiscovery",
     "run": "Assignments Run",

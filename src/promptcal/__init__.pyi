@@ -4,6 +4,7 @@ from promptcal.api import check as check
 from promptcal.api import cluster as cluster
 from promptcal.api import datasets as datasets
 from promptcal.api import demo as demo
+from promptcal.api import embed as embed
 from promptcal.api import estimate_classes as estimate_classes
 from promptcal.api import evaluate as evaluate
 from promptcal.api import export as export
@@ -12,6 +13,7 @@ from promptcal.api import make_figure as make_figure
 from promptcal.api import make_report as make_report
 from promptcal.api import name as name
 from promptcal.api import predict as predict
+from promptcal.api import predict_shards as predict_shards
 from promptcal.api import table as table
 from promptcal.errors import ArgumentError as ArgumentError
 from promptcal.errors import ConfigError as ConfigError
@@ -21,6 +23,7 @@ from promptcal.errors import LabelError as LabelError
 from promptcal.errors import MissingPackageError as MissingPackageError
 from promptcal.errors import PromptCALError as PromptCALError
 from promptcal.errors import RunError as RunError
+from promptcal.errors import TryAgainError as TryAgainError
 from promptcal.errors import WeightsError as WeightsError
 from promptcal.estimator import PromptCAL as PromptCAL
 from promptcal.feature_estimator import SemiSupervisedDiscovery as SemiSupervisedDiscovery

@@ -27,7 +27,16 @@ from promptcal.pipeline.benchmark import run_benchmark
 from promptcal.pipeline.class_estimate import count_classes_of
 from promptcal.pipeline.cluster import run_cluster
 from promptcal.pipeline.fit import run_fit
-from promptcal.pipeline.request import BenchmarkRequest, ClusterRequest, EstimateRequest, FitRequest, RunRequest
+from promptcal.pipeline.request import (
+    BenchmarkRequest,
+    ClusterRequest,
+    EmbedRequest,
+    EstimateRequest,
+    FitRequest,
+    PredictShardsRequest,
+    RunRequest,
+)
+from promptcal.pipeline.shard_commands import run_embed, run_predict_shards
 from promptcal.report.build import Report, write_report
 from promptcal.report.class_count_curves import write_class_count
 from promptcal.report.figures import write_figure
@@ -37,6 +46,7 @@ from promptcal.run.results import Evaluation, Scores
 from promptcal.runtime import distributed, files
 from promptcal.runtime.arguments import check_argument, check_output_file, checked
 from promptcal.runtime.progress import progress_bar
+from promptcal.shards.process import ShardSummary
 
 PathOrText = str | PathLike[str]
 
@@ -73,10 +83,11 @@ def _request(kind: type[Any], options: dict[str, Any]) -> Any:
     missing = [name for name, option in known.items() if option.default is MISSING and name not in options]
     if missing:
         raise ArgumentError(f"the option {missing[0]!r} is missing; help() of the function describes it")
-    options["overrides"] = () if options.get("overrides") is None else options["overrides"]
+    if "overrides" in known:
+        options["overrides"] = () if options.get("overrides") is None else options["overrides"]
     for name, value in options.items():
         check_argument(name, value, known[name].type)
-    return kind(**{**options, "overrides": tuple(options["overrides"])})
+    return kind(**{name: tuple(value) if name == "overrides" else value for name, value in options.items()})
 
 
 @_takes_options_of(FitRequest)
@@ -165,6 +176,22 @@ def predict(
     return assignments
 
 
+@_takes_options_of(PredictShardsRequest)
+def predict_shards(**options: Any) -> ShardSummary:
+    """Assign every image of a source of any size to the categories of a finished run, and write parquet shards.
+
+    The source is a folder, tar or parquet files, a list of images, or a folder of `embed`. Finished shards are kept. A
+    script that calls this with several workers needs ``if __name__ == "__main__":``, because they import it.
+    """
+    return run_predict_shards(_request(PredictShardsRequest, options))
+
+
+@_takes_options_of(EmbedRequest)
+def embed(**options: Any) -> ShardSummary:
+    """Embed every image of a source of any size, as `predict_shards`: parquet shards with id, path and embedding."""
+    return run_embed(_request(EmbedRequest, options))
+
+
 @checked
 def evaluate(*, run: PathOrText | Run, truth: Any) -> DiscoveryAccuracy:
     """Score a finished run against true classes, on the images that had no label.
@@ -242,20 +269,28 @@ def estimate_classes(**options: Any) -> ClassCount:
 
 
 @checked
-def make_report(*, run: PathOrText | Run, output: PathOrText | None = None, progress: bool = True) -> Report:
+def make_report(
+    *,
+    run: PathOrText | Run,
+    output: PathOrText | None = None,
+    shards: PathOrText | None = None,
+    progress: bool = True,
+) -> Report:
     """Write the report of a finished run: one HTML file that needs no server and no network.
 
     Args:
         run: A run directory.
         output: HTML file to write; by default `report.html` in the run directory.
+        shards: Folder of shards of `predict_shards`, whose numbers of images the report shows, too.
         progress: Show progress.
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
     console = Console(stderr=True, quiet=not progress)
+    folder = None if shards is None else Path(shards)
     if output is not None:
-        return write_report(loaded, check_output_file(output), console)
+        return write_report(loaded, check_output_file(output), console, folder)
     with loaded.directory.locked():
-        return write_report(loaded, None, console)
+        return write_report(loaded, None, console, folder)
 
 
 @checked

@@ -27,6 +27,7 @@ class PromptCALError(Exception):
     """Any error that the user can fix."""
 
     already_reported: bool | None = None  # by another process of the same run; None: not known yet
+    exit_code: int = 2
 
     def __init__(self, message: object = "") -> None:
         super().__init__(shorten(one_line(message), _LONGEST_MESSAGE))
@@ -62,6 +63,12 @@ class TrainingError(PromptCALError):
 
 class LostProcessError(PromptCALError):
     """Another process of a distributed run ended or did not start."""
+
+
+class TryAgainError(PromptCALError):
+    """Work is left that the same command continues: a worker was killed, a disk is full (75, EX_TEMPFAIL)."""
+
+    exit_code = 75
 
 
 class MissingPackageError(PromptCALError, ImportError):

@@ -6,6 +6,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -30,7 +31,14 @@ from promptcal.cli.options import (
 from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning, one_line
 from promptcal.experiments.table_request import TableRequest
 from promptcal.exporters import FORMATS
-from promptcal.pipeline.request import BenchmarkRequest, ClusterRequest, EstimateRequest, FitRequest
+from promptcal.pipeline.request import (
+    BenchmarkRequest,
+    ClusterRequest,
+    EmbedRequest,
+    EstimateRequest,
+    FitRequest,
+    PredictShardsRequest,
+)
 from promptcal.report import FIGURE_NAMES, SPLITS
 from promptcal.runtime.interrupts import StopRequest
 
@@ -42,6 +50,7 @@ app = typer.Typer(
 )
 console = Console()
 _DISTRIBUTED_COMMANDS = ("fit", "demo", "benchmark")
+_SHARDS_HELP = {field.name: field.metadata["help"] for field in fields(PredictShardsRequest)}
 
 
 def _print_version(wanted: bool) -> None:
@@ -57,14 +66,15 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    if "RANK" not in os.environ or context.invoked_subcommand in _DISTRIBUTED_COMMANDS:
+    divides_work = "--engine" in sys.argv or any(word.startswith("--engine=") for word in sys.argv)
+    if "RANK" not in os.environ or context.invoked_subcommand in _DISTRIBUTED_COMMANDS or divides_work:
         return
     from promptcal.runtime.distributed import RankInfo
 
     if RankInfo.here().world > 1:
         raise ConfigError(
             f"{context.invoked_subcommand} runs in one process; run it without torchrun "
-            f"({', '.join(_DISTRIBUTED_COMMANDS)} can use several processes)"
+            f"({', '.join(_DISTRIBUTED_COMMANDS)} can use several processes, and embed and predict with --engine array)"
         )
 
 
@@ -145,28 +155,63 @@ def _confirm() -> Callable[[str], bool] | None:
 @app.command()
 def predict(
     run: RunPath,
-    images: Annotated[list[Path], typer.Argument(help="Folder, quoted pattern, or image files.")],
-    output: Annotated[Path | None, typer.Option(help="CSV file to write. Default: the terminal.")] = None,
-    none_below: Annotated[
-        float | None,
-        typer.Option(
-            help="Answer 'none of these' below this cosine with the nearest centroid. Default: the cosine that 95 % of "
-            "the fit's unlabelled images reach.",
-            show_default=False,
-        ),
+    images: Annotated[
+        list[str],
+        typer.Argument(help=f"Image files, or a source of any size. {_SHARDS_HELP['source']}"),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="CSV file to write, or folder of shards. Default: the terminal.")
     ] = None,
-    accept_all: Annotated[bool, typer.Option("--accept-all", help="Never answer 'none of these'.")] = False,
+    none_below: Annotated[float | None, typer.Option(help=_SHARDS_HELP["none_below"], show_default=False)] = None,
+    accept_all: Annotated[bool, typer.Option("--accept-all", help=_SHARDS_HELP["accept_all"])] = False,
     device: Device = None,
     skip_unreadable: SkipUnreadable = False,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="local|array|ray",
+            help=f"Write shards. {_SHARDS_HELP['engine']} Default for tar and parquet files, lists and URLs: local.",
+        ),
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help=_SHARDS_HELP["workers"])] = None,
+    address: Annotated[str | None, typer.Option(help=_SHARDS_HELP["address"])] = None,
+    shard_size: Annotated[int | None, typer.Option(help=_SHARDS_HELP["shard_size"])] = None,
     quiet: Quiet = False,
 ) -> None:
     """Assign new images to the categories of a finished run, with a confidence, or to none of them.
 
     Example: promptcal predict run new-photos --output predictions.csv
+
+    Millions of images: promptcal predict run 's3://bucket/*.tar' --engine local --output predictions
     """
     from promptcal import api
     from promptcal.cli.run_output import categories_table
+    from promptcal.shards.find_shards import is_sharded
 
+    as_csv = output is None or output.suffix.lower() == ".csv"
+    if engine is not None or any(is_sharded(image, as_csv=as_csv) for image in images):
+        if output is None or as_csv:
+            raise typer.BadParameter("give a folder for the shards as --output")
+        size = {} if shard_size is None else {"shard_size": shard_size}
+        summary = api.predict_shards(
+            run=run,
+            source=images,
+            output=output,
+            none_below=none_below,
+            accept_all=accept_all,
+            device=device,
+            engine=engine or "local",
+            workers=workers,
+            address=address,
+            progress=not quiet,
+            **size,
+        )
+        _show_shards(summary)
+        return
+    given = {"--workers": workers, "--address": address, "--shard-size": shard_size}
+    extra = next((option for option, value in given.items() if value is not None), None)
+    if extra is not None:
+        raise typer.BadParameter(f"{extra} is for shards; add --engine local and an --output folder")
     assignments = api.predict(
         run=run,
         images=images[0] if len(images) == 1 else images,
@@ -182,6 +227,27 @@ def predict(
     else:
         console.print(categories_table(assignments, "images"))
         _say_written(output)
+
+
+@app.command()
+@options_of(EmbedRequest)
+def embed(options: dict[str, Any]) -> None:
+    """Embed every image of a source of any size, and write parquet shards with id, path and embedding.
+
+    The same command continues after an interruption: finished shards are kept. Exits with 2 if an input is damaged
+    (other shards are finished), and with 75 if a worker was killed or the disk is full: run the same command again.
+
+    Example: promptcal embed 's3://bucket/photos-*.tar' --run run --output embeddings
+    """
+    from promptcal import api
+
+    _show_shards(api.embed(**options))
+
+
+def _show_shards(summary: Any) -> None:
+    from promptcal.cli.shards_output import describe_shards
+
+    console.print(describe_shards(summary), markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -268,6 +334,10 @@ def report(
     output: Annotated[
         Path | None, typer.Option(help="HTML file to write.", show_default="report.html in the run directory")
     ] = None,
+    shards: Annotated[
+        Path | None,
+        typer.Option(help="Folder of shards of `promptcal predict`, whose numbers of images are shown, too."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Write a run's report: clusters, map, confusion, curves, neighbours and attention in one HTML file.
@@ -275,10 +345,12 @@ def report(
     It opens from disk, loads nothing from the network, and lets you name clusters and download labels.
 
     Example: promptcal report run
+
+    Of millions of images: promptcal report run --shards predictions
     """
     from promptcal import api
 
-    made = api.make_report(run=run, output=output, progress=not quiet)
+    made = api.make_report(run=run, output=output, shards=shards, progress=not quiet)
     shown = "all" if made.n_shown == made.n_images else f"{made.n_shown:,}"
     details = f"{made.n_bytes / 1e6:.1f} MB, {shown} of {made.n_images:,} images shown"
     _say_written(made.path, f" ({details})")
@@ -530,7 +602,9 @@ def _say_written(path: Path, details: str = "") -> None:
 
 
 def run() -> None:
-    """Run a command: user errors are one sentence and exit code 2, an interrupted run exits with 130 or 143."""
+    """Run a command: user errors are one sentence and exit code 2 (75 if the same command continues), an interrupted
+    run exits with 130 or 143.
+    """
     errors = Console(stderr=True, soft_wrap=True)
 
     def show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
@@ -552,7 +626,7 @@ def run() -> None:
     except PromptCALError as error:
         if not error.already_reported:
             errors.print(f"promptcal: {error}", style="red", markup=False, highlight=False)
-        sys.exit(2)
+        sys.exit(error.exit_code)
     except Interrupted as stopped:
         if _is_first_process():
             errors.print(f"promptcal: {stopped}", markup=False, highlight=False)

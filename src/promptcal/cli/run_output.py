@@ -56,12 +56,14 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
         )
     console.print(f"Took {results.seconds:.0f} s. Results in {run.path}:", markup=False, highlight=False)
     overview = run.directory.sheets_folder / "overview.png"
+    shards = run.directory.shards_folder
     report = [(run.directory.report_file, "open this in a browser")] if has_report else []
     for file, description in (
         *report,
         (run.directory.assignments_file, "the category of each image"),
         (run.directory.categories_file, "the categories, with the nearest known one and suggestions"),
         *([(overview, "a picture of each category")] if overview.is_file() else []),
+        *([(shards, "the category of every row, in shards")] if shards.is_dir() else []),
     ):
         console.print(f"  {file.relative_to(run.path)}  {description}", markup=False, highlight=False)
 

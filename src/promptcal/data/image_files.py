@@ -39,6 +39,33 @@ def find_images(folder: Path, parts: Sequence[str] = ("**",)) -> list[Path]:
     return sorted(_glob(folder, {(*pattern, "*") if pattern[-1] == "**" else pattern}))
 
 
+def walk_images(folder: Path) -> Iterator[Path]:
+    """The same images in the same order, one by one: only the names of one folder and its parents are in memory."""
+    waiting: list[Iterator[tuple[os.DirEntry[str], frozenset[tuple[int, int]]]]] = [
+        _sorted_entries(folder, frozenset())
+    ]
+    while waiting:
+        found = next(waiting[-1], None)
+        if found is None:
+            waiting.pop()
+        elif _is_folder(found[0]):
+            waiting.append(_sorted_entries(found[0].path, found[1]))
+        elif _is_image(found[0]):
+            yield Path(found[0].path)
+
+
+def _sorted_entries(
+    folder: str | Path, ancestors: frozenset[tuple[int, int]]
+) -> Iterator[tuple[os.DirEntry[str], frozenset[tuple[int, int]]]]:
+    """What a folder contains except hidden names, with the folders that contain it; nothing in a cycle of links."""
+    place = os.stat(folder)
+    here = place.st_dev, place.st_ino
+    if here not in ancestors:
+        for entry in sorted(_entries(folder), key=lambda entry: entry.name):
+            if not entry.name.startswith("."):
+                yield entry, ancestors | {here}
+
+
 def class_folder_labels(root: Path, names: Sequence[str]) -> list[str | None] | None:
     """The top-level folder of each image as its class; None for images in ``unlabelled/`` and in the root itself.
 

@@ -6,7 +6,7 @@ import os
 import re
 import unicodedata
 import warnings
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from promptcal.data.decoding import HEIC_REMEDY, reads_heic
 from promptcal.data.image_files import HEIC_SUFFIXES
 from promptcal.data.images import ImageSet
 from promptcal.data.label_files import find_columns, read_rows
+from promptcal.data.sources import FileSource
 from promptcal.errors import LabelError, PromptCALWarning, shorten
 from promptcal.runtime.arguments import check_path
 from promptcal.runtime.progress import progress_bar
@@ -27,6 +28,7 @@ _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
 _MAX_COMPARED, _MAX_COMPARED_PATH = 10_000, 200  # names, and characters of the path, for a suggestion
 _MAX_UNKNOWN = 1000  # labels of missing images; a file with more of them is not read to its end
 _MAX_PATH = 4096  # characters
+_MOST_ROWS = 100_000_000  # of labels whose images are not counted
 _SHOW_PROGRESS_FROM = 2**24  # bytes, which take about two seconds
 
 
@@ -72,6 +74,22 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
         raise LabelError(f"{len(labels)} labels do not fit {len(images)} {noun}s; give one per {noun}, -1 = unlabelled")
     # A sequence cannot omit an image, so an empty label in it does not remove an earlier one.
     return Labels([class_name(label) for label in labels], [False] * len(labels))
+
+
+def label_pairs(labels: Any, root: Path | None = None) -> Iterator[tuple[str, str | None]]:
+    """Names and labels of a file, a mapping or a data frame, without the images; paths in ``root`` become relative."""
+    images = ImageSet([], FileSource([]), root)
+    pairs: Iterable[tuple[str, str | None]]
+    if isinstance(labels, str | os.PathLike):
+        rows = read_rows(check_path("labels", labels), _MOST_ROWS)
+        pairs = ((name, class_name(label)) for name, label in rows)
+    elif hasattr(labels, "columns"):
+        pairs = _frame_pairs(labels)
+    elif isinstance(labels, Mapping) or _has_text_index(labels):
+        pairs = ((str(name), class_name(label)) for name, label in labels.items())
+    else:
+        raise LabelError("labels of a sample name their images: give a CSV or parquet file, or a mapping from paths")
+    return ((_as_image_name(name, images), label) for name, label in pairs)
 
 
 def class_name(label: Any) -> str | None:

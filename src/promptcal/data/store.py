@@ -2,10 +2,7 @@
 
 import multiprocessing
 import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,6 +16,7 @@ from promptcal.data.decoding import UnreadableImage
 from promptcal.data.images import ImageSet
 from promptcal.errors import DataError
 from promptcal.runtime import distributed
+from promptcal.runtime.children import begin_child
 from promptcal.runtime.distributed import ALONE, Group
 from promptcal.runtime.free_memory import free_host_memory
 
@@ -155,16 +153,7 @@ def _load(images: ImageSet, shorter_side: int | None, i: int) -> np.ndarray | Un
 
 
 def _init_worker(load: Callable[[int], np.ndarray | UnreadableImage], parent: int) -> None:
-    """Prepare a worker process. The parent handles Ctrl-C; its signal handlers do not apply here."""
-
-    def exit_with_parent() -> None:  # a worker would wait for work forever after its parent was killed
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=exit_with_parent, daemon=True).start()
+    begin_child(parent)
     global _worker_load
     _worker_load = load
 

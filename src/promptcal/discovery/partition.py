@@ -118,6 +118,23 @@ def rank_clusters(probabilities: Tensor, clusters: Tensor) -> RankedClusters:
     return RankedClusters(*(column.cpu().numpy() for column in found))
 
 
+def rank_scores(scores: Tensor, clusters: Tensor, temperature: float) -> RankedClusters:
+    """`rank_clusters` of the softmax of ``scores`` / ``temperature``; the scores are overwritten.
+
+    Half as many passes over the scores, which for many clusters take longer than computing them.
+    """
+    clusters = clusters.to(scores.device).unsqueeze(1)
+    largest = scores.amax(dim=1, keepdim=True)
+    shares = (scores - largest).mul_(1 / temperature).exp_()
+    total = shares.sum(dim=1, keepdim=True)
+    confidence = shares.gather(1, clusters).div_(total)
+    second_score, second = scores.scatter_(1, clusters, -torch.inf).max(dim=1)
+    second_confidence = ((second_score.unsqueeze(1) - largest) / temperature).exp_().div_(total).squeeze(1)
+    second = second.masked_fill(torch.isneginf(second_score), -1)
+    found = (clusters.squeeze(1), confidence.squeeze(1), second, second_confidence)
+    return RankedClusters(*(column.cpu().numpy() for column in found))
+
+
 def rank_in_blocks(features: Tensor, clusters: Tensor, probabilities: Callable[[Tensor], Tensor]) -> RankedClusters:
     """`rank_clusters` by the probabilities of embeddings, block by block."""
     blocks = zip(features.split(BLOCK), clusters.split(BLOCK), strict=True)

@@ -44,12 +44,12 @@ def count_classes_of(request: EstimateRequest) -> ClassCount:
     images = ImageSet.of(request.images)
     console = Console(stderr=True, quiet=not request.progress)
     problem = Problem.of(images, read_labels(request.labels, images, console))
-    vit, resize = _pretrained_vit(config) if run is None else (run.network.vit, run.info.resize)
+    vit, resize = pretrained_vit(config) if run is None else (run.network.vit, run.info.resize)
     kept, features = embed_images(vit, images, resize, skip_unreadable=request.skip_unreadable, console=console)
     return count_from_features(features, problem.labels[kept], config, console)
 
 
-def _pretrained_vit(config: Config) -> tuple[PromptedViT, int]:
+def pretrained_vit(config: Config) -> tuple[PromptedViT, int]:
     """The pretrained backbone without prompts, and the shorter side that images are resized to for it."""
     device = choose_device(config.device)
     vit = frozen_vit(METHODS[config.method](config).build_vit(pretrained=True), config.model.train_blocks)

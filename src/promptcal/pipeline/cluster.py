@@ -4,6 +4,7 @@ The second half of a fit: the features take the place of the network's embedding
 is complete.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from promptcal.data.feature_set import FeatureSet
 from promptcal.discovery.class_count import ClassCount
 from promptcal.discovery.sampling import sample_rows
 from promptcal.discovery.silhouette_count import count_by_silhouette
-from promptcal.errors import ConfigError, DataError, Interrupted, RunError
+from promptcal.errors import ConfigError, DataError, Interrupted, PromptCALError, RunError
 from promptcal.methods import METHODS, OF_FEATURES
 from promptcal.pipeline.adaptation import adapt_features
 from promptcal.pipeline.begin import begin_run
@@ -33,7 +34,8 @@ from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Problem
 from promptcal.pipeline.repeated_options import absolute, is_path
 from promptcal.pipeline.request import ClusterRequest
-from promptcal.pipeline.session import Session, say
+from promptcal.pipeline.sampled_inputs import is_folder_of_shards, sampled_features, with_truth_of
+from promptcal.pipeline.session import Session, say, warn
 from promptcal.pipeline.task import Task
 from promptcal.report.contact_sheets import SheetPictures
 from promptcal.run.directory import RunDirectory
@@ -44,8 +46,15 @@ from promptcal.runtime import files
 from promptcal.runtime.device import deterministic_mode, device_context, explain_memory_errors
 from promptcal.runtime.progress import progress_bar, working
 from promptcal.runtime.seeds import derive_seed
+from promptcal.shards import locations
+from promptcal.shards.engines import EngineSettings
+from promptcal.shards.find_shards import expand
+from promptcal.shards.process import ShardJob, process_shards
+from promptcal.shards.run_model import RunModel
+from promptcal.shards.sampled import row_counts
 
 _MOST_COUNTED = 20_000  # rows that the number of classes is estimated from
+_ROWS_OF_ONE_PROCESS = 1_000_000  # that are assigned before other processes would have started
 _SHEET_TILE = 128  # pixels that a picture is reduced to for a contact sheet
 
 
@@ -54,7 +63,13 @@ def run_cluster(request: ClusterRequest) -> Run:
     """Sort the request's features into categories and write a run directory."""
     directory, console = RunDirectory(request.output), Console(stderr=True, quiet=not request.progress)
     directory.check_free(resume=False, overwrite=request.overwrite)
-    features = FeatureSet.of(request.features, request.ids)
+    is_sample = is_folder_of_shards(request.features)
+    if request.sample is not None and not is_sample:
+        raise ConfigError("--sample is for a folder of shards; a single file is clustered as a whole")
+    given = request
+    features = sampled_features(request, console) if is_sample else FeatureSet.of(request.features, request.ids)
+    if is_sample:
+        request = with_truth_of(request, features.names)
     previous = _previous_run(request, features)
     images = features.pictures(None if request.images is None else Path(request.images))
     _check_output_is_outside(images, directory.path)
@@ -79,8 +94,31 @@ def run_cluster(request: ClusterRequest) -> Run:
             pictures=pictures,
             adapt=request.adapt,
         )
-        _write(found, _run_info(request, features, found.task), session)
-    return Run(request.output, request.device)
+        _write(found, _run_info(given, features, found.task), session)
+    run = Run(request.output, request.device)
+    if is_sample:
+        _assign_all(run, given, console)
+    return run
+
+
+def _assign_all(run: Run, request: ClusterRequest, console: Console) -> None:
+    """Assign every row of the shards, in the folder `assignments` of the run. `predict` continues it."""
+    source, output = os.fspath(request.features), run.directory.shards_folder
+    try:
+        process_shards(own_assignments(run, (locations.absolute(source),), request.device), console)
+    except (Interrupted, PromptCALError) as error:
+        again = f"promptcal predict {run.path} {source} --output {output}"
+        warn(f"the run is finished, but not the assignments of all rows; `{again}` continues")
+        raise error
+
+
+def own_assignments(run: Run, source: tuple[str, ...], device: str | None) -> ShardJob:
+    """The rows that a run is a sample of: labelled ones stay in their categories, and all are accepted."""
+    model = RunModel(run.path.absolute(), embeds=False, assigns=True, keep_labels=True)
+    is_small = sum(row_counts(expand(source, embeddings=True)[0])) < _ROWS_OF_ONE_PROCESS
+    settings = EngineSettings(workers=1 if is_small else None)
+    output = run.directory.shards_folder
+    return ShardJob(source, model, output, settings=settings, embeddings=True, device=device)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from promptcal.pipeline.problem import Inductive, Problem, TestSet
 from promptcal.pipeline.published import unmet_conditions
 from promptcal.pipeline.repeated_options import repeated_words
 from promptcal.pipeline.request import ClusterRequest, FitRequest, PathOrText
+from promptcal.pipeline.sampled_inputs import sampled_images, with_truth_of
 from promptcal.pipeline.session import warn
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.directory import RunDirectory
@@ -81,14 +82,18 @@ class FitInputs:
 
 def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) -> FitInputs:
     """Read and check what the request names; nothing is written."""
-    group = distributed.group()
+    group, given = distributed.group(), request
     if request.keep not in (None, "better", "trained"):
         raise ConfigError(f"--keep is better or trained, not {request.keep}")
     if request.stop_after is not None and not request.stop_after > 0:
         raise ConfigError(f"--stop-after takes minutes above 0, not {request.stop_after}")
     resume = group.on_first(lambda: directory.check_free(resume=request.resume, overwrite=request.overwrite))
     previous = group.on_first(lambda: _previous_run(request, directory, resume))
-    images = ImageSet.of(request.images)
+    if request.sample is None:
+        images = ImageSet.of(request.images)
+    else:
+        images = group.on_first(lambda: sampled_images(request, console))
+        request = with_truth_of(request, images.names)
     _check_output_is_outside(images, directory.path)
     if request.generic_images is not None:
         ImageSet.of(request.generic_images)  # so that a wrong folder is found before anything is computed
@@ -109,7 +114,7 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
             )
     shared = group.on_first(lambda: _shared_stage(request, draft, directory))
     unmet = unmet_conditions(draft, request.preset) if draft.protocol == "published" else None
-    command = repeated_words(request, draft)
+    command = repeated_words(given, draft)
     return FitInputs(
         problem=problem,
         settings=settings,

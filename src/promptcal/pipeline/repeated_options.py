@@ -19,6 +19,8 @@ def repeated_words(request: FitRequest, config: Config) -> list[str]:
         if not is_path(request.images):
             return []
         words = ["fit", absolute(request.images)]
+    if request.sample is not None:
+        words += ["--sample", str(request.sample)]
     if request.skip_unreadable:
         words.append("--skip-unreadable")
     if not request.command and is_path(request.truth):

@@ -147,6 +147,11 @@ class FitRequest(ImagesRequest, RunRequest):
         first=True,
         help="Number of categories, known and new together; auto: estimated from the labelled images.",
     )
+    sample: int | None = option(
+        metavar="N",
+        help="Fit on all labelled images and N others, drawn at random. The images may then be a source of any size: a "
+        "folder, tar or parquet files, a list of images, URLs. `promptcal predict` covers all of them.",
+    )
     quick: bool = option(
         False,
         help="Train no network: only the read-out is trained, on the features of the backbone as it is. Minutes on a "
@@ -214,7 +219,8 @@ class ClusterRequest(LabelledRequest):
     features: Any = field(
         metadata={
             "help": "File with a row of numbers for each image or other thing: npy, npz, parquet or arrow (an id "
-            "column and a column of lists), safetensors, CSV.",
+            "column and a column of lists), safetensors, CSV; or a folder of parquet files, such as the output of "
+            "`promptcal embed`.",
             "argument": True,
             "cli": Path,
         }
@@ -224,6 +230,11 @@ class ClusterRequest(LabelledRequest):
         metavar="N|auto",
         first=True,
         help="Number of categories, known and new together; auto: estimated. Default: auto, or that of --from.",
+    )
+    sample: int | None = option(
+        metavar="N",
+        help="Of a folder of shards: fit on all labelled rows and N others, drawn at random, then assign every row, in "
+        "OUTPUT/assignments. Default: 200,000.",
     )
     images: PathOrText | None = option(
         cli=Path | None, help="Folder with the picture of each row: ids are paths in it, with or without the suffix."
@@ -253,3 +264,55 @@ class ClusterRequest(LabelledRequest):
         True, flag="--report/--no-report", help="Write report.html at the end, as `promptcal report` does."
     )
     overwrite: bool = option(False, help="Discard the run in --output, if there is one.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRequest:
+    """Options of every command that writes shards. ``source`` is a location or a list of locations."""
+
+    source: Any = field(
+        metadata={
+            "help": "Folder of images, of webdataset tars or of parquet files; tar or parquet files; or a text file "
+            "with a path or URL in each line. Quoted patterns and URLs (s3://, gs://, https://) are allowed.",
+            "argument": True,
+            "cli": list[str],
+        }
+    )
+    output: PathOrText = field(metadata={"help": "Folder of shards to write. Finished shards are kept.", "cli": Path})
+    engine: str = option(
+        "local",
+        metavar="local|array|ray",
+        help="local: processes on this machine. array: shard i of n in this process, started by torchrun or a Slurm "
+        "array. ray: a Ray cluster, or Ray on this machine (the optional extra ray).",
+    )
+    workers: int | None = option(help="Processes of local or ray. Default: one for each GPU or core.")
+    address: str | None = option(help="Address of a Ray cluster, such as auto. Default: Ray on this machine.")
+    shard_size: int = option(10_000, help="Images of a shard of a folder or list. Default: 10,000.")
+    device: str | None = option(help="auto, cpu, cuda or mps.")
+    progress: bool = option(True, help="Show progress.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedRequest(ShardRequest):
+    """Embeddings by the network of a finished run, or by a pretrained backbone."""
+
+    run: Any = option(cli=Path | None, first=True, help="Finished run whose network embeds the images.")
+    backbone: str | None = option(help="timm name of a ViT, as in fit, if no run is given.")
+    weights: PathOrText | None = option(cli=Path | None, help="Local weight file for the backbone.")
+    preset: Any = option(cli=str | None, help=f"Settings to start from: {', '.join(preset_names())}.")
+    config: Any = option(cli=Path | None, help="YAML file of settings.")
+    overrides: tuple[str, ...] = option(
+        (), flag="--set", metavar="KEY=VALUE", help="Change one setting, such as data.resize=256. May be repeated."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictShardsRequest(ShardRequest):
+    """Categories of a finished run for every image, or every embedding, of a source."""
+
+    run: Any = field(metadata={"help": "Run directory of a finished fit."})
+    none_below: float | None = option(
+        help="Answer 'none of these' below this cosine with the nearest centroid. Default: the cosine that 95 % of the "
+        "fit's unlabelled images reach."
+    )
+    accept_all: bool = option(False, help="Never answer 'none of these'.")

@@ -24,12 +24,15 @@ from promptcal.report.page_data import read_asset
 from promptcal.report.report_inputs import ReportInputs
 from promptcal.run import Run
 from promptcal.runtime import files
+from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import isolated_rng
+from promptcal.shards.shard_folder import ShardFolder
+from promptcal.shards.totals import read_totals
 
 _SCRIPTS = (
     *("dom.js", "lookups.js", "core.js", "decisions.js", "picking.js", "selection.js", "viewer.js", "naming.js"),
-    *("cards.js", "clusters.js", "scatter.js", "map.js", "overview.js", "changes.js", "labels.js", "curves.js"),
-    *("confusion.js", "neighbours.js", "attention.js", "context.js", "shortcuts.js", "app.js"),
+    *("cards.js", "clusters.js", "scatter.js", "map.js", "overview.js", "totals.js", "changes.js", "labels.js"),
+    *("curves.js", "confusion.js", "neighbours.js", "attention.js", "context.js", "shortcuts.js", "app.js"),
 )
 
 
@@ -44,8 +47,11 @@ class Report:
 
 
 @isolated_rng(0)  # new networks draw weights
-def write_report(run: Run, output: Path | None, console: Console) -> Report:
-    """Write the page to ``output``, by default `report.html` in the run directory."""
+def write_report(run: Run, output: Path | None, console: Console, shards: Path | None = None) -> Report:
+    """Write the page to ``output``, by default `report.html` in the run directory.
+
+    ``shards``: a folder of assignments of many more images, whose numbers the page shows, too.
+    """
     path = run.directory.report_file if output is None else output
     if not path.absolute().parent.is_dir():
         raise RunError(f"the folder of {path} does not exist; create it first")
@@ -61,6 +67,7 @@ def write_report(run: Run, output: Path | None, console: Console) -> Report:
         "images": page_data.image_columns(analysis, inputs.thumbnails.sizes),
         "tiles": inputs.thumbnails.layout(),
         "map": page_data.pack(inputs.coordinates().astype("<f4")),
+        "totals": _totals(run, shards, console),
     }
     files.write_text(path, _render(files.finite(data), inputs.thumbnails.sheets, overlay_sheet(maps)))
     return Report(path, path.stat().st_size, len(analysis.assignments), len(analysis.shown))
@@ -85,6 +92,17 @@ def page_records(inputs: ReportInputs, analysis: ClusterAnalysis, maps: Attentio
         "attention": page_data.attention_record(maps),
         "changes": page_data.changes_record(run.directory, results, analysis),
     }
+
+
+def _totals(run: Run, shards: Path | None, console: Console) -> dict[str, Any] | None:
+    """Numbers of all images in shards, by default of those in the run directory, if there are any."""
+    folder = ShardFolder(shards or run.directory.shards_folder)
+    if shards is None and not folder.manifest_file.is_file():
+        return None
+    with progress_bar(console) as bar:
+        task = bar.add_task("counting all images", total=len(folder.manifest().shards), note="")
+        totals = read_totals(folder, run.names, lambda done: bar.update(task, completed=done))
+    return {**totals.model_dump(), "folder": str(folder.path)}
 
 
 def _render(data: dict[str, Any], sheets: Sequence[bytes], attention_sheet: bytes | None) -> str:

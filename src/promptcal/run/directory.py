@@ -66,6 +66,7 @@ class RunDirectory:
         self.attention_file = self.path / "attention.npz"
         self.report_file = self.path / "report.html"
         self.figures_folder = self.path / "figures"
+        self.shards_folder = self.path / "assignments"
         self.pending_folder = self.path / "pending"
         self.original_folder = self.path / "before-naming"
 

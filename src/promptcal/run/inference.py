@@ -148,7 +148,7 @@ class Run(StoredRun):
         progress: bool = True,
     ) -> Assignments:
         """The category of each new image, and whether it is similar enough to any category to be accepted."""
-        threshold = self._threshold(none_below, accept_all)
+        threshold = self.threshold(none_below, accept_all)
         paths, features = self.embed(images, skip_unreadable=skip_unreadable, progress=progress)
         return self._assign(paths, features, threshold)
 
@@ -194,7 +194,8 @@ class Run(StoredRun):
         clusters = self.assignment.choose(features, scores, self.centroids)
         return ClusterScores(scores, clusters, centroid_cosines(features, self.centroids).max(dim=1).values)
 
-    def _threshold(self, none_below: float | None, accept_all: bool) -> float:
+    def threshold(self, none_below: float | None, accept_all: bool) -> float:
+        """The cosine with the nearest centroid below which an image is in none of the categories."""
         if none_below is not None and accept_all:
             raise ConfigError("--none-below sets a threshold and --accept-all removes it; give only one of them")
         if none_below is not None:

@@ -213,7 +213,7 @@ def write_safetensors(path: Path, tensors: "Mapping[str, Tensor]") -> None:
         temporary.touch()
         permissions = temporary.stat().st_mode  # safetensors would make the file readable for its owner only
         with _as_os_error(temporary, SafetensorError):
-            save_file(contiguous, temporary, {"sha256": _tensors_digest(contiguous)})
+            save_file(contiguous, temporary, {"sha256": tensors_digest(contiguous)})
         temporary.chmod(permissions)
 
     write_with(path, write)
@@ -230,7 +230,7 @@ def read_safetensors(path: Path) -> "dict[str, Tensor]":
         if path.stat().st_size > free_host_memory():
             raise OSError(errno.ENOMEM, "it is larger than the free memory", str(path))
         tensors = load(path.read_bytes())  # `get_tensor` never frees 64 bytes of each tensor (safetensors 0.8)
-    if expected not in (None, _tensors_digest(tensors)):  # None: written by another program
+    if expected not in (None, tensors_digest(tensors)):  # None: written by another program
         raise OSError(errno.EIO, "checksum mismatch", str(path))
     return tensors
 
@@ -246,7 +246,8 @@ def _as_os_error(path: Path, kind: type[Exception]) -> Iterator[None]:
         raise OSError(errno.EIO, str(error) or type(error).__name__, str(path)) from error
 
 
-def _tensors_digest(tensors: "Mapping[str, Tensor]") -> str:
+def tensors_digest(tensors: "Mapping[str, Tensor]") -> str:
+    """SHA-256 of names, shapes and values; the tensors are contiguous and on the CPU."""
     import torch
 
     digest = hashlib.sha256()

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from typing_extensions import Self
@@ -19,6 +19,7 @@ class JSONModel(BaseModel):
     """A frozen model that is stored in one file. Numbers that are not finite are written as null."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    remedy: ClassVar[str] = "fit again with --overwrite"  # if the file is damaged
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -26,12 +27,12 @@ class JSONModel(BaseModel):
         try:
             content = read_bytes(file, MAX_JSON)
             if _NUL.search(content):  # no path and no name has one
-                raise damaged(file, "a text with a NUL character")
+                raise damaged(file, "a text with a NUL character", cls.remedy)
             return cls.model_validate_json(content)
         except OSError as error:
-            raise RunError(f"{file} cannot be read ({error.strerror}); fit again with --overwrite") from error
+            raise RunError(f"{file} cannot be read ({error.strerror}); {cls.remedy}") from error
         except ValidationError as error:
-            raise damaged(file, first_problem(error)) from error
+            raise damaged(file, first_problem(error), cls.remedy) from error
 
     def write(self, file: Path) -> None:
         files.write_json(file, self.model_dump())
@@ -43,8 +44,8 @@ def first_problem(error: ValidationError) -> str:
     return f"{where}: {first['msg']}".removeprefix(": ")
 
 
-def damaged(file: Path, reason: object) -> RunError:
-    return RunError(f"{file} is damaged ({' '.join(str(reason).split())[:200]}); fit again with --overwrite")
+def damaged(file: Path, reason: object, remedy: str = JSONModel.remedy) -> RunError:
+    return RunError(f"{file} is damaged ({' '.join(str(reason).split())[:200]}); {remedy}")
 
 
 def check_format(found: Any, newest: int, oldest: int, what: str, made_by: str = "") -> None:

@@ -1,6 +1,7 @@
 // Tabs and pages (the address's hash), the scroll position of each, light and dark mode, and the bar of decisions.
 const TABS = [
   ["overview", "Overview", () => overviewPage(report), true],
+  ["totals", "All images", totalsView, Boolean(data.totals)],
   ["changes", "Changes", () => changesPage(report), Boolean(data.changes)],
   ["clusters", "Clusters", clustersView, true],
   ["map", "Map", mapView, true],

@@ -1,0 +1,107 @@
+"""The inputs of a fit or of `cluster` that are a sample of a source of any size."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+
+from promptcal.data import ImageSet
+from promptcal.data.feature_set import FeatureSet
+from promptcal.data.image_files import class_folder_labels
+from promptcal.data.images import SourceLabels
+from promptcal.data.labels import label_pairs
+from promptcal.errors import ConfigError
+from promptcal.pipeline.request import ClusterRequest, FitRequest
+from promptcal.run.inference import Run
+from promptcal.runtime.progress import progress_bar
+from promptcal.shards import locations
+from promptcal.shards.find_shards import expand
+from promptcal.shards.sampled import sample_embeddings, sample_images
+
+DEFAULT_SAMPLE = 200_000
+_Request = TypeVar("_Request", FitRequest, ClusterRequest)
+
+
+def is_folder_of_shards(features: Any) -> bool:
+    """Whether features are many files instead of one."""
+    if not isinstance(features, str | os.PathLike):
+        return False
+    location = os.fspath(features)
+    return locations.is_url(location) or locations.is_pattern(location) or os.path.isdir(location)
+
+
+def sampled_features(request: ClusterRequest, console: Console) -> FeatureSet:
+    """All labelled rows of a folder of embeddings, and a uniform sample of the others."""
+    if request.ids is not None or request.images is not None:
+        raise ConfigError("--ids and --images are for one file of features; shards have their own ids and paths")
+    location = os.fspath(request.features)
+    shards, _ = expand([location], embeddings=True)
+    labelled = frozenset(_labelled_names(request, None))
+    with progress_bar(console) as bar:
+        task = bar.add_task("reading a sample", total=len(shards), note="")
+        return sample_embeddings(
+            shards,
+            labelled,
+            _size(request.sample or DEFAULT_SAMPLE),
+            request.seed or 0,
+            location,
+            lambda done: bar.update(task, completed=done),
+        )
+
+
+def sampled_images(request: FitRequest, console: Console) -> ImageSet:
+    """All labelled images of a source, and a uniform sample of the others."""
+    given = request.images
+    source = [os.fspath(s) for s in ([given] if isinstance(given, str | os.PathLike) else given)]
+    root = Path(source[0]) if len(source) == 1 and os.path.isdir(source[0]) else None
+    has_shards = bool(expand(source)[0])
+    root = None if has_shards else root
+    by_folder = request.labels is None and root is not None and request.start_from is None
+    is_labelled: Callable[[str], bool]
+    if by_folder and root is not None:
+        folder = root
+        is_labelled = lambda name: bool(class_folder_labels(folder, [name]))  # noqa: E731
+    else:
+        labelled = frozenset(_labelled_names(request, root))
+        is_labelled = labelled.__contains__
+    with progress_bar(console) as bar:
+        task = bar.add_task("sampling images", total=None, note="")
+        images = sample_images(
+            source,
+            is_labelled,
+            _size(request.sample),
+            request.seed or 0,
+            root,
+            lambda done: bar.update(task, completed=done),
+        )
+    if not by_folder or root is None:
+        return images
+    labels = class_folder_labels(root, images.names)
+    origin = f"the class folders beside the unlabelled one in {root}"
+    return images if labels is None else replace(images, source_labels=SourceLabels(labels, origin))
+
+
+def with_truth_of(request: _Request, names: list[str]) -> _Request:
+    """The truth of the images of a sample only: a file has that of all images."""
+    if request.truth is None:
+        return request
+    sampled = set(names)
+    return replace(request, truth={name: label for name, label in label_pairs(request.truth) if name in sampled})
+
+
+def _labelled_names(request: FitRequest | ClusterRequest, root: Path | None) -> list[str]:
+    """Of the labels that are given and of those of a previous run."""
+    names = [] if request.labels is None else [name for name, _ in label_pairs(request.labels, root)]
+    if request.start_from is not None:
+        before = Run(request.start_from, "cpu").assignments()
+        names += [path for path, is_labelled in zip(before.paths, before.labelled, strict=True) if is_labelled]
+    return names
+
+
+def _size(n: int | None) -> int:
+    if n is None or n < 1:
+        raise ConfigError(f"--sample must be at least 1, not {n}")
+    return n

@@ -1,0 +1,216 @@
+"""Bad input: one sentence, finished shards are kept, and an exit code that a scheduler understands."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from shard_helpers import BACKBONE, write_parquet, write_tar
+
+from promptcal.runtime import files
+
+
+@pytest.fixture
+def predict(promptcal, run, tmp_path):
+    """The command line; returns the exit code and what it said on standard error."""
+
+    def call(*words):
+        arguments = [*map(str, words), "--workers", "1", "--output", tmp_path / "out", "--quiet"]
+        code, _, said = promptcal("predict", run.path, *arguments)
+        assert "Traceback" not in said
+        return code, " ".join(said.split())
+
+    return call
+
+
+def shards_in(tmp_path):
+    return sorted(file.name[:1] for file in (tmp_path / "out" / "shards").glob("*.parquet"))
+
+
+@pytest.mark.parametrize("kept", [0.5, -1024, 100])
+def test_truncated_tar(predict, tars, tmp_path, kept):
+    """In the middle of an image, without the empty blocks at the end, and without anything but a header."""
+    whole = (tars / "0.tar").read_bytes()
+    end = whole.rstrip(b"\0")  # the last image may end anywhere in its block
+    cut = {0.5: len(whole) // 2, -1024: -(-len(end) // 512) * 512, 100: 100}[kept]
+    (tars / "0.tar").write_bytes(whole[:cut])
+    code, said = predict(tars)
+    assert code == 2
+    assert f"{tars / '0.tar'} is truncated or no uncompressed tar" in said
+    assert "write it again, then run the same command again; the other 1 shards are finished and kept" in said
+    assert shards_in(tmp_path) == ["1"]
+    (tars / "0.tar").write_bytes(whole)
+    code, said = predict(tars)
+    assert (code, said) == (0, "")
+    assert shards_in(tmp_path) == ["0", "1"]
+
+
+def test_parquet_without_the_required_columns(predict, pictures, tmp_path):
+    folder = tmp_path / "parquet"
+    folder.mkdir()
+    write_parquet(folder / "0.parquet", {"id": ["a"], "image": [pictures["000"]]})
+    write_parquet(folder / "1.parquet", {"id": ["b"], "caption": ["a cat"]})
+    (folder / "2.parquet").write_bytes(b"PAR1 and then nothing")
+    code, said = predict(folder)
+    assert code == 2
+    assert (
+        "1.parquet has no column of images: id, caption; it needs image (bytes), or path or url (text), and id" in said
+    )
+    assert "(1 more shards have problems)" in said
+    assert shards_in(tmp_path) == ["0"]
+
+
+def test_the_same_id_in_two_shards(predict, tars, pictures, tmp_path):
+    write_tar(tars / "1.tar", {"other": pictures["001"], "007": pictures["002"]})
+    code, said = predict(tars)
+    assert code == 2
+    assert f"the id 007 is in {tars / '0.tar'} and in {tars / '1.tar'}; an id names one image" in said
+    assert shards_in(tmp_path) == ["0", "1"]
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_the_same_id_twice_in_a_shard(predict, pictures, tmp_path):
+    folder = tmp_path / "parquet"
+    folder.mkdir()
+    write_parquet(folder / "0.parquet", {"id": ["a", "a"], "image": [pictures["000"], pictures["001"]]})
+    code, said = predict(folder)
+    assert code == 2
+    assert "0.parquet has the id a twice; an id names one image" in said
+
+
+def test_a_shard_that_disappears(predict, tars, pictures, tmp_path):
+    write_tar(tars / "1.tar", {"bad": b"so that it is not finished"})
+    code, said = predict(tars)
+    assert code == 2
+    assert "none of the 1 images of" in said
+    (tars / "1.tar").unlink()
+    code, said = predict(tars)
+    assert code == 2
+    assert f"{tars / '1.tar'} does not exist any more; restore it, then run the same command again" in said
+    assert shards_in(tmp_path) == ["0"]
+
+
+def test_output_of_another_run(predict, promptcal, tars, tmp_path):
+    assert predict(tars)[0] == 0
+    before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*.*")}
+    code, _, said = promptcal("embed", tars, "--backbone", BACKBONE, "--output", tmp_path / "out", "--quiet")
+    assert code == 2
+    assert "has the shards of another run or model" in " ".join(said.split())
+    assert "choose another --output" in " ".join(said.split())
+    code, said = predict(tars, "--none-below", "0.5")
+    assert code == 2
+    assert "(threshold is" in said
+    code, said = predict(tars / "0.tar")
+    assert code == 2
+    assert "has the shards of" in said
+    assert before == {file: file.read_bytes() for file in before}
+
+
+def test_output_that_is_something_else(predict, tars, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    code, said = predict(tars)
+    assert code == 2
+    assert "is not empty and has no plan.json; choose another --output" in said
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("source", ["missing.tar", "photos-*.tar", "notes.docx"])
+def test_no_source(predict, tmp_path, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.docx").write_text("")
+    code, said = predict(source, "--engine", "local")
+    assert code == 2
+    assert "does not exist; check the path" in said or "nothing matches" in said or "is no source of images" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_full_disk(predict, tars, tmp_path, monkeypatch):
+    fill, calls = files._fill, []
+
+    def fail(temporary, write):
+        calls.append(temporary)
+        if sum(".parquet" in path.name for path in calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device", str(temporary))
+        fill(temporary, write)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_fill", fail)
+        code, said = predict(tars)
+    assert code == 75
+    assert "the disk is full" in said
+    assert "1 of 2 shards are finished and kept; free some space, then run the same command again" in said
+    assert shards_in(tmp_path) == ["0"]
+    assert list((tmp_path / "out" / "shards").glob(".*.tmp")) == []
+    assert predict(tars) == (0, "")
+
+
+def test_a_file_that_may_not_grow_as_a_full_disk(run, tars, tmp_path):
+    """A real write error of the system in a real process, not a simulated one."""
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); from promptcal.cli import main; main()"
+    )
+    words = ["predict", str(run.path), str(tars), "--output", str(tmp_path / "out"), "--workers", "1", "--quiet"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert done.returncode == 75, done.stderr
+    assert "free some space, then run the same command again" in " ".join(done.stderr.split())
+    assert list((tmp_path / "out" / "shards").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_killed_worker_and_ctrl_c(run, tars, pictures, tmp_path):
+    """A killed worker exits with 75 and Ctrl-C with 130; the same command then continues."""
+    for i in range(2, 40):
+        write_tar(tars / f"{i}.tar", {f"{i}-{name}": content for name, content in pictures.items()})
+    command = [sys.executable, "-m", "promptcal", "predict", str(run.path), str(tars), "--workers", "2", "--quiet"]
+    command += ["--output", str(tmp_path / "out")]
+    for stop in ("worker", "interrupt"):
+        before = len(shards_in(tmp_path))
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        deadline = time.monotonic() + 120
+        while len(shards_in(tmp_path)) < before + 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if stop == "worker":
+            os.kill(_worker_of(process.pid), signal.SIGKILL)
+        else:
+            os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        said = " ".join(said.split())
+        if stop == "worker":
+            assert process.returncode == 75, said
+            assert "a worker process was killed" in said
+        else:
+            assert process.returncode == 130, said
+            assert "shards are finished, and the same command continues" in said
+        assert "Traceback" not in said
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "All 40 shards with 1,560 rows are finished" in " ".join(done.stdout.split())
+
+
+def _worker_of(parent):
+    """A process that a worker pool of ``parent`` has started: a child of its fork server."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    return max(grandchild for child in children.get(parent, []) for grandchild in children.get(child, []))
+
+
+def test_shards_need_a_folder(promptcal, run, tars, tmp_path):
+    for words in ((), ("--output", tmp_path / "table.csv")):
+        code, _, said = promptcal("predict", run.path, tars, *words)
+        assert code == 2
+        assert "give a folder for the shards as --output" in " ".join(said.replace("│", " ").split())
+    code, _, said = promptcal("predict", run.path, tars / "0.tar", "--output", "s3://bucket/out", "--engine", "local")
+    assert code == 2
+    assert "is a URL; give a folder of this machine" in " ".join(said.split())

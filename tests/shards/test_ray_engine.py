@@ -1,0 +1,77 @@
+"""The engine ray: the same files as the engine local, on a local Ray, on two nodes, and after a worker was killed."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+from shard_helpers import BACKBONE, write_tar
+
+from promptcal import api
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'promptcal[ray]'")
+
+
+@pytest.fixture
+def many_tars(tars, pictures):
+    for i in range(2, 12):
+        write_tar(tars / f"{i:02d}.tar", {f"{i}-{name}": content for name, content in pictures.items()})
+    return tars
+
+
+def manifest_of(tars, output, **options):
+    api.embed(source=tars, backbone=BACKBONE, output=output, progress=False, **options)
+    return json.loads((output / "manifest.json").read_text())
+
+
+@pytest.fixture
+def small_ray():
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=2**27)
+    yield
+    ray.shutdown()
+
+
+def test_ray_writes_the_same_files(small_ray, tars, tmp_path):
+    expected = manifest_of(tars, tmp_path / "local", workers=1)
+    assert manifest_of(tars, tmp_path / "ray", engine="ray", workers=1) == expected
+
+
+@pytest.mark.slow
+def test_two_nodes_and_a_killed_worker(many_tars, tmp_path):
+    """A cluster by address, with a process killed while it embeds: no row is lost or written twice."""
+    from ray.cluster_utils import Cluster
+
+    expected = manifest_of(many_tars, tmp_path / "local", workers=1)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster.add_node(num_cpus=1)
+    killed = []
+    watching = threading.Thread(target=_kill_an_actor, args=(tmp_path / "ray" / "entries", killed), daemon=True)
+    try:
+        watching.start()
+        found = manifest_of(many_tars, tmp_path / "ray", engine="ray", address=cluster.address)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert len(killed) == 1
+    assert found == expected
+    assert found["rows"] == 440
+
+
+def _kill_an_actor(folder, killed):
+    """Kill a worker process of Ray as soon as a shard is finished."""
+    from ray.util.state import list_actors
+
+    while not list(folder.glob("*.json")):
+        time.sleep(0.02)
+    pid = next(actor.pid for actor in list_actors() if actor.state == "ALIVE" and "Map" in actor.class_name)
+    os.kill(pid, signal.SIGKILL)
+    killed.append(pid)
+
+
+def test_ray_without_its_cluster(promptcal, tars, tmp_path):
+    words = ("embed", tars, "--backbone", BACKBONE, "--output", tmp_path / "out", "--quiet", "--engine", "ray")
+    code, _, said = promptcal(*words, "--address", "127.0.0.1:1")
+    assert code == 75
+    assert "there is no Ray cluster at 127.0.0.1:1" in " ".join(said.split())

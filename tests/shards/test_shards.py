@@ -1,0 +1,188 @@
+"""Each kind of source gives the rows that `predict` gives; a second run skips what is finished."""
+
+import json
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from shard_helpers import BACKBONE, rows_of, write_parquet, write_tar
+
+from promptcal import api
+from promptcal.data.image_files import find_images, walk_images
+from promptcal.runtime.files import file_digest
+
+COLUMNS = [
+    *("id", "path", "embedding", "cluster", "name", "kind", "confidence", "stability", "second"),
+    *("second_confidence", "known_distance", "similarity", "decision"),
+]
+
+
+def predict(run, source, output, **options):
+    return api.predict_shards(
+        **{"run": run, "source": source, "output": output, "workers": 1, "progress": False, "shard_size": 16} | options
+    )
+
+
+@pytest.fixture(scope="module")
+def expected(run, pictures, tmp_path_factory):
+    """What `predict` says about the images, by id."""
+    folder = tmp_path_factory.mktemp("expected")
+    for name, content in pictures.items():
+        (folder / f"{name}.png").write_bytes(content)
+    found = run.predict(folder, progress=False)
+    embeddings = run.embed(folder, progress=False)[1].numpy()
+    return {Path(p).stem: i for i, p in enumerate(found.paths)}, found, embeddings
+
+
+def check_rows(table, run, expected, name_of):
+    position, found, embeddings = expected
+    rows = [position[name_of(name)] for name in table["id"].to_pylist()]
+    assert len(rows) == 40
+    assert sorted(rows) == list(range(40))
+    assert table.column_names == COLUMNS
+    assert str(table.schema.field("embedding").type) == "fixed_size_list<element: halffloat>[192]"
+    stored = np.array(table["embedding"].to_pylist(), dtype=np.float32)
+    np.testing.assert_allclose(stored, embeddings[rows], atol=1e-3)
+    assert table["cluster"].to_pylist() == found.clusters[rows].tolist()
+    assert table["name"].to_pylist() == [run.names[c] for c in found.clusters[rows]]
+    assert table["second"].to_pylist() == [run.names[c] for c in found.second[rows]]
+    assert table["decision"].to_pylist() == ["accepted" if found.accepted[r] else "none" for r in rows]
+    np.testing.assert_allclose(table["confidence"].to_numpy(), found.confidence[rows], atol=2e-5)
+    np.testing.assert_allclose(table["similarity"].to_numpy(), found.similarity[rows], atol=2e-5)
+    known = run.centroids.numpy()[np.flatnonzero(run.known)]
+    known /= np.linalg.norm(known, axis=1, keepdims=True)
+    distance = 1 - (embeddings[rows] @ known.T).max(axis=1)
+    np.testing.assert_allclose(table["known_distance"].to_numpy(), distance, atol=2e-5)
+    by_category = run.assignments().category_stability()
+    np.testing.assert_allclose(table["stability"].to_numpy(), by_category[found.clusters[rows]], atol=1e-6)
+
+
+def test_folder(run, image_folder, expected, tmp_path):
+    summary = predict(run, image_folder, tmp_path / "out")
+    assert (summary.n_shards, summary.rows) == (3, 40)
+    table = rows_of(tmp_path / "out")
+    check_rows(table, run, expected, lambda name: Path(name).stem)
+    assert table["id"][0].as_py() == "a/000.png"
+    assert table["path"][0].as_py() == str(image_folder / "a/000.png")
+
+
+def test_tars(run, tars, expected, tmp_path):
+    summary = predict(run, tars, tmp_path / "out")
+    assert summary.n_shards == 2
+    table = rows_of(tmp_path / "out")
+    check_rows(table, run, expected, str)
+    with fsspec.open(table["path"][0].as_py()) as file:  # a path is what fsspec opens
+        assert file.read() == expected_content(tars)
+
+
+def expected_content(tars):
+    with fsspec.open(f"tar://000.png::{tars / '0.tar'}") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize("kind", ["bytes", "struct", "path", "url"])
+def test_parquet(run, pictures, image_folder, expected, tmp_path, kind):
+    names = list(pictures)
+    folder = tmp_path / "parquet"
+    folder.mkdir()
+    places = [f"photos/{'a' if i < 20 else 'b'}/{name}.png" for i, name in enumerate(names)]
+    for i, part in enumerate((slice(0, 25), slice(25, 40))):
+        columns = {
+            "bytes": {"id": names[part], "image": [pictures[n] for n in names[part]]},
+            "struct": {"id": names[part], "image": [{"bytes": pictures[n], "path": None} for n in names[part]]},
+            "path": {"key": names[part], "path": [f"../{place}" for place in places[part]]},
+            "url": {"id": names[part], "url": [f"file://{tmp_path}/{place}" for place in places[part]]},
+        }[kind]
+        write_parquet(folder / f"{i}.parquet", columns)
+    predict(run, folder, tmp_path / "out")
+    check_rows(rows_of(tmp_path / "out"), run, expected, str)
+
+
+def test_list_of_paths_and_urls(run, pictures, image_folder, expected, tmp_path):
+    lines = [str(p.relative_to(tmp_path)) for p in sorted(image_folder.rglob("*.png"))]
+    lines[3] = f"file://{tmp_path}/{lines[3]}"
+    (tmp_path / "list.txt").write_text("\n".join([*lines[:5], "", *lines[5:]]))
+    predict(run, tmp_path / "list.txt", tmp_path / "out")
+    check_rows(rows_of(tmp_path / "out"), run, expected, lambda name: Path(name).stem)
+
+
+def test_remote_tars(run, tars, expected, tmp_path):
+    """Through fsspec, as s3:// and gs:// are read."""
+    memory = fsspec.filesystem("memory")
+    for file in tars.iterdir():
+        memory.pipe(f"/bucket/{file.name}", file.read_bytes())
+    predict(run, "memory://bucket/*.tar", tmp_path / "out")
+    check_rows(rows_of(tmp_path / "out"), run, expected, str)
+
+
+def test_embed_then_assign(run, tars, expected, tmp_path):
+    """Embeddings that are stored first are assigned as the images themselves."""
+    api.embed(source=tars, run=run, output=tmp_path / "embedded", workers=1, progress=False)
+    predict(run, tmp_path / "embedded", tmp_path / "out")
+    table = rows_of(tmp_path / "out")
+    position, found, _ = expected
+    assert "embedding" not in table.column_names
+    rows = [position[name] for name in table["id"].to_pylist()]
+    assert table["cluster"].to_pylist() == found.clusters[rows].tolist()
+    np.testing.assert_allclose(table["confidence"].to_numpy(), found.confidence[rows], atol=1e-3)
+
+
+def test_two_processes_write_the_same_files(tars, tmp_path):
+    for workers in (1, 2):
+        api.embed(source=tars, backbone=BACKBONE, output=tmp_path / str(workers), workers=workers, progress=False)
+    one, two = (json.loads((tmp_path / str(n) / "manifest.json").read_text()) for n in (1, 2))
+    assert one == two
+    assert one["rows"] == 40
+    for shard in one["shards"]:
+        file = tmp_path / "2" / "shards" / f"{shard['name']}.parquet"
+        assert file_digest(file) == shard["sha256"]
+        assert file.stat().st_size == shard["bytes"]
+    assert set(one["versions"]) >= {"promptcal", "torch", "pyarrow"}
+
+
+def test_finished_shards_are_skipped_and_new_ones_added(run, tars, pictures, tmp_path):
+    predict(run, tars, tmp_path / "out")
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out" / "shards").glob("*.parquet")}
+    again = predict(run, tars, tmp_path / "out")
+    assert (again.skipped, again.rows) == (2, 0)
+    write_tar(tars / "2.tar", {"more": pictures["000"]})
+    more = predict(run, tars, tmp_path / "out")
+    assert (more.skipped, more.rows, more.manifest.rows) == (2, 1, 41)
+    assert before == {file: file.stat().st_mtime_ns for file in before}
+
+
+def test_a_shard_without_its_entry_or_cut_short_is_computed_again(run, tars, tmp_path):
+    summary = predict(run, tars, tmp_path / "out")
+    first, second = (shard.name for shard in summary.manifest.shards)
+    whole = summary.folder.file(first).read_bytes()
+    summary.folder.file(first).write_bytes(whole[:100])
+    summary.folder.entry_file(second).unlink()
+    again = predict(run, tars, tmp_path / "out")
+    assert (again.skipped, again.rows) == (0, 40)
+    assert summary.folder.file(first).read_bytes() == whole
+
+
+def test_unreadable_images_are_listed(run, tars, pictures, tmp_path):
+    write_tar(tars / "1.tar", {"good": pictures["000"], "bad": b"no image", "empty": b""})
+    summary = predict(run, tars, tmp_path / "out")
+    assert (summary.rows, summary.unreadable, summary.manifest.unreadable) == (21, 2, 2)
+    entry = summary.folder.entry(summary.manifest.shards[1].name)
+    assert [fault.id for fault in entry.unreadable] == ["bad", "empty"]
+    assert all(fault.reason for fault in entry.unreadable)
+
+
+def test_an_empty_tar_gives_an_empty_shard(run, tars, tmp_path):
+    write_tar(tars / "1.tar", {})
+    summary = predict(run, tars, tmp_path / "out")
+    assert [shard.rows for shard in summary.manifest.shards] == [20, 0]
+    assert rows_of(tmp_path / "out").column_names == COLUMNS
+
+
+def test_images_are_walked_in_the_order_of_the_list(image_folder):
+    (image_folder / "a.png").write_bytes(b"")
+    (image_folder / "a-b").mkdir()
+    (image_folder / "a-b" / "x.jpg").write_bytes(b"")
+    (image_folder / ".hidden.png").write_bytes(b"")
+    (image_folder / "a" / "loop").symlink_to(image_folder)
+    assert list(walk_images(image_folder)) == find_images(image_folder)
