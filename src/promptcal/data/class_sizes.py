@@ -7,7 +7,7 @@ import numpy as np
 _MOST_VARIATION = 0.5  # of the sizes around their mean, beyond chance
 
 
-def are_imbalanced(labels_by_class: Sequence[int]) -> bool:
+def are_imbalanced(labels_by_class: Sequence[int] | np.ndarray) -> bool:
     """Whether the numbers of labels vary by more than half of their mean.
 
     If labels are drawn at random, their number in a class of expected size m varies by chance with the variance m,
