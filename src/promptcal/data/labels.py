@@ -20,7 +20,7 @@ from promptcal.data.image_files import HEIC_SUFFIXES
 from promptcal.data.images import ImageSet
 from promptcal.data.label_files import find_columns, read_rows
 from promptcal.errors import LabelError, PromptCALWarning, shorten
-from promptcal.runtime.arguments import check_path
+from promptcal.runtime.arguments import as_list, check_path
 from promptcal.runtime.progress import progress_bar
 
 _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
@@ -66,7 +66,7 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
         raise LabelError(
             "labels must be a CSV or parquet file, a mapping from paths, or a flat sequence with one label per image"
         )
-    labels = list(labels)
+    labels = as_list("labels", labels)
     if len(labels) != len(images):
         noun = images.noun
         raise LabelError(f"{len(labels)} labels do not fit {len(images)} {noun}s; give one per {noun}, -1 = unlabelled")

@@ -1,6 +1,6 @@
 """What a request gives: images, labels, settings and earlier runs, read and checked before anything is computed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,8 @@ class FitInputs:
 def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) -> FitInputs:
     """Read and check what the request names; nothing is written."""
     group = distributed.group()
+    check_argument("inductive", request.inductive, Inductive | None)
+    check_argument("read_test", request.read_test, Callable | None)
     if request.keep not in (None, "better", "trained"):
         raise ConfigError(f"--keep is better or trained, not {request.keep}")
     if request.stop_after is not None and not request.stop_after > 0:

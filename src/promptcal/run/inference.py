@@ -32,6 +32,7 @@ from promptcal.run.epoch_records import read_records
 from promptcal.run.replacing import finish_replacing
 from promptcal.run.stored import StoredClusters, read_clusters, read_embeddings, read_tensors
 from promptcal.run.summary import categories_table, picture
+from promptcal.runtime.arguments import checked
 from promptcal.runtime.device import choose_device, choose_dtype
 from promptcal.runtime.json_model import damaged
 from promptcal.training.embedding import embed_images
@@ -51,6 +52,7 @@ class Run:
     The network, centroids and calibration are loaded when they are first used.
     """
 
+    @checked
     def __init__(
         self, path: str | PathLike[str], device: str | None = None, *, warn_if_unfinished: bool = True
     ) -> None:
@@ -64,7 +66,7 @@ class Run:
                 f"the training of {path} is not finished, so this is its first result, of the frozen backbone; "
                 "let its fit end, or run it again with --resume",
                 PromptCALWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         self.directory.check_links()
         self.config = self.directory.config()
@@ -178,6 +180,7 @@ class Run:
             raise damaged(file, error) from error
         return [by_path.get(path) for path in self.assignments().paths]
 
+    @checked
     def embed(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> tuple[list[str], Tensor]:
         """Names and L2-normalised embeddings of new images, or of new features if the run is of features."""
         console = Console(stderr=True, quiet=not progress)
@@ -198,6 +201,7 @@ class Run:
         )
         return features
 
+    @checked
     def predict(
         self,
         images: Any,
@@ -233,6 +237,7 @@ class Run:
             accepted=cosines >= threshold,
         )
 
+    @checked
     def predict_proba(self, images: Any, *, progress: bool = True) -> np.ndarray:
         """The probability of each category (images x categories, in the order of ``names``); each row adds up to 1.
 
@@ -266,7 +271,7 @@ class Run:
                 f"{self.path} has no threshold for 'none of these', so all images are accepted; "
                 "give one as --none-below",
                 PromptCALWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return -math.inf if accept_all or self.calibration.threshold is None else self.calibration.threshold
 
