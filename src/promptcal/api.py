@@ -31,7 +31,6 @@ from promptcal.pipeline.fit import run_fit
 from promptcal.pipeline.request import BenchmarkRequest, ClusterRequest, EstimateRequest, FitRequest, RunRequest
 from promptcal.report.build import Report, write_report
 from promptcal.report.class_count_curves import write_class_count
-from promptcal.report.figures import write_figure
 from promptcal.run.assignments import Assignments
 from promptcal.run.inference import Run
 from promptcal.run.results import Evaluation, Scores
@@ -292,6 +291,8 @@ def make_figure(
         device: auto, cpu, cuda or mps.
         progress: Show progress.
     """
+    from promptcal.report.figures import write_figure  # imports matplotlib, which takes a while
+
     given = [run] if isinstance(run, str | PathLike | Run) else list(run)
     tokens = [token] if isinstance(token, str) else list(token)
     if not given or not tokens:

@@ -140,14 +140,12 @@ def class_count_fault(n_classes: int, n_known: int, n_unlabelled: int, noun: str
     return None
 
 
-def differ_in_letter_case(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two names that differ only in letter case, if there are any."""
-    spelled: dict[str, str] = {}
+def spelled_differently(names: Iterable[str]) -> list[list[str]]:
+    """Groups of names that differ only in letter case."""
+    groups: dict[str, list[str]] = {}
     for name in names:
-        other = spelled.setdefault(name.casefold(), name)
-        if other != name:
-            return other, name
-    return None
+        groups.setdefault(name.casefold(), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _natural(name: str) -> tuple[int, int, str]:

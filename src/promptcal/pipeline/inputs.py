@@ -10,7 +10,7 @@ from rich.console import Console
 from promptcal.config import AUTO, Config, Layers, validate
 from promptcal.config.layers import merge_into
 from promptcal.data import ImageSet, parse_labels, read_labels
-from promptcal.data.labels import differ_in_letter_case
+from promptcal.data.labels import spelled_differently
 from promptcal.errors import ConfigError, DataError, RunError
 from promptcal.methods import METHODS, WITHOUT_TRAINING
 from promptcal.pipeline.fit_defaults import fit_defaults
@@ -150,10 +150,10 @@ def read_problem(
         raise ConfigError("--keep-confirmed keeps the categories of a previous run; give that run with --from")
     truth = None if request.truth is None else read_labels(request.truth, images, console)
     problem = Problem.of(images, names, truth, inductive)
-    alike = differ_in_letter_case([*(previous.run.names if previous else []), *problem.classes])
-    if alike is not None:
+    known = dict.fromkeys([*(previous.run.names if previous else []), *problem.classes])
+    for first, second, *_ in spelled_differently(known)[:1]:
         warn(
-            f"the labels {alike[0]!r} and {alike[1]!r} differ only in letter case and are two categories; if they are "
+            f"the labels {first!r} and {second!r} differ only in letter case and are two categories; if they are "
             "one, write them in the same way"
         )
     return problem, released

@@ -21,12 +21,20 @@ from rich.progress import (
 
 _SECONDS_BETWEEN_UPDATES = 0.2
 _WIDTH = 110  # characters
+_NARROW = 100  # characters of a terminal in which a short bar and no elapsed time leave room for the rest
 
 
 def progress_bar(console: Console) -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn(), TimeElapsedColumn()
-    kind = NotebookProgress if console.is_jupyter else Progress
-    return kind(*columns, TimeRemainingColumn(), TextColumn("left  {task.fields[note]}"), console=console)
+    kind, is_narrow = NotebookProgress if console.is_jupyter else Progress, console.width < _NARROW
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=6 if is_narrow else 16),
+        MofNCompleteColumn(),
+        *(() if is_narrow else (TimeElapsedColumn(),)),
+        TimeRemainingColumn(),
+        TextColumn("left  {task.fields[note]}"),
+    )
+    return kind(*columns, console=console)
 
 
 def working(console: Console, step: str) -> AbstractContextManager[Any]:
