@@ -70,7 +70,8 @@ def shortened(advice: list[str]) -> list[str]:
     """The first lines of advice, and how many more there are."""
     if len(advice) <= MOST_ADVICE:
         return advice
-    return [*advice[:MOST_ADVICE], f"{len(advice) - MOST_ADVICE} more suggestions: see categories.csv or the report."]
+    more = len(advice) - MOST_ADVICE
+    return [*advice[:MOST_ADVICE], f"{more} more suggestion{'s' * (more > 1)}: see categories.csv or the report."]
 
 
 def describe_merges(run: Run, merges: list[AutomaticMerge] | None) -> str:
