@@ -1,11 +1,12 @@
 """The Python interface: one keyword-only function for each command."""
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_origin
 
 import numpy as np
 from rich.console import Console
@@ -39,59 +40,68 @@ from promptcal.pipeline.request import (
 from promptcal.pipeline.shard_commands import run_embed, run_predict_shards
 from promptcal.report.build import Report, write_report
 from promptcal.report.class_count_curves import write_class_count
-from promptcal.report.figures import write_figure
 from promptcal.run.assignments import Assignments
 from promptcal.run.inference import Run
 from promptcal.run.results import Evaluation, Scores
 from promptcal.runtime import distributed, files
-from promptcal.runtime.arguments import check_argument, check_output_file, checked
+from promptcal.runtime.arguments import check_argument, check_names, check_output_file, checked
 from promptcal.runtime.progress import progress_bar
 from promptcal.shards.process import ShardSummary
 
 PathOrText = str | PathLike[str]
 
 
-def _takes_options_of(request: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a function the signature of a request, and list its options in the docstring."""
+def _takes_options_of(kind: type[Any]) -> Callable[[Callable[[Any], Any]], Callable[..., Any]]:
+    """Make a function of a request one of its options, with their signature, and list them in the docstring."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        options = sorted(fields(request), key=lambda option: option.default is not MISSING)
-        function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [
-                inspect.Parameter(
-                    option.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=inspect.Parameter.empty if option.default is MISSING else option.default,
-                    annotation=option.type,
-                )
-                for option in options
-            ],
-            return_annotation=function.__annotations__["return"],
+    def decorate(function: Callable[[Any], Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*unnamed: Any, **options: Any) -> Any:
+            return function(_request(kind, options, function.__name__, unnamed))
+
+        listed = "".join(f"\n    {option.name}: {option.metadata['help']}" for option in _sorted_fields(kind))
+        call.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nArgs:{listed}\n"
+        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            _parameters(kind), return_annotation=function.__annotations__["return"]
         )
-        listed = "".join(f"\n    {option.name}: {option.metadata['help']}" for option in options)
-        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nArgs:{listed}\n"
-        return function
+        return call
 
     return decorate
 
 
-def _request(kind: type[Any], options: dict[str, Any]) -> Any:
-    known = {option.name: option for option in fields(kind)}
-    unknown = sorted(options.keys() - known.keys())
-    if unknown:
-        raise ArgumentError(f"there is no option {unknown[0]!r}; help() of the function lists them")
-    missing = [name for name, option in known.items() if option.default is MISSING and name not in options]
-    if missing:
-        raise ArgumentError(f"the option {missing[0]!r} is missing; help() of the function describes it")
-    if "overrides" in known:
+def _sorted_fields(kind: type[Any]) -> list[Field[Any]]:
+    """The options of a request, first those that must be given."""
+    return sorted(fields(kind), key=lambda option: option.default is not MISSING)
+
+
+def _parameters(kind: type[Any]) -> list[inspect.Parameter]:
+    return [
+        inspect.Parameter(
+            option.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if option.default is MISSING else option.default,
+            annotation=option.type,
+        )
+        for option in _sorted_fields(kind)
+    ]
+
+
+def _request(kind: type[Any], options: dict[str, Any], function: str, unnamed: Sequence[Any] = ()) -> Any:
+    parameters = _parameters(kind)
+    check_names(function, unnamed, options, parameters)
+    if any(parameter.name == "overrides" for parameter in parameters):
         options["overrides"] = () if options.get("overrides") is None else options["overrides"]
+    annotations = {parameter.name: parameter.annotation for parameter in parameters}
     for name, value in options.items():
-        check_argument(name, value, known[name].type)
-    return kind(**{name: tuple(value) if name == "overrides" else value for name, value in options.items()})
+        check_argument(name, value, annotations[name])
+    lists = {
+        name: tuple(value) for name, value in options.items() if get_origin(annotations[name]) in (tuple, Sequence)
+    }
+    return kind(**{**options, **lists})
 
 
 @_takes_options_of(FitRequest)
-def fit(**options: Any) -> Run:
+def fit(request: FitRequest) -> Run:
     """Learn the categories of images and write a run directory.
 
     Images are a folder, a glob pattern, a list of image files, PIL images or arrays, one array (uint8, or float from 0
@@ -99,29 +109,26 @@ def fit(**options: Any) -> Run:
     mapping path -> label, a data frame, or one label per image; empty, missing or -1 means unlabelled. A config
     is a YAML file, or a `Config`, which is then the whole configuration.
     """
-    request: FitRequest = _request(FitRequest, options)
     return _reported(run_fit(request), request)
 
 
 @_takes_options_of(BenchmarkRequest)
-def benchmark(**options: Any) -> Run:
+def benchmark(request: BenchmarkRequest) -> Run:
     """Fit a benchmark with its preset and score it on its unlabelled training images (transductive).
 
     ``NAME-inductive`` holds out a tenth of the training images to select an epoch and scores the test images.
     ``NAME-dev`` has only the labelled images of NAME, with half of their classes as new ones, to choose settings on.
     """
-    request: BenchmarkRequest = _request(BenchmarkRequest, options)
     return _reported(run_benchmark(request), request)
 
 
 @_takes_options_of(ClusterRequest)
-def cluster(**options: Any) -> Run:
+def cluster(request: ClusterRequest) -> Run:
     """Sort features that another model computed into categories, and write a run directory.
 
     Features are a file, an array (rows x numbers), a tensor, or a data frame of numbers whose index has the ids.
     Labels and truth are as in `fit`, with ids instead of paths. No network is trained; `predict` takes new features.
     """
-    request: ClusterRequest = _request(ClusterRequest, options)
     return _reported(run_cluster(request), request)
 
 
@@ -132,11 +139,14 @@ def _reported(run: Run, request: RunRequest | ClusterRequest) -> Run:
     return run
 
 
+@checked
 def demo(*, output: PathOrText = "promptcal-demo", **options: Any) -> Run:
     """The benchmark `mini`: included images and backbone, minutes on a CPU, no network. Options as `benchmark`.
 
     Categories are assigned by the trained read-out, as in `fit`.
     """
+    if "name" in options:
+        raise ArgumentError("the demo is the benchmark 'mini' and has no option 'name'; use promptcal.benchmark")
     return benchmark(name="mini", output=output, **{"readout": "head", **options})
 
 
@@ -177,19 +187,19 @@ def predict(
 
 
 @_takes_options_of(PredictShardsRequest)
-def predict_shards(**options: Any) -> ShardSummary:
+def predict_shards(request: PredictShardsRequest) -> ShardSummary:
     """Assign every image of a source of any size to the categories of a finished run, and write parquet shards.
 
     The source is a folder, tar or parquet files, a list of images, or a folder of `embed`. Finished shards are kept. A
     script that calls this with several workers needs ``if __name__ == "__main__":``, because they import it.
     """
-    return run_predict_shards(_request(PredictShardsRequest, options))
+    return run_predict_shards(request)
 
 
 @_takes_options_of(EmbedRequest)
-def embed(**options: Any) -> ShardSummary:
+def embed(request: EmbedRequest) -> ShardSummary:
     """Embed every image of a source of any size, as `predict_shards`: parquet shards with id, path and embedding."""
-    return run_embed(_request(EmbedRequest, options))
+    return run_embed(request)
 
 
 @checked
@@ -255,9 +265,8 @@ def name(*, run: PathOrText | Run, labels: Any = None, undo: bool = False) -> Na
 
 
 @_takes_options_of(EstimateRequest)
-def estimate_classes(**options: Any) -> ClassCount:
+def estimate_classes(request: EstimateRequest) -> ClassCount:
     """Estimate the number of categories, known and new together: where k-means best recovers the labelled classes."""
-    request: EstimateRequest = _request(EstimateRequest, options)
     if request.output is not None and Path(request.output).exists() and not Path(request.output).is_dir():
         raise DataError(f"the output {request.output} is a file; give a folder")
     if request.run is not None and (request.backbone is not None or request.weights is not None):
@@ -317,13 +326,18 @@ def make_figure(
         device: auto, cpu, cuda or mps.
         progress: Show progress.
     """
-    given = [run] if isinstance(run, str | PathLike | Run) else run
+    from promptcal.report.figures import write_figure  # imports matplotlib, which takes a while
+
+    given = [run] if isinstance(run, str | PathLike | Run) else list(run)
+    tokens = [token] if isinstance(token, str) else list(token)
+    if not given or not tokens:
+        raise ArgumentError("a figure needs a run and a token; the list of runs or of tokens is empty")
     return write_figure(
         name,
         [each if isinstance(each, Run) else Run(each, device) for each in given],
         None if output is None else check_output_file(output),
         Console(stderr=True, quiet=not progress),
-        tokens=[token] if isinstance(token, str) else token,
+        tokens=tokens,
         split=split,
         root=None if root is None else Path(root),
     )
@@ -384,28 +398,29 @@ def datasets(*, root: PathOrText | None = None) -> list[benchmarks.BenchmarkList
 
 
 @_takes_options_of(TableRequest)
-def table(**options: Any) -> TableReport:
+def table(request: TableRequest) -> TableReport:
     """Make a table: run what is missing, resume what was interrupted, reuse what is finished.
 
     Writes CSV, Markdown and a bar plot into ``output``/reports. A run that fails does not stop the others; it is in
     ``summary.problems`` of the result.
     """
-    return make_table(_request(TableRequest, options))
+    return make_table(request)
 
 
+@checked
 def table_document(*, document: PathOrText, **options: Any) -> DocumentReport:
     """Fill the tables of a Markdown file, between ``<!-- table: NAME -->`` and ``<!-- end -->``. Options as `table`.
 
     The YAML file ``name`` may define several tables.
     """
-    return write_document(_request(TableRequest, options), Path(document))
+    return write_document(_request(TableRequest, options, "table_document"), Path(document))
 
 
 def table_runs(**options: Any) -> list[tuple[Job, State]]:
     """The runs that `table` needs and their states, without running anything. Options as `table`."""
-    return planned(_request(TableRequest, options))
+    return planned(_request(TableRequest, options, "table_runs"))
 
 
 def tables(**options: Any) -> dict[str, list[State]]:
     """The tables of the package by name, and the states of their runs. Options as `table`."""
-    return list_tables(_request(TableRequest, options))
+    return list_tables(_request(TableRequest, options, "tables"))

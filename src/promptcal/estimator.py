@@ -15,6 +15,7 @@ from promptcal.errors import RunError
 from promptcal.run.inference import Run
 from promptcal.run.summary import ShowsCategories
 from promptcal.runtime import files
+from promptcal.runtime.arguments import check_parameters, checked
 from promptcal.runtime.json_model import JSONModel
 
 _SAVED_FILE = "estimator.json"
@@ -41,14 +42,14 @@ class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMix
         n_classes: int | Literal["auto"] | None = None,
         *,
         method: str | None = None,
-        weights: str | None = None,
+        weights: str | PathLike[str] | None = None,
         config: Any = None,
-        preset: str | None = None,
+        preset: Any = None,
         overrides: tuple[str, ...] = (),
-        output: str | None = None,
+        output: str | PathLike[str] | None = None,
         random_state: int | None = None,
         device: str | None = None,
-        verbose: bool = True,
+        verbose: bool | int = True,
     ) -> None:
         self.backbone = backbone
         self.n_classes = n_classes
@@ -63,8 +64,9 @@ class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMix
         self.verbose = verbose
 
     def fit(self, images: Any, labels: Any = None) -> "PromptCAL":
+        check_parameters(self)
         options = self.get_params(deep=False)
-        options |= {"seed": options.pop("random_state"), "progress": options.pop("verbose")}
+        options |= {"seed": options.pop("random_state"), "progress": bool(options.pop("verbose"))}
         options |= {"output": self.output or self._temporary_folder(), "report": self.output is not None}
         return self._load_results(api.fit(images=images, labels=labels, **options))
 
@@ -80,17 +82,17 @@ class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMix
     def predict(self, images: Any) -> np.ndarray:
         """Cluster of each image, also of images that `promptcal.predict` puts into none of the categories."""
         check_is_fitted(self, "run_")
-        return self.run_.predict(images, accept_all=True, progress=self.verbose).clusters
+        return self.run_.predict(images, accept_all=True, progress=bool(self.verbose)).clusters
 
     def predict_proba(self, images: Any) -> np.ndarray:
         """Probability of each cluster (images x clusters). Rows add up to 1; the largest is that of `predict`."""
         check_is_fitted(self, "run_")
-        return self.run_.predict_proba(images, progress=self.verbose)
+        return self.run_.predict_proba(images, progress=bool(self.verbose))
 
     def transform(self, images: Any) -> np.ndarray:
         """L2-normalised embeddings."""
         check_is_fitted(self, "run_")
-        return self.run_.embed(images, progress=self.verbose)[1].cpu().numpy()
+        return self.run_.embed(images, progress=bool(self.verbose))[1].cpu().numpy()
 
     @property
     def _n_features_out(self) -> int:
@@ -108,11 +110,14 @@ class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMix
         if "labels_" in state:
             self.run_ = Run(state["output"], state["device"])
 
+    @checked
     def save(self, path: str | PathLike[str]) -> None:
         """Copy the run directory to ``path``, which must not exist yet."""
         check_is_fitted(self, "run_")
         if Path(path).exists():
             raise RunError(f"{path} exists already; choose another place to save to")
+        if not Path(path).absolute().parent.is_dir():
+            raise RunError(f"the folder of {path} does not exist; create it first")
         files.write_folder(Path(path), self._copy_run)
 
     def _copy_run(self, folder: Path) -> None:
@@ -120,7 +125,10 @@ class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMix
         SavedEstimator(verbose=bool(self.verbose)).write(folder / _SAVED_FILE)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], device: str | None = None, *, verbose: bool | None = None) -> "PromptCAL":
+    @checked
+    def load(
+        cls, path: str | PathLike[str], device: str | None = None, *, verbose: bool | int | None = None
+    ) -> "PromptCAL":
         """An estimator from a run directory, whether saved by `save` or written by `promptcal fit`.
 
         It is as verbose as it was when it was saved, unless ``verbose`` is given.

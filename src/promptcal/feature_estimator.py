@@ -1,5 +1,7 @@
 """A scikit-learn estimator for features that another model computed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +24,7 @@ from promptcal.pipeline.problem import Problem
 from promptcal.pipeline.session import Session
 from promptcal.run.directory import RunDirectory
 from promptcal.run.summary import ShowsCategories
+from promptcal.runtime.arguments import check_parameters, tensor_as_numpy
 
 try:
     from sklearn.utils.validation import validate_data
@@ -72,7 +75,7 @@ class SemiSupervisedDiscovery(
         overrides: tuple[str, ...] = (),
         random_state: int | None = None,
         device: str = "cpu",
-        verbose: bool = False,
+        verbose: bool | int = False,
     ) -> None:
         self.n_classes = n_classes
         self.adapt = adapt
@@ -82,12 +85,12 @@ class SemiSupervisedDiscovery(
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> "SemiSupervisedDiscovery":
-        X = validate_data(self, X, dtype=[np.float64, np.float32], ensure_min_samples=2)
-        numbers, classes = _class_numbers(y, len(X))
-        try:
+        check_parameters(self)
+        with _as_argument_error(ValueError, TypeError):
+            X = validate_data(self, _dense(X), dtype=[np.float64, np.float32], ensure_min_samples=2)
+            numbers, classes = _class_numbers(y, len(X))
+        with _as_argument_error(PromptCALError):
             self._discover(X, numbers, classes)
-        except PromptCALError as error:
-            raise error if isinstance(error, ValueError) else ArgumentError(error) from error
         return self
 
     def _discover(self, X: np.ndarray, numbers: np.ndarray, classes: np.ndarray) -> None:
@@ -158,13 +161,12 @@ class SemiSupervisedDiscovery(
         return len(self.cluster_centers_)
 
     def _checked(self, X: Any) -> np.ndarray:
-        return validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        with _as_argument_error(ValueError, TypeError):
+            return validate_data(self, _dense(X), dtype=[np.float64, np.float32], reset=False)
 
     def _embed(self, X: np.ndarray) -> torch.Tensor:
-        try:
+        with _as_argument_error(PromptCALError):
             return self.network_.embed(FeatureSet.of(X).embeddings())
-        except PromptCALError as error:
-            raise error if isinstance(error, ValueError) else ArgumentError(error) from error
 
     def _scores(self, X: Any) -> Any:
         """Scores and clusters, block by block."""
@@ -176,11 +178,25 @@ class SemiSupervisedDiscovery(
             yield scores, assignment.choose(block, scores, self.partition_.centroids).numpy()
 
 
+@contextmanager
+def _as_argument_error(*kinds: type[Exception]) -> Iterator[None]:
+    """Errors of these kinds as an `ArgumentError`, which is a ValueError and a TypeError, as scikit-learn expects."""
+    try:
+        yield
+    except kinds as error:
+        raise error if isinstance(error, ArgumentError) else ArgumentError(error) from error
+
+
+def _dense(values: Any) -> Any:
+    """A tensor as an array, also if it has a gradient; anything else as it is."""
+    return tensor_as_numpy("features and labels", values) if isinstance(values, torch.Tensor) else values
+
+
 def _class_numbers(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     """The position of each label among the sorted classes, -1 for unlabelled rows, and the classes."""
     if y is None:
         return np.full(n, -1), np.array([], dtype=np.int64)
-    y = column_or_1d(y, warn=True)
+    y = column_or_1d(_dense(y), warn=True)
     if len(y) != n:
         check_consistent_length(y, np.empty(n))
     if y.dtype.kind == "O":

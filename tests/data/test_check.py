@@ -235,6 +235,13 @@ def test_imbalance_and_lone_labels_are_warned_of(tmp_path):
     assert report.warnings[1].cases[0].startswith("many: 12, one: 1; fit expects no equal sizes then")
 
 
+def test_classes_that_differ_only_in_letter_case_are_warned_of(tmp_path):
+    save(tmp_path, **{f"{i:02d}": photo(i) for i in range(8)})
+    report = check(tmp_path, {f"{i:02d}.png": ("Cat", "cat", "dog")[i % 3] for i in range(6)})
+    assert names_of(report.warnings) == ["differ only in letter case"]
+    assert report.warnings[0].cases == ["Cat = cat"]
+
+
 def test_a_class_of_unreadable_images_only_is_shown_with_none(tmp_path):
     save(tmp_path, a=photo(1), b=photo(2), c=photo(3))
     (tmp_path / "d.png").write_bytes(b"")

@@ -106,6 +106,8 @@ def test_a_continued_run_starts_from_the_categories(run, apes_and_bees, tmp_path
     assert "goose" in now.names
     same = [now.categories[i] == found.categories[i] for i in range(len(found)) if found.clusters[i] != largest]
     assert np.mean(same) > 0.8
+    assert now.stability is None  # a single head continues them, so there is nothing to agree with
+    assert again.directory.results().stability is None
 
 
 def test_a_run_without_its_head_is_refused(run, tmp_path):

@@ -1,5 +1,6 @@
 """Progress in a notebook is shown and updated by IPython alone."""
 
+import io
 import sys
 import types
 import warnings
@@ -77,6 +78,18 @@ def test_a_terminal_uses_the_bars_of_rich(cell, capsys):
         bar.advance(bar.add_task("step", total=1, note=""))
     assert cell.shown == []
     assert "step" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_number_is_cut_off(width):
+    """The longest line of a fit, with the note of its recorder."""
+    console = Console(file=io.StringIO(), force_terminal=True, force_jupyter=False, width=width, color_system=None)
+    with progress_bar(console) as bar:
+        bar.add_task("PromptCAL stage 2, affinity learning", total=36, completed=23, note="55 min in total")
+    shown = console.file.getvalue()
+    assert "23/36" in shown
+    assert "left  55 min in total" in shown
+    assert "…" not in shown
 
 
 def test_a_step_of_unknown_length_is_named(cell):

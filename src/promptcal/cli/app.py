@@ -6,8 +6,10 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -53,6 +55,15 @@ _DISTRIBUTED_COMMANDS = ("fit", "demo", "benchmark")
 _SHARDS_HELP = {field.name: field.metadata["help"] for field in fields(PredictShardsRequest)}
 
 
+def _load_api() -> ModuleType:
+    """The Python interface. Importing PyTorch takes seconds, which a terminal shows."""
+    errors = Console(stderr=True)
+    is_shown = errors.is_terminal and os.environ.get("RANK", "0") == "0"
+    with errors.status("loading") if is_shown else nullcontext():
+        from promptcal import api
+    return api
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         console.print(f"promptcal {__version__}")
@@ -89,7 +100,7 @@ def fit(options: dict[str, Any]) -> None:
 
     On two GPUs: torchrun --nproc-per-node 2 -m promptcal fit photos --labels labels.csv --n-classes 20 --output run
     """
-    from promptcal import api
+    api = _load_api()
 
     _finish(api.fit(**options, confirm=_confirm()), options)
 
@@ -103,7 +114,7 @@ def cluster(options: dict[str, Any]) -> None:
 
     Example: promptcal cluster embeddings.parquet --labels labels.csv --output run
     """
-    from promptcal import api
+    api = _load_api()
 
     _finish(api.cluster(**options), options)
 
@@ -119,7 +130,7 @@ def benchmark(options: dict[str, Any]) -> None:
 
     Example: promptcal benchmark cub --root data --output run
     """
-    from promptcal import api
+    api = _load_api()
 
     _finish(api.benchmark(**options, confirm=_confirm()), options)
 
@@ -133,7 +144,7 @@ def demo(options: dict[str, Any]) -> None:
 
     Example: promptcal demo --labels labels.csv --from promptcal-demo --output promptcal-demo-2
     """
-    from promptcal import api
+    api = _load_api()
 
     _finish(api.demo(**options, confirm=_confirm()), options)
 
@@ -184,7 +195,7 @@ def predict(
 
     Millions of images: promptcal predict run 's3://bucket/*.tar' --engine local --output predictions
     """
-    from promptcal import api
+    api = _load_api()
     from promptcal.cli.run_output import categories_table
     from promptcal.shards.find_shards import is_sharded
 
@@ -259,7 +270,7 @@ def evaluate(
 
     Example: promptcal evaluate run --truth truth.csv
     """
-    from promptcal import api
+    api = _load_api()
     from promptcal.cli.run_output import accuracy_table
 
     console.print(accuracy_table(api.evaluate(run=run, truth=truth)))
@@ -277,7 +288,7 @@ def export(
 
     Example: promptcal export run --to folders --output sorted
     """
-    from promptcal import api
+    api = _load_api()
 
     _say_written(api.export(run=run, to=to, output=output, copy=copy, progress=not quiet))
 
@@ -294,7 +305,7 @@ def name(
 
     Example: promptcal name run labels.csv
     """
-    from promptcal import api
+    api = _load_api()
     from promptcal.cli.naming_output import show_naming
 
     found = api.name(run=run, labels=labels, undo=undo)
@@ -314,7 +325,7 @@ def estimate_classes(options: dict[str, Any]) -> None:
 
     Example: promptcal estimate-classes photos --labels labels.csv --output curves
     """
-    from promptcal import api
+    api = _load_api()
     from promptcal.report.class_count_curves import class_count_table, estimators_table
 
     count = api.estimate_classes(**options)
@@ -348,7 +359,7 @@ def report(
 
     Of millions of images: promptcal report run --shards predictions
     """
-    from promptcal import api
+    api = _load_api()
 
     made = api.make_report(run=run, output=output, shards=shards, progress=not quiet)
     shown = "all" if made.n_shown == made.n_images else f"{made.n_shown:,}"
@@ -453,7 +464,7 @@ def figure(
 
     Test images: promptcal figure tsne run --split test --token cls --token prompts --token unsupervised-1
     """
-    from promptcal import api
+    api = _load_api()
 
     made = api.make_figure(
         name=name,
@@ -493,7 +504,7 @@ def check(
 
     Example: promptcal check photos --labels labels.csv --n-classes 20
     """
-    from promptcal import api
+    api = _load_api()
     from promptcal.cli.check_output import check_report
 
     found = api.check(
@@ -517,7 +528,7 @@ def datasets(root: Root = None) -> None:
 
     Example: promptcal datasets --root data
     """
-    from promptcal import api
+    api = _load_api()
     from promptcal.cli.datasets_output import show_datasets
 
     show_datasets(api.datasets(root=root), root, console)
@@ -564,7 +575,7 @@ def table(
 
     Example: promptcal table generic --seeds 0 1 2 --root data
     """
-    from promptcal import api
+    api = _load_api()
     from promptcal.cli import table_output
 
     options["seeds"] = _seeds(options["seeds"])

@@ -72,7 +72,8 @@ def shortened(advice: list[str]) -> list[str]:
     """The first lines of advice, and how many more there are."""
     if len(advice) <= MOST_ADVICE:
         return advice
-    return [*advice[:MOST_ADVICE], f"{len(advice) - MOST_ADVICE} more suggestions: see categories.csv or the report."]
+    more = len(advice) - MOST_ADVICE
+    return [*advice[:MOST_ADVICE], f"{more} more suggestion{'s' * (more > 1)}: see categories.csv or the report."]
 
 
 def describe_merges(run: Run, merges: list[AutomaticMerge] | None) -> str:
@@ -107,7 +108,8 @@ def describe_comparison(comparison: Comparison) -> str:
     evidence = f"stability of the clusters {trained.stability:.2f} after training, {frozen.stability:.2f} before"
     if trained.held_out is not None and frozen.held_out is not None:
         after, before = (round(share * trained.n_held_out) for share in (trained.held_out, frozen.held_out))
-        evidence = f"held-out labels that are right: {after} after training, {before} before; {evidence}"
+        of = f"of {trained.n_held_out}"
+        evidence = f"held-out labels that are right: {after} {of} after training, {before} {of} before; {evidence}"
     if comparison.kept == "frozen":
         return f"Training did not help, so the result is the first one, of the frozen backbone ({evidence})."
     if comparison.preferred == "frozen":

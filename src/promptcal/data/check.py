@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from promptcal.data.class_sizes import are_imbalanced
 from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage
 from promptcal.data.images import ImageSet
-from promptcal.data.labels import class_count_fault, class_numbers
+from promptcal.data.labels import class_count_fault, class_numbers, spelled_differently
 
 MAX_DISTANCE = 16
 _HASH_BITS = 64
@@ -126,6 +126,7 @@ class CheckReport:
         """Findings that do not stop a fit."""
         scarce = [f"{name}: {count}" for name, count in self.labelled.items() if count < 2]
         largest, smallest = (f(self.labelled, key=self.labelled.__getitem__, default="") for f in (max, min))
+        alike = [" = ".join(group) for group in spelled_differently(self.labelled)]
         extremes = f"{largest}: {self.labelled.get(largest)}, {smallest}: {self.labelled.get(smallest)}"
         return _non_empty(
             _duplicate_finding("near duplicates, two classes", " ~ ", [d for d in self.near if len(d.classes) > 1]),
@@ -133,6 +134,7 @@ class CheckReport:
             *_by_label_status("near duplicates", " ~ ", [d for d in self.near if len(d.classes) < 2]),
             Finding("ignored", _count(self.ignored, "file"), [f"{path}: {HEIC_REMEDY}" for path in self.ignored]),
             Finding("tiny", _count(self.tiny, "image"), [f"{p}: {w} x {h} pixels" for p, w, h in self.tiny]),
+            Finding("differ only in letter case", _count(alike, "class"), alike),
             Finding("fewer than 2 labels", _count(scarce, "class"), scarce),
             _note(are_imbalanced([*self.labelled.values()]), "imbalanced classes", f"{extremes}; {_IMBALANCE_ADVICE}"),
             _note(

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 
 from promptcal.data.label_files import PATH_COLUMNS, normal_column
 from promptcal.errors import DataError, shorten
+from promptcal.runtime.arguments import tensor_as_numpy
 
 _FEATURE_NAMES = ("features", "feature", "embeddings", "embedding", "vectors", "vector", "x")
 _ID_NAMES = ("ids", *PATH_COLUMNS, "paths", "names", "filenames", "files")
@@ -82,8 +83,7 @@ def _readable(path: Path) -> Iterator[None]:
 def rows_of_array(array: Any, name: str) -> FeatureTable:
     """The table of a NumPy array or tensor; ``name`` is what messages call it."""
     if isinstance(array, torch.Tensor):
-        array = array.detach().cpu()
-        array = (array.float() if array.dtype == torch.bfloat16 else array).numpy()
+        array = tensor_as_numpy("features", array)
     _check_array(array.shape, array.dtype, name)
     size = _rows_at_once(array.shape[1])
     n, width = array.shape

@@ -17,7 +17,7 @@ from promptcal.data.images import ImageSet
 from promptcal.data.sources import FileSource, TextSource
 from promptcal.data.store import HOST_SHARE
 from promptcal.errors import DataError, shorten
-from promptcal.runtime.arguments import check_path
+from promptcal.runtime.arguments import as_list, check_path
 from promptcal.runtime.free_memory import free_host_memory
 
 ROW = "row"  # what messages call an element of a feature set
@@ -160,7 +160,7 @@ def _ids(ids: Any) -> list[str]:
             return path.read_text(encoding="utf-8-sig").splitlines()
         except UnicodeDecodeError as error:
             raise DataError(f"{path} is not text ({error.reason}); write one id in each line, as UTF-8") from error
-    return [str(name) for name in ids]
+    return [str(name) for name in as_list("ids", ids)]
 
 
 def _origin_of(ids: Any) -> str:

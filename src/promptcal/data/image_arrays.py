@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from promptcal.errors import DataError
+from promptcal.runtime.arguments import tensor_as_numpy
 
 _CHANNELS = (1, 3, 4)
 
@@ -46,7 +47,7 @@ def single_image(image: Any) -> np.ndarray:
 
 def _as_numpy(images: Any) -> np.ndarray:
     if is_tensor(images):
-        images = (images.float() if images.is_floating_point() else images).numpy(force=True)
+        images = tensor_as_numpy("images", images)
     array = np.asarray(images)
     if array.dtype != np.uint8 and array.dtype.kind != "f":
         raise DataError(f"an image array must be uint8 (0 to 255) or float (0 to 1), not {array.dtype}; convert it")

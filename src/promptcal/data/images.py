@@ -16,7 +16,7 @@ from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage, large_image_lo
 from promptcal.data.image_arrays import image_stack, is_array, single_image
 from promptcal.data.sources import ArraySource, FileSource, ImageSource, PictureSource, SubsetSource
 from promptcal.errors import DataError, PromptCALWarning
-from promptcal.runtime.arguments import check_path
+from promptcal.runtime.arguments import as_list, check_path
 
 _MAX_ASPECT = 50
 _SUFFIXES = ", ".join(sorted(image_files.SUFFIXES))
@@ -66,7 +66,7 @@ class ImageSet:
             return ImageSet(numbered_names(len(stack)), ArraySource(stack))
         if huggingface.is_dataset(images):
             return _from_dataset(images)
-        images = list(images) if isinstance(images, Iterable) else [images]
+        images = as_list("images", images) if isinstance(images, Iterable) else [images]
         if not images:
             raise DataError("no images were given; pass a folder, a list of image files, or an array")
         if all(isinstance(i, str | os.PathLike) for i in images):

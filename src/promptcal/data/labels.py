@@ -21,7 +21,7 @@ from promptcal.data.images import ImageSet
 from promptcal.data.label_files import find_columns, read_rows
 from promptcal.data.sources import FileSource
 from promptcal.errors import LabelError, PromptCALWarning, shorten
-from promptcal.runtime.arguments import check_path
+from promptcal.runtime.arguments import as_list, check_path
 from promptcal.runtime.progress import progress_bar
 
 _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
@@ -68,7 +68,7 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
         raise LabelError(
             "labels must be a CSV or parquet file, a mapping from paths, or a flat sequence with one label per image"
         )
-    labels = list(labels)
+    labels = as_list("labels", labels)
     if len(labels) != len(images):
         noun = images.noun
         raise LabelError(f"{len(labels)} labels do not fit {len(images)} {noun}s; give one per {noun}, -1 = unlabelled")
@@ -158,14 +158,12 @@ def class_count_fault(n_classes: int, n_known: int, n_unlabelled: int, noun: str
     return None
 
 
-def differ_in_letter_case(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two names that differ only in letter case, if there are any."""
-    spelled: dict[str, str] = {}
+def spelled_differently(names: Iterable[str]) -> list[list[str]]:
+    """Groups of names that differ only in letter case."""
+    groups: dict[str, list[str]] = {}
     for name in names:
-        other = spelled.setdefault(name.casefold(), name)
-        if other != name:
-            return other, name
-    return None
+        groups.setdefault(name.casefold(), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _natural(name: str) -> tuple[int, int, str]:

@@ -62,11 +62,14 @@ class LinearHead(NamedTuple):
 
 
 class TrainedHeads(NamedTuple):
-    """The best head, its cluster of each image, and the share of the other heads that agree on each image."""
+    """The best head, its cluster of each image, and the share of the other heads that agree on each image.
+
+    With a single head there are no others to agree, and the stability is None.
+    """
 
     head: LinearHead
     clusters: np.ndarray
-    stability: np.ndarray
+    stability: np.ndarray | None
     objectives: np.ndarray
 
 
@@ -296,14 +299,14 @@ def _clusters(features: Tensor, head: LinearHead, closed: Tensor | None) -> np.n
     return torch.cat(found).cpu().numpy()
 
 
-def agreement(clusters: list[np.ndarray]) -> np.ndarray:
+def agreement(clusters: list[np.ndarray]) -> np.ndarray | None:
     """Of each image, the share of the other clusterings that have it in the cluster matched to that of the first one.
 
-    Clusters are matched one to one so that most images agree. It is 1 if there is no other clustering.
+    Clusters are matched one to one so that most images agree. It is None if there is no other clustering.
     """
     first, *others = clusters
     if not others:
-        return np.ones(len(first))
+        return None
     same = np.zeros(len(first))
     for other in others:
         match = match_clusters(first, other)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from promptcal.data import parse_labels
-from promptcal.data.labels import class_numbers, differ_in_letter_case
+from promptcal.data.labels import class_numbers, spelled_differently
 from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import Partition, nearest_centroids, rank_in_blocks
 from promptcal.errors import LabelError, RunError
@@ -57,7 +57,7 @@ class NamedCategories:
 
 def check_letter_case(names: Sequence[str]) -> None:
     """Reject names that differ only in letter case."""
-    pair = differ_in_letter_case(names)
+    pair = next(iter(spelled_differently(dict.fromkeys(names))), None)
     if pair is not None:
         raise LabelError(
             f"the names {pair[0]!r} and {pair[1]!r} differ only in letter case; write the same category in the same way"

@@ -1,6 +1,6 @@
 """What a request gives: images, labels, settings and earlier runs, read and checked before anything is computed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from rich.console import Console
 from promptcal.config import AUTO, Config, Layers, validate
 from promptcal.config.layers import merge_into
 from promptcal.data import ImageSet, parse_labels, read_labels
-from promptcal.data.labels import differ_in_letter_case
+from promptcal.data.labels import spelled_differently
 from promptcal.errors import ConfigError, DataError, RunError
 from promptcal.methods import METHODS, WITHOUT_TRAINING
 from promptcal.pipeline.fit_defaults import fit_defaults
@@ -83,6 +83,8 @@ class FitInputs:
 def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) -> FitInputs:
     """Read and check what the request names; nothing is written."""
     group, given = distributed.group(), request
+    check_argument("inductive", request.inductive, Inductive | None)
+    check_argument("read_test", request.read_test, Callable | None)
     if request.keep not in (None, "better", "trained"):
         raise ConfigError(f"--keep is better or trained, not {request.keep}")
     if request.stop_after is not None and not request.stop_after > 0:
@@ -153,10 +155,10 @@ def read_problem(
         raise ConfigError("--keep-confirmed keeps the categories of a previous run; give that run with --from")
     truth = None if request.truth is None else read_labels(request.truth, images, console)
     problem = Problem.of(images, names, truth, inductive)
-    alike = differ_in_letter_case([*(previous.run.names if previous else []), *problem.classes])
-    if alike is not None:
+    known = dict.fromkeys([*(previous.run.names if previous else []), *problem.classes])
+    for first, second, *_ in spelled_differently(known)[:1]:
         warn(
-            f"the labels {alike[0]!r} and {alike[1]!r} differ only in letter case and are two categories; if they are "
+            f"the labels {first!r} and {second!r} differ only in letter case and are two categories; if they are "
             "one, write them in the same way"
         )
     return problem, released

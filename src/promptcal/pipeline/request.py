@@ -50,6 +50,29 @@ class LabelledRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ResultRequest(LabelledRequest):
+    """Options of every command that writes a run directory."""
+
+    output: PathOrText = field(metadata={"help": "Run directory to write.", "cli": Path})
+    start_from: PathOrText | None = option(
+        flag="--from",
+        metavar="RUN",
+        cli=Path | None,
+        help="Finished run to continue with new labels. Its settings, weights, labels and the numbers and names of its "
+        "categories are kept; changes.csv lists the images that moved.",
+    )
+    keep_confirmed: bool = option(
+        False,
+        help="With --from: images of confirmed categories (known, named or merged) stay in them unless a label says "
+        "otherwise. Default: they may move to another known category; large losses are reported.",
+    )
+    report: bool = option(
+        True, flag="--report/--no-report", help="Write report.html at the end, as `promptcal report` does."
+    )
+    overwrite: bool = option(False, help="Discard the run in --output, if there is one.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommonRequest(LabelledRequest):
     """Options of every command that embeds images."""
 
@@ -57,10 +80,9 @@ class CommonRequest(LabelledRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRequest(CommonRequest):
+class RunRequest(CommonRequest, ResultRequest):
     """Options of every command that trains."""
 
-    output: PathOrText = field(metadata={"help": "Run directory to write.", "cli": Path})
     method: str | None = option(help=f"Method: {', '.join(METHODS.names())}. Default: promptcal.")
     precision: str | None = option(
         help="auto, fp32 or bf16: precision of the network's matrix products. auto: bf16 on a GPU that supports it."
@@ -76,29 +98,14 @@ class RunRequest(CommonRequest):
         help="Folder of generic images, such as ImageNet's. In the first epochs of PromptCAL, the class token is "
         "distilled from the frozen backbone on them. Default: no distillation.",
     )
-    start_from: PathOrText | None = option(
-        flag="--from",
-        metavar="RUN",
-        cli=Path | None,
-        help="Finished run to continue with new labels. Its settings, weights, labels and the numbers and names of its "
-        "categories are kept; changes.csv lists the images that moved.",
-    )
-    keep_confirmed: bool = option(
-        False,
-        help="With --from: images of confirmed categories (known, named or merged) stay in them unless a label says "
-        "otherwise. Default: they may move to another known category; large losses are reported.",
-    )
     warmup_from: PathOrText | None = option(
         metavar="RUN",
         cli=Path | None,
         help="Run with the same images, labels, seed and settings of stage 1, whose stage 1 is reused.",
     )
-    report: bool = option(
-        True, flag="--report/--no-report", help="Write report.html at the end, as `promptcal report` does."
-    )
     allow_long: bool = option(False, help="Train on a CPU even if it takes more than 30 minutes.")
     verbose: bool = option(False, help="Print losses, validation scores and graph statistics after each epoch.")
-    confirm: "Callable[[str], bool] | None" = field(
+    confirm: Callable[[str], bool] | None = field(
         default=None, metadata={"help": "Asks the user a question; a long run on a CPU needs a yes.", "cli": False}
     )
     first_result: bool = field(
@@ -107,7 +114,6 @@ class RunRequest(CommonRequest):
     )
     readout: Literal["head"] | None = field(default=None, metadata=_READOUT)
     resume: bool = option(False, help="Continue the unfinished run in --output.")
-    overwrite: bool = option(False, help="Discard the run in --output, if there is one.")
     stop_after: float | None = option(
         metavar="MINUTES",
         help="Stop training after this time, at a checkpoint from which --resume continues (exit code 75).",
@@ -213,7 +219,7 @@ class EstimateRequest(ImagesRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterRequest(LabelledRequest):
+class ClusterRequest(ResultRequest):
     """A run on features of another model. ``features`` is what `FeatureSet.of` takes."""
 
     features: Any = field(
@@ -225,7 +231,6 @@ class ClusterRequest(LabelledRequest):
             "cli": Path,
         }
     )
-    output: PathOrText = field(metadata={"help": "Run directory to write.", "cli": Path})
     n_classes: int | Literal["auto"] | None = option(
         metavar="N|auto",
         first=True,
@@ -248,22 +253,6 @@ class ClusterRequest(LabelledRequest):
         False,
         help="Train a small projection of the features on the labels, and use it if held-out labels show a gain.",
     )
-    start_from: PathOrText | None = option(
-        flag="--from",
-        metavar="RUN",
-        cli=Path | None,
-        help="Finished run to continue with new labels. Its settings, weights, labels and the numbers and names of its "
-        "categories are kept; changes.csv lists the images that moved.",
-    )
-    keep_confirmed: bool = option(
-        False,
-        help="With --from: images of confirmed categories (known, named or merged) stay in them unless a label says "
-        "otherwise. Default: they may move to another known category; large losses are reported.",
-    )
-    report: bool = option(
-        True, flag="--report/--no-report", help="Write report.html at the end, as `promptcal report` does."
-    )
-    overwrite: bool = option(False, help="Discard the run in --output, if there is one.")
 
 
 @dataclass(frozen=True, kw_only=True)

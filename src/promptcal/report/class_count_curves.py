@@ -1,13 +1,15 @@
 """How the number of classes was estimated: a table for the terminal, and files with the curves."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 from rich.table import Column, Table
 
 from promptcal.discovery.class_count import ClassCount
 from promptcal.runtime import files
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def class_count_table(count: ClassCount) -> Table:
@@ -42,8 +44,11 @@ def write_class_count(folder: Path, count: ClassCount) -> None:
     files.write_with(folder / "class-count.png", lambda temporary: figure.savefig(temporary, format="png", dpi=120))
 
 
-def _figure(count: ClassCount) -> Figure:
+def _figure(count: ClassCount) -> "Figure":
     """Labelled accuracy, silhouette and inertia over the number of classes, and the calibrated estimates."""
+    from matplotlib.figure import Figure  # takes a while, and most fits need none
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
     figure = Figure(figsize=(6, 7), layout="constrained")
     numbers, *curves = zip(*count.trials, strict=True)
     names = ("labelled accuracy", "silhouette", "inertia")

@@ -30,6 +30,7 @@ _MARGIN = 2
 _QUALITIES = (85, 75, 65, 50, 35, 20, 5)
 _GREY = (128, 128, 128)
 _INDEX = "index.json"
+_Side = Annotated[int, Field(ge=1, le=512)]  # pixels
 
 
 class ThumbnailIndex(JSONModel):
@@ -38,12 +39,10 @@ class ThumbnailIndex(JSONModel):
     Versions before 0.3 wrote squares of one ``side`` in the middle of their tiles.
     """
 
-    pitch: Annotated[int, Field(ge=1, le=512)]
+    pitch: _Side
     images: list[Annotated[int, Field(ge=0, lt=2**62)]]
-    sizes: list[Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2, max_length=2)]] = Field(
-        default_factory=list
-    )
-    side: Annotated[int, Field(ge=1)] | None = None
+    sizes: list[Annotated[list[_Side], Field(min_length=2, max_length=2)]] = Field(default_factory=list)
+    side: _Side | None = None
 
 
 @dataclass(frozen=True)
@@ -121,18 +120,21 @@ def make_thumbnails(
     sizes: list[tuple[int, int]] = []
     quality = 0
     with ThreadPoolExecutor(distributed.cores()) as threads:
-        for first in range(0, len(images), _PER_SHEET):
-            part = images[first : first + _PER_SHEET]
+        parts = [images[first : first + _PER_SHEET] for first in range(0, len(images), _PER_SHEET)]
+        decoded = (threads.map(lambda i: _thumbnail(source, int(i), side), part) for part in parts)
+        upcoming = next(decoded, iter(()))
+        for part in parts:
+            tiles, upcoming = upcoming, next(decoded, iter(()))  # decoded while this sheet is encoded
             rows = -(-len(part) // _TILES_ACROSS)
             canvas = np.zeros((rows * pitch, _TILES_ACROSS * pitch, 3), dtype=np.uint8)
-            for position, pixels in enumerate(threads.map(lambda i: _thumbnail(source, int(i), side), part)):
+            for position, pixels in enumerate(tiles):
                 height, width = pixels.shape[:2]
                 row, column = divmod(position, _TILES_ACROSS)
                 cell = canvas[row * pitch : (row + 1) * pitch, column * pitch : (column + 1) * pitch]
                 rest = [(_MARGIN, pitch - _MARGIN - height), (_MARGIN, pitch - _MARGIN - width), (0, 0)]
                 cell[:] = np.pad(pixels, rest, mode="edge")
                 sizes.append((width, height))
-                on_progress(first + position + 1)
+                on_progress(len(sizes))
             sheet, quality = _encode(canvas, MAX_BYTES * len(part) // len(images), max(0, quality - 1))
             sheets.append(sheet)
     return Thumbnails(np.asarray(images, dtype=np.int64), np.array(sizes, dtype=np.int64).reshape(-1, 2), pitch, sheets)

@@ -27,6 +27,7 @@ from promptcal.run.assignments import Assignments
 from promptcal.run.stored import StoredClusters, read_clusters, read_tensors
 from promptcal.run.stored_run import StoredRun
 from promptcal.run.summary import categories_table, picture
+from promptcal.runtime.arguments import checked
 from promptcal.runtime.device import choose_device, choose_dtype
 from promptcal.runtime.json_model import damaged
 from promptcal.training.embedding import embed_images
@@ -46,6 +47,7 @@ class Run(StoredRun):
     The network, centroids and calibration are loaded when they are first used.
     """
 
+    @checked
     def __init__(
         self, path: str | PathLike[str], device: str | None = None, *, warn_if_unfinished: bool = True
     ) -> None:
@@ -118,6 +120,7 @@ class Run(StoredRun):
     def stored_weights(self) -> dict[str, Tensor]:
         return read_tensors(self.directory.model_file)
 
+    @checked
     def embed(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> tuple[list[str], Tensor]:
         """Names and L2-normalised embeddings of new images, or of new features if the run is of features."""
         console = Console(stderr=True, quiet=not progress)
@@ -138,6 +141,7 @@ class Run(StoredRun):
         )
         return features
 
+    @checked
     def predict(
         self,
         images: Any,
@@ -173,6 +177,7 @@ class Run(StoredRun):
             accepted=cosines >= threshold,
         )
 
+    @checked
     def predict_proba(self, images: Any, *, progress: bool = True) -> np.ndarray:
         """The probability of each category (images x categories, in the order of ``names``); each row adds up to 1.
 
@@ -207,6 +212,6 @@ class Run(StoredRun):
                 f"{self.path} has no threshold for 'none of these', so all images are accepted; "
                 "give one as --none-below",
                 PromptCALWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         return -math.inf if accept_all or self.calibration.threshold is None else self.calibration.threshold

@@ -34,7 +34,7 @@ class StoredRun:
                 f"the training of {path} is not finished, so this is its first result, of the frozen backbone; "
                 "let its fit end, or run it again with --resume",
                 PromptCALWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         self.directory.check_links()
         self.names: list[str] = self.info.categories

@@ -7,7 +7,7 @@ import numbers
 import os
 import reprlib
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -26,26 +26,81 @@ _KINDS: dict[Any, tuple[Any, str]] = {  # what an annotation accepts, and its na
 
 
 def checked(function: _Function) -> _Function:
-    """A function with keyword-only parameters that raises an `ArgumentError` for arguments of other types."""
-    parameters = inspect.signature(function).parameters
+    """A function that raises an `ArgumentError` for arguments of other types, unknown ones and missing ones.
+
+    Functions whose parameters are keyword-only say so if an argument has no name.
+    """
+    signature = inspect.signature(function)
+    called = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
-    def call(**given: Any) -> Any:
-        for name, value in given.items():
-            if name in parameters:
-                check_argument(name, value, parameters[name].annotation)
-        return function(**given)
+    def call(*unnamed: Any, **given: Any) -> Any:
+        try:
+            found = signature.bind(*unnamed, **given).arguments
+        except TypeError as error:
+            check_names(called, unnamed, given, signature.parameters.values())
+            raise ArgumentError(f"{called}: {error}") from error
+        _check_types(found, signature)
+        return function(*unnamed, **given)
 
     return call  # type: ignore[return-value]
+
+
+def check_parameters(estimator: Any) -> None:
+    """Reject parameters of an estimator that the annotations of its constructor do not allow."""
+    signature = inspect.signature(type(estimator))
+    _check_types({name: getattr(estimator, name) for name in signature.parameters}, signature)
+
+
+def _check_types(given: Mapping[str, Any], signature: inspect.Signature) -> None:
+    for name, value in given.items():
+        parameter = signature.parameters[name]
+        if parameter.kind is not parameter.VAR_KEYWORD and parameter.annotation is not parameter.empty:
+            check_argument(name, value, parameter.annotation)
+
+
+def check_names(
+    function: str, unnamed: Sequence[Any], given: Collection[str], parameters: Iterable[inspect.Parameter]
+) -> None:
+    """Reject arguments without a name, unknown ones and missing ones."""
+    known = {parameter.name: parameter for parameter in parameters}
+    positional = [name for name, parameter in known.items() if parameter.kind is not parameter.KEYWORD_ONLY]
+    named = [name for name in known if name not in positional]
+    if len(unnamed) > len(positional) and named:
+        raise ArgumentError(f"{function} takes its arguments by name; write {function}({named[0]}=...)")
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ArgumentError(f"there is no option {unknown[0]!r}; help() of the function lists them")
+    required = [name for name, parameter in known.items() if parameter.default is parameter.empty]
+    missing = [name for name in required if name not in given and name not in positional[: len(unnamed)]]
+    if missing:
+        raise ArgumentError(f"the option {missing[0]!r} is missing; help() of the function describes it")
 
 
 def check_argument(name: str, value: Any, annotation: Any) -> None:
     """Reject a value that the annotation does not allow, and a path that no system can open."""
     if not _fits(value, annotation):
-        given = f"{reprlib.repr(value)} ({type(value).__name__})"
-        raise ArgumentError(f"{name} must be {_described(annotation)}, not {given}")
+        raise ArgumentError(f"{name} must be {_described(annotation)}, not {_shown(value)}")
     if isinstance(value, str | os.PathLike) and os.PathLike in _origins(annotation):
         check_path(name, value)
+
+
+def as_list(name: str, values: Any) -> list[Any]:
+    """The elements of an iterable; an open file is refused, because its path is meant."""
+    if hasattr(values, "read"):
+        raise ArgumentError(f"{name} must be given as the path of a file, not as an open file")
+    try:
+        return list(values)
+    except TypeError as error:
+        raise ArgumentError(f"{name} must be a path or a list, not {_shown(values)}") from error
+
+
+def tensor_as_numpy(name: str, tensor: Any) -> Any:
+    """The array of a torch tensor on any device; bfloat16 and other short floats become float32."""
+    if tensor.is_meta or str(tensor.layout) != "torch.strided":
+        raise ArgumentError(f"{name} must be a dense tensor with values, not one of {tensor.layout} on {tensor.device}")
+    is_short = tensor.is_floating_point() and tensor.element_size() <= 2
+    return (tensor.float() if is_short else tensor).numpy(force=True)
 
 
 def check_path(name: str, path: Any) -> Path:
@@ -56,6 +111,8 @@ def check_path(name: str, path: Any) -> Path:
         raise ArgumentError(f"{name} must be a path of text: {error}") from error
     if not isinstance(text, str):
         raise ArgumentError(f"{name} must be a path of text, not of {type(text).__name__}")
+    if not text:
+        raise ArgumentError(f"{name} must be a path, not an empty text; '.' is the current folder")
     if "\0" in text:
         raise ArgumentError(f"{name} must be a path without NUL characters, not {reprlib.repr(text)}")
     try:
@@ -78,6 +135,10 @@ def check_output_file(path: Any) -> Path:
     if not file.absolute().parent.is_dir():
         raise ArgumentError(f"the folder of the output {file} does not exist; create it first")
     return file
+
+
+def _shown(value: Any) -> str:
+    return f"{reprlib.repr(value)} ({type(value).__name__})"
 
 
 def _fits(value: Any, annotation: Any) -> bool:

@@ -23,13 +23,21 @@ from rich.progress import (
 LINES_VARIABLE = "PROMPTCAL_PROGRESS_LINES"  # if it is set, progress is printed as lines
 _SECONDS_BETWEEN_UPDATES = 0.2
 _WIDTH = 110  # characters
+_NARROW = 100  # characters of a terminal in which a short bar and no elapsed time leave room for the rest
 
 
 def progress_bar(console: Console) -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=16), MofNCompleteColumn(), TimeElapsedColumn()
-    lines = os.environ.get(LINES_VARIABLE)
-    kind = LineProgress if lines else NotebookProgress if console.is_jupyter else Progress
-    return kind(*columns, TimeRemainingColumn(), TextColumn("left  {task.fields[note]}"), console=console)
+    kind = LineProgress if os.environ.get(LINES_VARIABLE) else NotebookProgress if console.is_jupyter else Progress
+    is_narrow = console.width < _NARROW
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=6 if is_narrow else 16),
+        MofNCompleteColumn(),
+        *(() if is_narrow else (TimeElapsedColumn(),)),
+        TimeRemainingColumn(),
+        TextColumn("left  {task.fields[note]}"),
+    )
+    return kind(*columns, console=console)
 
 
 def working(console: Console, step: str) -> AbstractContextManager[Any]:

@@ -113,7 +113,7 @@ class Recorder:
 
     def note(self, values: dict[str, float], seconds_left: float) -> str:
         """The text beside the progress bar: the time that all stages still take, then internal statistics."""
-        left = f"{describe_duration(seconds_left)} left for all of training"
+        left = f"{describe_duration(seconds_left)} in total"
         return f"{left}, {_describe(values, _BAR_LABELS)}" if self.verbose else left
 
     def epoch(self, record: dict[str, Any], global_step: int) -> None:
