@@ -250,7 +250,7 @@ def embed(options: dict[str, Any]) -> None:
 
     Example: promptcal embed 's3://bucket/photos-*.tar' --run run --output embeddings
     """
-    from promptcal import api
+    api = _load_api()
 
     _show_shards(api.embed(**options))
 
