@@ -20,6 +20,8 @@ from promptcal.experiments.run_records import RunRecord, benchmark_config, colle
 from promptcal.methods import METHODS
 from promptcal.methods.base import build_vit
 from promptcal.methods.promptcal.affinity import AffinityStage
+from promptcal.pipeline.published import NO_DISTILLATION
+from promptcal.run.directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("few_images")
 ONE_ROW = {  # of each table, one that is its own
@@ -95,6 +97,27 @@ def test_a_row_of_each_table(name, shared_output, small_settings, results_of):
     text = made.markdown.read_text()
     assert "One seed (0), 2 k-means repeats each, so there is no interval." in text
     assert made.plot.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_rows_by_the_published_protocol(shared_output, small_settings, results_of):
+    """PromptCAL selects by the test images and says that the distillation is missing; GCD keeps the last epoch."""
+    made = table(
+        "fine-grained", shared_output, small_settings, seeds=[0], rows=["PromptCAL", "GCD"], protocol="published"
+    )
+    assert not made.summary.problems
+    lines = [line for line in lines_of(made.csv) if line["dataset"] == "CUB-200" and line["status"] == "finished"]
+    assert {line["method"] for line in lines} == {"gcd", "promptcal"}
+    assert {line["all_difference"] for line in lines} == {""}
+    runs = {line["row"]: line["run"] for line in lines_of(made.runs_csv)}
+    for label, rule, method_unmet in (("PromptCAL", "oracle", [NO_DISTILLATION]), ("GCD", "last", [])):
+        directory, results = RunDirectory(shared_output / runs[label]), results_of(shared_output, runs[label])
+        config = directory.config()
+        assert (config.protocol, config.selection.by) == ("published", rule)
+        assert [reason for reason in results["unmet_conditions"] if "distillation" in reason] == method_unmet
+        assert directory.held_out() == []  # all labels were trained on
+    text = made.markdown.read_text()
+    assert f"- PromptCAL stage 1, PromptCAL: {NO_DISTILLATION}.\n" in text
+    assert "- Published protocol: trained on all labels, epoch selected by each method's own rule.\n" in text
 
 
 def test_a_table_and_a_document_of_ones_own(promptcal, shared_output, settings_arguments, results_of, tmp_path):
@@ -407,9 +430,11 @@ def test_interrupted_is_what_the_verb_raises(tmp_path, small_settings, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", table_names())
-def test_every_row_of_every_table(name, shared_output, small_settings):
-    made = table(name, shared_output, small_settings, seeds=[0])
+@pytest.mark.parametrize(
+    ("name", "protocol"), [*((n, "default") for n in table_names()), ("fine-grained", "published")]
+)
+def test_every_row_of_every_table(name, protocol, shared_output, small_settings):
+    made = table(name, shared_output, small_settings, seeds=[0], protocol=protocol)
     assert {c.status for c in made.summary.cells} <= {"finished", "published only"}
     assert not made.summary.problems
     for c in made.summary.cells:

@@ -22,6 +22,7 @@ from promptcal.experiments.jobs import FitJob
 from promptcal.experiments.table_report import show
 from promptcal.experiments.table_request import TableRequest
 from promptcal.experiments.tables import make_table
+from promptcal.pipeline.published import NO_DISTILLATION
 from promptcal.run.directory import RunDirectory
 from promptcal.run.info import RunInfo
 from promptcal.run.results import RunResults, Scores, StageResult
@@ -35,7 +36,7 @@ def scores(share):
     return Scores(**dict.fromkeys(PARTS, share))
 
 
-def finish(output, job, selected, last, seconds=10.0):
+def finish(output, job, selected, last, seconds=10.0, data_difference=None):
     """A finished run with these shares as its results."""
     directory = RunDirectory(output / job.name)
     directory.path.mkdir(parents=True)
@@ -48,7 +49,8 @@ def finish(output, job, selected, last, seconds=10.0):
         last=scores(last),
         seconds=seconds,
     ).write(directory.results_file)
-    RunInfo(status="finished", categories=["new-1"]).write(directory.info_file)
+    info = RunInfo(status="finished", categories=["new-1"], data_difference=data_difference)
+    info.write(directory.info_file)
 
 
 @pytest.fixture
@@ -164,10 +166,37 @@ def test_without_them_there_is_none_and_a_note_says_why(three_seeds):
     made = make_table(replace(three_seeds, name="semiag-ablation"))
     line = csv_lines(made.csv)[FULL, "CUB-200"]
     assert (line["all_published"], line["all_difference"]) == ("62.9", "")
-    assert line["not_comparable"] == "the protocol is not the published one (--protocol published)"
+    reasons = "the protocol is not the published one (--protocol published); " + NO_DISTILLATION
+    assert line["not_comparable"] == reasons
     text = made.markdown.read_text()
-    assert "- No difference to the published values is shown: the protocol is not the published one " in text
+    assert f"- No difference to the published values is shown: {reasons}.\n" in text
     assert "difference to the paper" not in text
+
+
+def test_the_last_epoch_is_not_compared_with_values_of_the_selected_one(three_seeds, as_published):
+    made = make_table(replace(three_seeds, name="semiag-ablation", epoch="last"))
+    line = csv_lines(made.csv)[FULL, "CUB-200"]
+    assert (line["all_last_mean"], line["all_difference"]) == ("57", "")
+    assert line["not_comparable"] == "the values are of the last epoch, not of the selected one"
+    text = made.markdown.read_text()
+    assert f"- {WITHOUT}, {FULL}: no difference to the published values is shown: {line['not_comparable']}." in text
+
+
+def test_the_last_epoch_is_compared_if_it_is_the_selected_one(where, as_published):
+    by_row = {cell.row.label: cell.jobs for cell in plan(load_table("semiag-ablation"), TableRequest())}
+    finish(where.output, by_row[FULL][0], 0.6, 0.6)
+    made = make_table(replace(where, name="semiag-ablation", epoch="last", seeds=[0]))
+    assert float(csv_lines(made.csv)[FULL, "CUB-200"]["all_difference"]) == pytest.approx(60 - 62.9)
+
+
+def test_other_images_than_the_published_ones_are_not_compared(where, as_published):
+    by_row = {cell.row.label: cell.jobs for cell in plan(load_table("semiag-ablation"), TableRequest())}
+    reason = "cub_train.tar has the images in a different order than the original, so different images are labelled"
+    finish(where.output, by_row[FULL][0], 0.6, 0.6, data_difference=reason)
+    made = make_table(replace(where, name="semiag-ablation", seeds=[0]))
+    line = csv_lines(made.csv)[FULL, "CUB-200"]
+    assert (line["all_difference"], line["not_comparable"]) == ("", reason)
+    assert f"{FULL}: no difference to the published values is shown: {reason}." in made.markdown.read_text()
 
 
 def test_the_note_names_the_rows_if_they_have_other_reasons(where, tmp_path):
@@ -193,8 +222,8 @@ def test_the_note_names_the_rows_if_they_have_other_reasons(where, tmp_path):
     )  # the row's own K is published
 
 
-def test_every_table_of_the_published_protocol_says_that_the_distillation_is_missing(where, tmp_path):
-    """Also without published values, at mini scale, and in a document."""
+def test_every_table_says_that_the_distillation_is_missing(where, tmp_path):
+    """Also without published values, at mini scale, by the default protocol, and in a document."""
     row = {"label": "mine", "method": "promptcal", "published": {"CUB": [1, 2, 3]}}
     rows = [{"label": "GCD", "method": "gcd"}, row, {**row, "label": "other", "published": {}}]
     file, page = tmp_path / "mine.yaml", tmp_path / "page.md"
@@ -208,11 +237,17 @@ def test_every_table_of_the_published_protocol_says_that_the_distillation_is_mis
     page.write_text("<!-- table: mine -->\n<!-- end -->\n")
     write_document(request, page)
     assert f"|\n\nmine, other: {missing}\n<!-- end -->" in page.read_text()
-    for without in (replace(request, protocol="default"), replace(request, generic_images=tmp_path)):
-        write_document(without, page)
-        text = make_table(without).markdown.read_text()
-        assert "distillation" not in text + page.read_text()
-        assert ("Published protocol" in text) == (without.protocol == "published")
+    default = replace(request, protocol="default")
+    text = make_table(default).markdown.read_text()
+    assert f"(--protocol published); {missing}\n- other: {missing}\n" in text
+    assert "Published protocol" not in text
+    assert f"- mine, other: {missing}\n" in make_table(replace(default, scale="mini")).markdown.read_text()
+    write_document(default, page)
+    assert f"|\n\nmine, other: {missing}\n<!-- end -->" in page.read_text()
+    for protocol in ("published", "default"):
+        with_images = replace(request, protocol=protocol, generic_images=tmp_path)
+        write_document(with_images, page)
+        assert "distillation" not in make_table(with_images).markdown.read_text() + page.read_text()
 
 
 def test_the_last_epoch_is_shown_where_it_is_asked_for(three_seeds):

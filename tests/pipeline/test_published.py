@@ -1,15 +1,16 @@
 """The published protocol: its settings, its selection on test images, and the conditions that a run does not meet."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from promptcal.api import benchmark
 from promptcal.cli.run_output import show_run
-from promptcal.data.benchmarks import get_benchmark
+from promptcal.data.benchmarks import BENCHMARKS, get_benchmark
 from promptcal.data.benchmarks.benchmark_data import load_test_images
-from promptcal.errors import ConfigError, DataError
+from promptcal.errors import ConfigError, DataError, PromptCALWarning
 from promptcal.methods import METHODS, load_config
 from promptcal.pipeline.published import NO_DISTILLATION, unmet_conditions
 from promptcal.run.epoch_records import read_records
@@ -43,7 +44,10 @@ def test_each_condition_that_is_not_met_is_named():
         "model.backbone is vit_tiny_patch4_32.promptcal, not vit_base_patch16_224.dino"
     ]
     default = load_config(preset="cub", values={"method": "gcd"})
-    assert unmet_conditions(default, "cub") == ["the protocol is not the published one (--protocol published)"]
+    other_protocol = "the protocol is not the published one (--protocol published)"
+    assert unmet_conditions(default, "cub") == [other_protocol]
+    default = load_config(preset="cub")
+    assert unmet_conditions(default, "cub") == [other_protocol, NO_DISTILLATION]
 
 
 def test_a_saved_configuration_cannot_get_another_protocol():
@@ -88,6 +92,26 @@ def test_the_default_protocol_states_no_conditions(tmp_path):
         name="mini", method="kmeans", output=tmp_path / "run", overrides=SMALL, progress=False, report=False
     )
     assert run.directory.results().unmet_conditions is None
+
+
+@pytest.mark.usefixtures("few_images")
+def test_a_run_on_images_in_another_order_says_so(tmp_path, monkeypatch):
+    spec = BENCHMARKS["mini"]
+    layouts = tuple(replace(layout, in_published_order=False) for layout in spec.layouts)
+    monkeypatch.setitem(BENCHMARKS._registered, "mini", replace(spec, layouts=layouts))
+    reason = "cifar10_mini.npz has the images in a different order than the original, so different images are labelled"
+    with pytest.warns(PromptCALWarning, match=reason):
+        run = benchmark(
+            name="mini",
+            method="kmeans",
+            protocol="published",
+            output=tmp_path / "run",
+            overrides=SMALL,
+            progress=False,
+            report=False,
+        )
+    assert run.info.data_difference == reason
+    assert reason in run.directory.results().unmet_conditions
 
 
 def test_test_images_are_those_of_the_inductive_benchmark():

@@ -19,6 +19,7 @@ from promptcal.methods import METHODS
 from promptcal.pipeline.published import NO_DISTILLATION
 
 Job = FitJob | StoredJob | EfficiencyJob
+_LAST_EPOCH = "the values are of the last epoch, not of the selected one"
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class CellSummary:
 
     @property
     def lacks_distillation(self) -> bool:
-        """Whether runs of the published protocol were made without the distillation that it has."""
+        """Whether runs were made without the distillation of the published protocol."""
         return NO_DISTILLATION in self.unmet
 
     @property
@@ -234,7 +235,9 @@ def _summarise_cell(table: Table, request: TableRequest, runs: _CellRuns, refere
     epoch = last if shows_last else selected
     given = cell.row.published.get(cell.column.title, [])
     published = {part: value for part, value in zip(table.parts, given, strict=False) if value is not None}
-    unmet = tuple(dict.fromkeys(condition for job in cell.jobs for condition in job.unmet_conditions()))
+    unmet = tuple(dict.fromkeys(condition for job in cell.jobs for condition in job.unmet_conditions(request)))
+    if shows_last and last.means and runs.last != runs.selected:
+        unmet = (*unmet, _LAST_EPOCH)
     is_comparable = request.scale == "full" and not unmet
     comparable = [p for p in (*ACCURACIES, "gflops") if is_comparable and p in epoch.means and p in published]
     difference = {p: epoch.means[p].mean - published[p] for p in comparable}

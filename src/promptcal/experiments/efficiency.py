@@ -94,7 +94,7 @@ class EfficiencyJob:
     def record(self, request: TableRequest) -> EfficiencyRecord:
         return EfficiencyRecord.read(self._file(request))
 
-    def unmet_conditions(self) -> list[str]:
+    def unmet_conditions(self, request: TableRequest) -> list[str]:
         return []  # FLOPs depend on the backbone alone
 
     def _file(self, request: TableRequest) -> Path:

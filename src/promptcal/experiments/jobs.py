@@ -61,7 +61,7 @@ class StoredJob:
     def record(self, request: TableRequest) -> RunRecord:
         return self.stored
 
-    def unmet_conditions(self) -> list[str]:
+    def unmet_conditions(self, request: TableRequest) -> list[str]:
         unmet = self.stored.unmet_conditions
         return ["the record states no published protocol"] if unmet is None else unmet
 
@@ -125,9 +125,14 @@ class FitJob:
     def record(self, request: TableRequest) -> RunRecord:
         return read_run(self._directory(request).path, self.benchmark)
 
-    def unmet_conditions(self) -> list[str]:
-        """The conditions of the published values that the run does not meet."""
-        return unmet_conditions(self._config(), get_benchmark(self.benchmark).preset, self.changes)
+    def unmet_conditions(self, request: TableRequest) -> list[str]:
+        """The conditions of the published values that the run does not meet; of its images only once it exists."""
+        unmet = unmet_conditions(self._config(), get_benchmark(self.benchmark).preset, self.changes)
+        try:
+            difference = self._directory(request).info().data_difference
+        except RunError:  # not started, or damaged
+            difference = None
+        return unmet if difference is None else [*unmet, difference]
 
     def _state_before_start(self, request: TableRequest) -> State:
         directory, root = self._directory(request), _data_root(request)

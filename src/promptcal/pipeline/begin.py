@@ -46,6 +46,7 @@ def run_info(inputs: FitInputs, problem: Problem, config: Config, resize: int, f
         root=None if root is None else str(root.absolute()),
         folder=problem.images.folder(),
         benchmark=inputs.benchmark,
+        data_difference=inputs.data_difference,
         command=inputs.command,
         n_images=len(problem.images),
         n_labelled=int((problem.labels >= 0).sum()),

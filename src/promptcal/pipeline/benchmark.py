@@ -45,6 +45,7 @@ def run_benchmark(request: BenchmarkRequest) -> Run:
             inductive=inductive,
             read_test=lambda: TestSet(*load_test_images(request.name, request.root)),
             benchmark=request.name,
+            data_difference=data.difference,
             protocol=request.protocol,
             command=_command(request),
         )

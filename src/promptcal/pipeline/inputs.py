@@ -57,7 +57,8 @@ class Settings:
 class FitInputs:
     """All inputs of a fit. ``resume``: there is a run to resume.
 
-    ``unmet_conditions``: what the published protocol has and this run does not; None for the default protocol.
+    ``data_difference``: how the images differ from the benchmark's published ones. ``unmet_conditions``: what the
+    published protocol has and this run does not; None for the default protocol.
     ``command``: the words of a command line that name the same images again; empty if there are none. ``released``: the
     names of images whose label is empty in the label file; the user marked them as wrong. ``keep_confirmed``: see the
     request.
@@ -70,6 +71,7 @@ class FitInputs:
     resume: bool
     skip_unreadable: bool
     benchmark: str | None
+    data_difference: str | None
     unmet_conditions: list[str] | None
     command: list[str]
     released: frozenset[str]
@@ -116,6 +118,8 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
             )
     shared = group.on_first(lambda: _shared_stage(request, draft, directory))
     unmet = unmet_conditions(draft, request.preset) if draft.protocol == "published" else None
+    if unmet is not None and request.data_difference is not None:
+        unmet = [*unmet, request.data_difference]
     command = repeated_words(given, draft)
     return FitInputs(
         problem=problem,
@@ -125,6 +129,7 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         resume=resume,
         skip_unreadable=request.skip_unreadable,
         benchmark=request.benchmark,
+        data_difference=request.data_difference,
         unmet_conditions=unmet,
         command=command,
         released=released,

@@ -27,7 +27,7 @@ def unmet_conditions(config: Config, preset: Preset, changes: tuple[str, ...] = 
     differing = [key for key in wanted if given.get(key) != wanted[key] and key not in _MAY_DIFFER]
     unmet = [f"{key} is {given.get(key)}, not {wanted[key]}" for key in differing if not key.startswith("estimation.")]
     if config.protocol != "published":
-        return ["the protocol is not the published one (--protocol published)", *unmet]
+        unmet.insert(0, "the protocol is not the published one (--protocol published)")
     if METHODS[config.method].uses_generic_images and config.data.generic_images is None:
         unmet.append(NO_DISTILLATION)
     return unmet

@@ -179,6 +179,9 @@ class FitRequest(ImagesRequest, RunRequest):
     benchmark: str | None = field(
         default=None, metadata={"help": "Name of the benchmark that the images are of.", "cli": False}
     )
+    data_difference: str | None = field(
+        default=None, metadata={"help": "How the images differ from the benchmark's published ones.", "cli": False}
+    )
     protocol: Protocol | None = field(default=None, metadata={"help": "default or published.", "cli": False})
     command: tuple[str, ...] = field(
         default=(), metadata={"help": "Command and arguments that name the images, if it is not fit.", "cli": False}

@@ -22,8 +22,9 @@ class RunInfo(JSONModel):
     """State of a run, its images and its categories.
 
     ``root`` is the image folder that was given, ``folder`` the folder that image names are relative to (None for
-    images that are not files), ``benchmark`` the benchmark that the images are of. ``command`` are the words of a
-    command line that name the images again, with absolute paths; empty if the images were given in Python.
+    images that are not files), ``benchmark`` the benchmark that the images are of, and ``data_difference`` how they
+    differ from its published ones (None: not at all). ``command`` are the words of a command line that name the images
+    again, with absolute paths; empty if the images were given in Python.
     ``n_trained_classes`` is the number of known classes that the network was built for, if `promptcal name` added
     others (None: all). ``categories`` and ``sha256`` are known once there is a result. ``launch`` names the torchrun
     launch that started the run. A run in ``training`` has a complete first result, a ``discarded`` one is being
@@ -37,6 +38,7 @@ class RunInfo(JSONModel):
     root: str | None = None
     folder: str | None = None
     benchmark: str | None = None
+    data_difference: str | None = None
     command: list[str] = Field(default_factory=list)
     n_images: Annotated[int, Field(ge=0)] = 0
     n_labelled: Annotated[int, Field(ge=0)] = 0

@@ -18,7 +18,11 @@ from promptcal.errors import DataError, PromptCALWarning
 
 @dataclass(frozen=True, eq=False)
 class BenchmarkData:
-    """Training images, true classes and a mask of the labelled ones; the last three are for inductive benchmarks."""
+    """Training images, true classes and a mask of the labelled ones.
+
+    ``validation``, ``test`` and ``test_classes`` are for inductive benchmarks. ``difference`` says how the training
+    images differ from those of the published values (None: not at all).
+    """
 
     name: str
     train: ImageSet
@@ -29,6 +33,7 @@ class BenchmarkData:
     validation: np.ndarray | None = None
     test: ImageSet | None = None
     test_classes: np.ndarray | None = None
+    difference: str | None = None
 
     def labels(self) -> list[str | None]:
         """The class name of each labelled training image, None for the others."""
@@ -52,10 +57,13 @@ def load_benchmark(name: str, root: str | os.PathLike[str] | None = None, downlo
     if layout is None:
         raise DataError(_absent_message(spec, folder))
     train = _read(spec, layout, folder, test=False)
-    _warn_if_not_published(spec, layout, train)
+    difference = _difference_to_published(spec, layout, train)
+    if difference is not None:
+        message = f"{difference}; compare these results with each other, not with published ones"
+        warnings.warn(message, PromptCALWarning, stacklevel=2)
     labelled = label_half(train.classes, spec.known, spec.labelled_share)
     known = np.array(spec.known, dtype=np.int64)
-    data = BenchmarkData(name, train.images, train.classes, train.class_names, known, labelled)
+    data = BenchmarkData(name, train.images, train.classes, train.class_names, known, labelled, difference=difference)
     if spec.development:
         return development_split(data, spec.labelled_share)
     if not spec.inductive:
@@ -128,16 +136,14 @@ def _read(spec: BenchmarkSpec, layout: Layout, root: Path, *, test: bool) -> Spl
     return split
 
 
-def _warn_if_not_published(spec: BenchmarkSpec, layout: Layout, train: Split) -> None:
+def _difference_to_published(spec: BenchmarkSpec, layout: Layout, train: Split) -> str | None:
+    """How the training images differ from the published ones, which changes what is labelled; None: not at all."""
     expected, found = spec.n_images, len(train.images)
     if spec.has_exact_count and found != expected:
-        reason = f"has {found:,} training images, not the published {expected:,}"
-    elif not layout.in_published_order:
-        reason = "has the images in a different order than the original, so different images are labelled"
-    else:
-        return
-    message = f"{layout.path} {reason}; compare these results with each other, not with published ones"
-    warnings.warn(message, PromptCALWarning, stacklevel=3)
+        return f"{layout.path} has {found:,} training images, not the published {expected:,}"
+    if not layout.in_published_order:
+        return f"{layout.path} has the images in a different order than the original, so different images are labelled"
+    return None
 
 
 def _absent_message(spec: BenchmarkSpec, root: Path) -> str:
