@@ -1,6 +1,7 @@
 """The Python interface: one keyword-only function for each command."""
 
 import inspect
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from os import PathLike
@@ -36,6 +37,7 @@ from promptcal.run.inference import Run
 from promptcal.run.results import Evaluation, Scores
 from promptcal.runtime import distributed, files
 from promptcal.runtime.arguments import check_argument, check_output_file, checked
+from promptcal.runtime.phases import REPORT
 from promptcal.runtime.progress import progress_bar
 
 PathOrText = str | PathLike[str]
@@ -117,7 +119,9 @@ def cluster(**options: Any) -> Run:
 def _reported(run: Run, request: RunRequest | ClusterRequest) -> Run:
     """The run, after the first process has written its report."""
     if request.report and distributed.group().is_first:
+        started = time.monotonic()
         make_report(run=run, progress=request.progress)
+        run.directory.add_phase(REPORT, time.monotonic() - started)
     return run
 
 
