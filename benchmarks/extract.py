@@ -81,7 +81,7 @@ def main() -> None:
             validator = validator_of(view, images, config)
             validate(validator, network, config)
             validation = once_s(partial(validate, validator, network, config), device)
-            floor = vit_tflop(network, images) / H200_TFLOPS
+            floor = vit_tflop(network.vit, images) / H200_TFLOPS
             rate = images / extraction
             rows.append((images, floor, extraction, extraction / floor, f"{rate:,.0f}", validation, peak_gb(device)))
         header = ["images", "floor s", "extraction s", "x floor", "images/s", "validation s", "peak GB"]

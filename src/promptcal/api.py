@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from os import PathLike
@@ -45,6 +46,7 @@ from promptcal.run.inference import Run
 from promptcal.run.results import Evaluation, Scores
 from promptcal.runtime import distributed, files
 from promptcal.runtime.arguments import check_argument, check_names, check_output_file, checked
+from promptcal.runtime.phases import REPORT
 from promptcal.runtime.progress import progress_bar
 from promptcal.shards.process import ShardSummary
 
@@ -135,7 +137,9 @@ def cluster(request: ClusterRequest) -> Run:
 def _reported(run: Run, request: RunRequest | ClusterRequest) -> Run:
     """The run, after the first process has written its report."""
     if request.report and distributed.group().is_first:
+        started = time.monotonic()
         make_report(run=run, progress=request.progress)
+        run.directory.add_phase(REPORT, time.monotonic() - started)
     return run
 
 

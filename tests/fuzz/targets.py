@@ -349,7 +349,7 @@ def read_checkpoint(space, data):
 
 def checkpoint_inputs(space):
     state = {"format": FORMAT, "stage": "warmup", "position": {"epoch": 1, "step": 0}, "network": {"a": torch.ones(3)}}
-    state |= {"optimiser": {}, "stage_state": {}, "records": 0, "seconds": 1.0, "random": random_states()}
+    state |= {"optimiser": {}, "stage_state": {}, "records": 0, "phases": {"other": 1.0}, "random": random_states()}
 
     def saved(value):
         buffer = io.BytesIO()

@@ -636,6 +636,10 @@ def test_checkpoints_have_a_format(tmp_path):
             ({**STATE, "seconds": s}, r"last\.pt is not a checkpoint of a fit")
             for s in (math.nan, math.inf, -1e9, "1", None, [0.0])
         ),
+        *(
+            ({**STATE, "phases": p}, r"last\.pt is not a checkpoint of a fit")
+            for p in (7, None, [1.0], {"steps": math.nan}, {"steps": -1.0}, {"steps": "1"}, {1: 2.0})
+        ),
     ],
 )
 def test_checkpoints_of_another_format_are_rejected(tmp_path, state, message):

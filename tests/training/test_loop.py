@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from promptcal.errors import Interrupted, TrainingError
 from promptcal.methods import load_config
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.warmup import WarmupStage
+from promptcal.runtime import phases
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.loop import Loop, TrainingData
 from promptcal.training.recorder import Recorder
@@ -302,3 +304,27 @@ def test_the_global_random_state_is_restored(interrupted_at, tmp_path, small_set
     seed()
     fit(**given, resume=True, progress=False, report=False)
     assert drawn() == expected
+
+
+def test_the_first_step_of_a_compiled_network_is_compiling(scene, tmp_path, monkeypatch):
+    """Each step takes 100 seconds on the clock of the phases; the first one of the stage compiles."""
+    now = [0.0]
+    monkeypatch.setattr(phases, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    step = Loop.step
+
+    def slow_step(self, *given):
+        now[0] += 100
+        step(self, *given)
+
+    monkeypatch.setattr(Loop, "step", slow_step)
+    vit, steps = scene[1].vit, 2 * scene[2].sampler.steps_per_epoch
+    for is_compiled in (True, False):
+        if is_compiled:
+            vit.compile(backend="eager")
+        else:
+            vit._compiled_call_impl = None
+        loop = a_loop(scene, tmp_path / str(is_compiled), epochs=2)
+        loop.run()
+        spent = loop.clock.phases()
+        assert spent.get("compiling", 0) == 100 * is_compiled
+        assert spent["warmup steps"] == 100 * (steps - is_compiled)

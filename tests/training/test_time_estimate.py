@@ -9,6 +9,7 @@ from promptcal.training.time_estimate import TimeEstimate, describe_duration
 def test_measured_steps_replace_the_estimate(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time_estimate.time, "monotonic", lambda: now[0])
+    assert TimeEstimate({"warmup": 100, "affinity": 50}, 2.0, 30.0).seconds_left(10) == 310.0  # with what follows
     clock = TimeEstimate({"warmup": 100, "affinity": 50}, 2.0)
     assert clock.seconds_left() == 300.0
     clock.begin("warmup", 20)  # resumed there

@@ -13,6 +13,7 @@ from promptcal.run import Assignments, Run, RunResults, Scores
 from promptcal.run.accuracy_rows import accuracy_rows, score_assignments
 from promptcal.run.categories import AutomaticMerge, CategoryTable
 from promptcal.run.results import Comparison
+from promptcal.runtime.phases import describe_phases
 
 MOST_ADVICE = 6  # lines
 
@@ -54,7 +55,8 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
             markup=False,
             highlight=False,
         )
-    console.print(f"Took {results.seconds:.0f} s. Results in {run.path}:", markup=False, highlight=False)
+    console.print(describe_phases(results.seconds or 0.0, results.phases), markup=False, highlight=False)
+    console.print(f"Results in {run.path}:", markup=False, highlight=False)
     overview = run.directory.sheets_folder / "overview.png"
     shards = run.directory.shards_folder
     report = [(run.directory.report_file, "open this in a browser")] if has_report else []

@@ -16,6 +16,7 @@ from promptcal.discovery.partition import Partition
 from promptcal.methods.assignment import Assignment
 from promptcal.pipeline.session import Session
 from promptcal.pipeline.task import Task
+from promptcal.runtime.phases import CLUSTERING
 from promptcal.runtime.progress import progress_bar
 
 
@@ -46,7 +47,7 @@ def merge_clusters(
     if interval is None or prepared.previous is not None or not assignment.uses_kmeans:
         return MergedPartition(partition, None)
     n_clusters, n_known = len(partition.centroids), len(prepared.problem.classes)
-    with progress_bar(session.console) as bar:
+    with session.clock.phase(CLUSTERING, session.device), progress_bar(session.console) as bar:
         task = bar.add_task("comparing clusters", total=n_clusters, note="")
         show = lambda done: bar.update(task, completed=done)  # noqa: E731
         merges = session.group.on_first(

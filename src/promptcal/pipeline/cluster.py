@@ -44,6 +44,7 @@ from promptcal.run.info import RunInfo
 from promptcal.run.results import Adaptation, RunResults
 from promptcal.runtime import files
 from promptcal.runtime.device import deterministic_mode, device_context, explain_memory_errors
+from promptcal.runtime.phases import ADAPTATION, COUNTING, READING, PhaseClock
 from promptcal.runtime.progress import progress_bar, working
 from promptcal.runtime.seeds import derive_seed
 from promptcal.shards import locations
@@ -62,6 +63,7 @@ _SHEET_TILE = 128  # pixels that a picture is reduced to for a contact sheet
 def run_cluster(request: ClusterRequest) -> Run:
     """Sort the request's features into categories and write a run directory."""
     directory, console = RunDirectory(request.output), Console(stderr=True, quiet=not request.progress)
+    clock = PhaseClock()
     directory.check_free(resume=False, overwrite=request.overwrite)
     is_sample = is_folder_of_shards(request.features)
     if request.sample is not None and not is_sample:
@@ -79,7 +81,7 @@ def run_cluster(request: ClusterRequest) -> Run:
     if previous is not None:
         previous.check(draft, directory.path)
     problem.check(max(1, len(problem.classes)) if settings.estimates_classes else draft.n_classes)
-    session = Session(directory, draft, console)
+    session = Session(directory, draft, console, clock=clock)
     with _active(session):
         embeddings = _read(features, session)
         pictures = None if request.images is None else SmallPictures(images)
@@ -161,7 +163,8 @@ def discover(
     count: ClassCount | None = None
     n_classes: int | None = None
     if settings.estimates_classes:
-        n_classes, count = _count_classes(problem, embeddings, settings.draft(len(problem.classes)), session)
+        with session.clock.phase(COUNTING, session.device):
+            n_classes, count = _count_classes(problem, embeddings, settings.draft(len(problem.classes)), session)
         estimate = f"{n_classes} classes" if count is None else count.description
         say(
             f"The number of categories is estimated: {estimate}, {len(problem.classes)} of them known; --n-classes "
@@ -187,7 +190,8 @@ def discover(
     )
     adaptation: Adaptation | None = None
     if adapt:
-        projection, adaptation = adapt_features(task, embeddings, session)
+        with session.clock.phase(ADAPTATION, session.device):
+            projection, adaptation = adapt_features(task, embeddings, session)
         config = settings.with_values(features={"projection": adaptation.used}).config(n_classes)
         task = replace(task, network=projection, config=config, method=METHODS[config.method](config))
     outcome = assign(task, task.network.embed(embeddings), session)
@@ -274,7 +278,7 @@ def features_settings(width: int) -> dict[str, Any]:
 
 
 def _read(features: FeatureSet, session: Session) -> Tensor:
-    with progress_bar(session.console) as bar:
+    with session.clock.phase(READING), progress_bar(session.console) as bar:
         task = bar.add_task("reading features", total=len(features), note="")
         show = lambda done: bar.update(task, completed=done)  # noqa: E731
         return features.embeddings(session.directory.path, show)

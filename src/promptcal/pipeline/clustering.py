@@ -12,6 +12,7 @@ from promptcal.discovery.kmeans import Limits, SemiSupervisedKMeans
 from promptcal.methods.assignment import Clustering, KMeansFit
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.pipeline.session import Session
+from promptcal.runtime.phases import CLUSTERING, EMBEDDING, READ_OUT
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.embedding import embed
@@ -21,7 +22,7 @@ def embed_all(
     network: DiscoveryNetwork | PromptedViT, view: View | StreamedView, n_images: int, title: str, session: Session
 ) -> Tensor:
     """L2-normalised embeddings of the first ``n_images`` images of a view."""
-    with progress_bar(session.console) as bar:
+    with session.clock.phase(EMBEDDING, session.device), progress_bar(session.console) as bar:
         task = bar.add_task(title, total=n_images, note="")
         return embed(
             network,
@@ -62,7 +63,7 @@ def final_clustering(
         known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
         known = known if init is None else len(init)
         starts = settings.n_init if known < config.n_classes else 1  # nothing is random then
-        with progress_bar(session.console) as bar:
+        with session.clock.phase(CLUSTERING, session.device), progress_bar(session.console) as bar:
             task = bar.add_task("clustering", total=starts, note="")
             show = lambda done: bar.update(task, completed=done)  # noqa: E731
             return session.group.on_first(
@@ -74,7 +75,7 @@ def final_clustering(
         starts = torch.from_numpy(fitted.kept_centers_ if is_new else fitted.cluster_centers_[None])
         sizes = estimated_sizes(fitted.labels_, config.n_classes)
         prior = cluster_prior(config, sizes, labels) if is_new else sizes
-        with progress_bar(session.console) as bar:
+        with session.clock.phase(READ_OUT, session.device), progress_bar(session.console) as bar:
             task = bar.add_task("training the read-out", total=STEPS, note="")
             show = lambda done: bar.update(task, completed=done)  # noqa: E731
             seed = derive_seed(config.seed, "heads", repeat)

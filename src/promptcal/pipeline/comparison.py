@@ -20,6 +20,7 @@ from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.session import Session
 from promptcal.pipeline.task import Task
 from promptcal.run.results import Comparison, ResultQuality, Scores
+from promptcal.runtime.phases import COMPARISON
 from promptcal.runtime.progress import working
 from promptcal.runtime.seeds import derive_seed
 
@@ -80,7 +81,7 @@ def measure(
 
 
 def _kmeans_stability(features: Tensor, labels: np.ndarray, config: Config, session: Session) -> float:
-    with working(session.console, "comparing with the first result"):
+    with session.clock.phase(COMPARISON, session.device), working(session.console, "comparing with the first result"):
         return stability(
             features,
             labels,

@@ -32,6 +32,7 @@ from promptcal.run.changes import CategoryLoss
 from promptcal.run.directory import HeldOut
 from promptcal.run.results import RunResults, Scores
 from promptcal.runtime import files
+from promptcal.runtime.phases import CALIBRATION, REPORT
 from promptcal.runtime.progress import progress_bar, working
 
 _MAX_TEXTS = 2000  # rows without pictures that a report shows
@@ -145,7 +146,7 @@ def _with_accuracy(results: RunResults, stage: str, scores: Scores) -> RunResult
 def _calibrate(
     prepared: Task, assignment: Assignment, features: Tensor, partition: Partition, session: Session
 ) -> Calibration:
-    with working(session.console, "calibrating"):
+    with session.clock.phase(CALIBRATION, session.device), working(session.console, "calibrating"):
         found = calibrate_result(
             assignment,
             features,
@@ -196,20 +197,13 @@ def write_result(
         summary.write(directory.changes_summary_file)
         results = results.model_copy(update={"changes": summary})
         former_names = prepared.previous.former_names(assignments.names)
-    if prepared.pictures is not None:
-        write_contact_sheets(directory.sheets_folder, prepared.pictures, assignments)
-    _write_report_inputs(prepared, assignments, session)
-    with working(session.console, "describing the categories"):
-        categories = describe_categories(assignments, features)
+    with session.clock.phase(REPORT, session.device):
+        if prepared.pictures is not None:
+            write_contact_sheets(directory.sheets_folder, prepared.pictures, assignments)
+        _write_report_inputs(prepared, assignments, session)
+        with working(session.console, "describing the categories"):
+            categories = describe_categories(assignments, features)
     categories.write_csv(directory.categories_file)
-    update = {
-        "categories": categories,
-        "automatic_merges": outcome.merges,
-        "is_first": is_first,
-        "stability": assignments.mean_stability,
-        "seconds": round(session.clock.elapsed(), 1),
-    }
-    results.model_copy(update=update).write(directory.results_file)
     checked = (
         directory.config_file,
         directory.model_file,
@@ -217,21 +211,29 @@ def write_result(
         directory.embeddings_file,
         directory.assignments_file,
     )
+    digests = {file.name: files.file_digest(file) for file in checked}
+    update = {
+        "categories": categories,
+        "automatic_merges": outcome.merges,
+        "is_first": is_first,
+        "stability": assignments.mean_stability,
+    }
+    results.model_copy(update=update).timed(session.clock.phases()).write(directory.results_file)
     directory.update_info(
         status="training" if is_first else "finished",
         is_first=is_first,
         categories=assignments.names,
         n_classes=len(assignments.names),
         former_names=former_names,
-        sha256={file.name: files.file_digest(file) for file in checked},
+        sha256=digests,
     )
 
 
 def _keep_first(first: FirstResult, results: RunResults, session: Session) -> None:
     """The first result is the final one; its files are complete."""
-    update = {"selected": first.accuracy, "is_first": True, "seconds": round(session.clock.elapsed(), 1)}
     kept = session.directory.with_categories(results)
-    kept.model_copy(update=update).write(session.directory.results_file)
+    kept = kept.model_copy(update={"selected": first.accuracy, "is_first": True})
+    kept.timed(session.clock.phases()).write(session.directory.results_file)
     session.directory.report_file.unlink(missing_ok=True)  # it says that training is not finished
     session.directory.update_info(status="finished")
 

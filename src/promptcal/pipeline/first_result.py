@@ -17,6 +17,7 @@ from promptcal.pipeline.scoring import frozen_features, score_frozen
 from promptcal.pipeline.session import Session, say
 from promptcal.report.build import write_report
 from promptcal.run.inference import Run
+from promptcal.runtime.phases import REPORT
 from promptcal.runtime.seeds import isolated_rng
 
 
@@ -61,6 +62,7 @@ def _stored(session: Session) -> FirstResult | None:
 def _announce(session: Session, *, report: bool) -> None:
     file = session.directory.assignments_file
     if report:
-        run = Run(session.directory.path, str(session.device), warn_if_unfinished=False)
-        file = write_report(run, None, session.console).path
+        with session.clock.phase(REPORT, session.device):
+            run = Run(session.directory.path, str(session.device), warn_if_unfinished=False)
+            file = write_report(run, None, session.console).path
     say(f"First result after {session.clock.elapsed():.0f} s: open {file} (frozen backbone, before training)", session)

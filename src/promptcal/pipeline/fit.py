@@ -17,6 +17,7 @@ from promptcal.run.directory import RunDirectory
 from promptcal.run.inference import Run
 from promptcal.runtime import distributed
 from promptcal.runtime.device import explain_memory_errors
+from promptcal.runtime.phases import START_UP, PhaseClock
 
 
 @distributed.distributed_entry_point
@@ -29,17 +30,21 @@ def run_fit(request: FitRequest) -> Run:
     if begun == "running":
         request = replace(request, resume=True, overwrite=False)
     if begun != "finished":
+        clock = PhaseClock()
         console = Console(stderr=True, quiet=not (request.progress and group.is_first))
         inputs = read_inputs(request, directory, console)
         draft = inputs.settings.draft(len(inputs.problem.classes))
-        session = Session(directory, draft, console, stop_after=request.stop_after, verbose=request.verbose)
+        session = Session(
+            directory, draft, console, clock=clock, stop_after=request.stop_after, verbose=request.verbose
+        )
         with session.active():
             is_resumed = group.on_first(
                 lambda: directory.check_free(resume=request.resume, overwrite=request.overwrite)
             )
             if request.resume and not is_resumed:
                 warn(f"the run in {directory.path} was stopped before it began, so it starts from the beginning")
-            prepared = prepare(replace(inputs, resume=is_resumed), session)
+            with clock.phase(START_UP, session.device):
+                prepared = prepare(replace(inputs, resume=is_resumed), session)
             if request.quick:
                 say(
                     "No network is trained (--quick): fit without --quick to adapt the backbone to these images",

@@ -29,6 +29,7 @@ from promptcal.pipeline.task import Task, TestImages
 from promptcal.run.directory import RunDirectory
 from promptcal.run.results import RunResults
 from promptcal.runtime.free_memory import check_sizes
+from promptcal.runtime.phases import COUNTING, READING
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
 
@@ -162,7 +163,7 @@ def _build_vit(config: Config, session: Session, *, pretrained: bool) -> SeededV
 def _decode(
     title: str, images: ImageSet, config: Config, resize: int, inputs: FitInputs, session: Session
 ) -> DecodedImages:
-    with progress_bar(session.console) as bar:
+    with session.clock.phase(READING), progress_bar(session.console) as bar:
         task = bar.add_task(title, total=len(images), note="")
         cache = config.data.cache
         found = load_images(
@@ -197,7 +198,8 @@ def _estimate_classes(
     problem.check(max(1, len(problem.classes)))
     plain = frozen_vit(seeded.vit, config.model.train_blocks).to(session.device).eval()
     features = embed_all(plain, view, len(problem.images), "embedding", session)
-    count = session.group.on_first(lambda: count_from_features(features, problem.labels, config, session.console))
+    with session.clock.phase(COUNTING, session.device):
+        count = session.group.on_first(lambda: count_from_features(features, problem.labels, config, session.console))
     say(
         f"The number of categories is estimated: {count.description}, {len(problem.classes)} of them known "
         f"({count.reason}); --n-classes sets another number",

@@ -1,6 +1,5 @@
 """The process that runs a fit: its device, its group, its lock, its clock, and how it stops."""
 
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,22 +13,15 @@ from promptcal.run.directory import RunDirectory
 from promptcal.runtime import distributed
 from promptcal.runtime.device import choose_device, choose_dtype, deterministic_mode, device_context
 from promptcal.runtime.interrupts import StopRequest
+from promptcal.runtime.phases import OTHER, PhaseClock
 from promptcal.training.checkpoints import Checkpoints
 
 
-class Clock:
-    """Seconds that a run has taken, including the parts before it was resumed."""
-
-    def __init__(self) -> None:
-        self.started = time.monotonic()
-        self.before = 0.0
-
-    def elapsed(self) -> float:
-        return self.before + time.monotonic() - self.started
-
-
 class Session:
-    """What every step of a fit uses. `active` holds the run directory's lock and listens for Ctrl-C."""
+    """What every step of a fit uses. `active` holds the run directory's lock and listens for Ctrl-C.
+
+    ``clock`` runs since the inputs were read; by default it begins now.
+    """
 
     def __init__(
         self,
@@ -37,6 +29,7 @@ class Session:
         config: Config,
         console: Console,
         *,
+        clock: PhaseClock | None = None,
         stop_after: float | None = None,
         verbose: bool = False,
     ) -> None:
@@ -47,12 +40,13 @@ class Session:
         self.device = choose_device(config.device)
         self.dtype: torch.dtype = choose_dtype(config.precision, self.device)
         self.deterministic = config.deterministic
-        self.clock = Clock()
-        self.checkpoints = Checkpoints(directory.checkpoints_folder, self.clock.elapsed, self.group)
+        self.clock = PhaseClock() if clock is None else clock
+        self.checkpoints = Checkpoints(directory.checkpoints_folder, self.clock.phases, self.group)
         self.stop = StopRequest(
             self._say_stopping, None if stop_after is None else self.clock.started + 60 * stop_after
         )
         self.group.check(config.data.batch_size, self.device)
+        self.clock.switch(OTHER)  # from here on every phase is named where it runs
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ from promptcal.pipeline.session import Session, warn
 from promptcal.pipeline.time_limit import Consent, estimate_time, require_consent
 from promptcal.run.results import RunResults, StageResult
 from promptcal.runtime.device import choose_compile, compile_in_place
+from promptcal.runtime.phases import START_UP
 from promptcal.runtime.seeds import derive_seed, isolated_rng
 from promptcal.training.embedding import embed
 from promptcal.training.loop import Loop, TrainingData
@@ -48,7 +49,8 @@ def _train_stages(prepared: Prepared, results: RunResults, consent: Consent, ses
     if not stages:
         return results
     state = session.checkpoints.load_last() if prepared.is_resumed else None
-    session.clock.before = state.get("seconds", 0.0) if state else 0.0
+    if prepared.is_resumed:
+        session.clock.add_earlier(state["phases"] if state else prepared.results.phases)
     folder, console = session.directory.path, session.console
     titles = {name: method.stage_titles.get(name, method.title) for name in stages}
     recorder = Recorder(
@@ -74,18 +76,20 @@ def _train_stages(prepared: Prepared, results: RunResults, consent: Consent, ses
         method.augment,
     )
     validator = _validator(prepared)
-    done = [] if state is None else stages[: stages.index(state["stage"])]
-    steps = {name: method.epochs()[name] * data.sampler.steps_per_epoch for name in stages}
-    clock = estimate_time(prepared, {name: steps[name] for name in stages if name not in done}, session)
+    shared = prepared.shared if state is None else None
+    done = stages[: stages.index(state["stage"])] if state else [shared.name] if shared else []
+    per_epoch = data.sampler.steps_per_epoch
+    steps = {name: method.epochs()[name] * per_epoch for name in stages}
+    left = {name: n for name, n in steps.items() if name not in done}
+    with session.clock.phase(START_UP, session.device):
+        time_left = estimate_time(prepared, left, per_epoch, session)
     if state is None:  # a resumed run is allowed already
-        require_consent(clock, consent, session)
+        require_consent(time_left, consent, session)
     _compile_if_worth_it(prepared, sum(steps.values()), session)
-    if prepared.shared is not None and state is None:
-        shared = prepared.shared
+    if shared is not None:
         reused = group.on_first(lambda: shared.copy_into(session.checkpoints, recorder.path))
         results = _with_stage(results, shared.name, reused)
         _write(results, session)
-        done = [shared.name]
     for number, name in enumerate(stages):
         if name in done:
             continue
@@ -93,7 +97,7 @@ def _train_stages(prepared: Prepared, results: RunResults, consent: Consent, ses
             session.checkpoints.load_best(stages[number - 1], prepared.network)
         stage = method.stage(name, prepared.network, _context(prepared, session, is_resumed=state is not None))
         results = _with_stage(
-            results, name, _run_stage(stage, prepared, data, validator, recorder, state, clock, session)
+            results, name, _run_stage(stage, prepared, data, validator, recorder, state, time_left, session)
         )
         _write(results, session)
         if session.stop.requested_by_any(group):
@@ -109,7 +113,7 @@ def _run_stage(
     validator: Validator | OracleValidator | None,
     recorder: Recorder,
     state: dict[str, Any] | None,
-    clock: TimeEstimate,
+    time_left: TimeEstimate,
     session: Session,
 ) -> StageResult:
     config, method, network = prepared.config, prepared.method, prepared.network
@@ -136,7 +140,8 @@ def _run_stage(
         checkpoints=session.checkpoints,
         recorder=recorder,
         stop=session.stop,
-        clock=clock,
+        time_left=time_left,
+        clock=session.clock,
     )
     if state is not None:
         loop.restore(state)

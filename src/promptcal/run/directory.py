@@ -88,6 +88,14 @@ class RunDirectory:
 
         return RunResults.read(self.results_file) if self.results_file.is_file() else None
 
+    def add_phase(self, name: str, seconds: float) -> None:
+        """Add a phase that ended after the results were written."""
+        with self.locked():
+            results = self.results()
+            if results is not None and results.phases:
+                phases = {**results.phases, name: results.phases.get(name, 0.0) + seconds}
+                results.timed(phases).write(self.results_file)
+
     def with_categories(self, results: "RunResults") -> "RunResults":
         """``results`` with what is stored of the categories of the first result, whose files stay."""
         stored = self.results()

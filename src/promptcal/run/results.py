@@ -1,7 +1,7 @@
 """`results.json` and `evaluation.json`: what was measured of a run."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any, Literal
@@ -130,7 +130,8 @@ class RunResults(JSONModel):
     for a trained read-out), ``stages`` the finished stages in order. ``selected`` and ``last`` are the accuracies of
     the final assignments with the selected epoch's weights and with those of the last epoch. ``stability`` is the mean
     over the unlabelled images of the share of starts of the trained read-out that agree (None without one).
-    ``seconds`` are those of all parts of a resumed run.
+    ``seconds`` are those of all parts of a resumed run, and of the report once it is written. ``phases`` says what they
+    were spent on (`PhaseClock`): the seconds by phase, which add up to them; empty in files of earlier versions.
     ``comparison`` compares the first result, of the frozen backbone, with the trained one. ``is_first``: the run has
     the first one, and ``selected`` is its accuracy.
     ``adaptation`` says whether given features are projected (None if that was not tried).
@@ -154,6 +155,12 @@ class RunResults(JSONModel):
     categories: CategoryTable | None = None
     automatic_merges: list[AutomaticMerge] | None = None
     seconds: float | None = None
+    phases: dict[str, float] = Field(default_factory=dict)
+
+    def timed(self, phases: Mapping[str, float]) -> Self:
+        """With the seconds of these phases."""
+        rounded = {name: round(seconds, 2) for name, seconds in phases.items()}
+        return self.model_copy(update={"phases": rounded, "seconds": round(sum(rounded.values()), 2)})
 
 
 class Evaluation(JSONModel):

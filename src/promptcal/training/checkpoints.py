@@ -17,6 +17,7 @@ from promptcal.models import DiscoveryNetwork
 from promptcal.runtime.distributed import ALONE, Group
 from promptcal.runtime.files import read_safetensors, read_torch, save_torch, write_safetensors, write_with
 from promptcal.runtime.json_model import check_format
+from promptcal.runtime.phases import OTHER
 
 FORMAT = 2
 _PARTS = {
@@ -33,13 +34,13 @@ _PARTS = {
 class Checkpoints:
     """Every file is written under a temporary name and renamed, and has a checksum, so a file that is read is complete.
 
-    ``elapsed`` returns the seconds that the run has taken so far, including the time before it was resumed. In a
-    ``group`` of processes only the first one reads and writes files; the others get what it reads.
+    ``phases`` returns the seconds that the run has taken so far, by phase, including the time before it was resumed. In
+    a ``group`` of processes only the first one reads and writes files; the others get what it reads.
     """
 
-    def __init__(self, folder: Path, elapsed: Callable[[], float] = lambda: 0.0, group: Group = ALONE) -> None:
+    def __init__(self, folder: Path, phases: Callable[[], dict[str, float]] = dict, group: Group = ALONE) -> None:
         self.folder = folder
-        self.elapsed = elapsed
+        self.phases = phases
         self.group = group
         self.last = folder / "last.pt"
         self.previous = folder / "previous.pt"  # in case the last one is damaged; used only if a person renames it
@@ -49,7 +50,7 @@ class Checkpoints:
         if not self.group.is_first:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        complete = {"format": FORMAT, **state, "seconds": self.elapsed(), "random": random_states()}
+        complete = {"format": FORMAT, **state, "phases": self.phases(), "random": random_states()}
         write_with(self.last, lambda temporary: save_torch(complete, temporary), keep_as=self.previous)
 
     def load_last(self) -> dict[str, Any] | None:
@@ -62,7 +63,8 @@ class Checkpoints:
         state = self._read_last()
         with self.restoring():
             restore_random_states(state.pop("random"))
-        return state
+        seconds = state.pop("seconds", None)  # of versions before 0.3, which did not store phases
+        return {"phases": {} if seconds is None else {OTHER: seconds}, **state}
 
     @contextmanager
     def restoring(self) -> Iterator[None]:
@@ -111,7 +113,7 @@ class Checkpoints:
         if isinstance(state, dict):
             check_format(state.get("format"), FORMAT, FORMAT, f"the checkpoint {self.last}")
         is_complete = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in _PARTS.items())
-        if not is_complete or not _is_duration(state.get("seconds", 0.0)):
+        if not is_complete or not _has_durations(state):
             raise RunError(f"{self.last} is not a checkpoint of a fit; start the run again with --overwrite")
         return state
 
@@ -143,8 +145,12 @@ class Checkpoints:
             ) from error
 
 
-def _is_duration(seconds: Any) -> bool:
-    return isinstance(seconds, float) and 0 <= seconds < math.inf
+def _has_durations(state: dict[str, Any]) -> bool:
+    phases = state.get("phases", {})
+    if not isinstance(phases, dict) or not all(isinstance(name, str) for name in phases):
+        return False
+    durations = [state.get("seconds", 0.0), *phases.values()]
+    return all(isinstance(seconds, float) and 0 <= seconds < math.inf for seconds in durations)
 
 
 def _describe_position(file: Path) -> str:

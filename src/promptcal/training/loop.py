@@ -16,6 +16,7 @@ from promptcal.data import Sampler, StreamedView, View
 from promptcal.data.views import WHOLE
 from promptcal.errors import DataError, Interrupted, TrainingError
 from promptcal.runtime.interrupts import StopRequest
+from promptcal.runtime.phases import COMPILING, SAVING, VALIDATION, PhaseClock, steps_of
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.checkpoints import Checkpoints, load_trained
@@ -101,13 +102,17 @@ class Loop:
         validate_every: int = 1,
         parameter_groups: list[dict[str, Any]] | None = None,
         stop: StopRequest | None = None,
-        clock: TimeEstimate | None = None,
+        time_left: TimeEstimate | None = None,
+        clock: PhaseClock | None = None,
     ) -> None:
         self.stage, self.data, self.epochs, self.optim, self.seed = stage, data, epochs, optim, seed
         self.validate, self.validate_every = validate, validate_every
         self.checkpoints, self.recorder = checkpoints, recorder
         self.stop = StopRequest() if stop is None else stop
-        self.clock = TimeEstimate({stage.name: epochs * data.sampler.steps_per_epoch}, 0.0) if clock is None else clock
+        steps = {stage.name: epochs * data.sampler.steps_per_epoch}
+        self.time_left = TimeEstimate(steps, 0.0) if time_left is None else time_left
+        self.clock = PhaseClock() if clock is None else clock
+        self.is_first_step = True
         self.position = Position()
         self.parameters = stage.network.trained_parameters()
         self.optimiser = torch.optim.SGD(
@@ -124,7 +129,7 @@ class Loop:
         self.stage.network.train()
         with progress_bar(self.recorder.console) as progress:
             done = self.position.epoch * steps + self.position.step
-            self.clock.begin(self.stage.name, done)
+            self.time_left.begin(self.stage.name, done)
             task = progress.add_task(
                 self.recorder.title(self.stage.name), total=self.epochs * steps, completed=done, note=""
             )
@@ -135,6 +140,19 @@ class Loop:
     def _epoch(self, progress: Progress, task: TaskID) -> None:
         position = self.position
         started = time.monotonic()
+        with self.clock.phase(steps_of(self.stage.name)):
+            record = self._steps(progress, task)
+            self._check_finite()
+        position.next_epoch()
+        self.stage.network.group.sync_parameters(self.parameters.values())
+        record |= self._validate()
+        record["seconds"] = time.monotonic() - started
+        self.recorder.epoch(record, position.epoch * self.data.sampler.steps_per_epoch)
+        self.save()
+
+    def _steps(self, progress: Progress, task: TaskID) -> dict[str, Any]:
+        """The steps of an epoch, from the current one on; returns the record of the epoch, for which it waits."""
+        position = self.position
         for group in self.optimiser.param_groups:
             group["lr"] = group.get("lr_scale", 1.0) * learning_rate(self.optim, position.epoch, self.epochs)
         if position.step == 0:  # not when an interrupted epoch is resumed
@@ -144,7 +162,11 @@ class Loop:
         means: AsyncScalars | None = None
         for batch in self._batches(order[position.step :], seeds[position.step :]):
             self._stop_if_requested()
-            self.step(batch, position.epoch + position.step / len(order))
+            epochs_done = position.epoch + position.step / len(order)
+            if self.is_first_step:
+                self._first_step(batch, epochs_done)
+            else:
+                self.step(batch, epochs_done)
             progress.advance(task)
             if means is None and self.recorder.due():
                 means = AsyncScalars(position.means())
@@ -152,23 +174,29 @@ class Loop:
                 values = means.values()
                 self._raise_if_not_finite({key: values[key] for key in position.watched_sums()})
                 done = position.epoch * len(order) + position.step
-                self.clock.update(done)
-                progress.update(task, note=self.recorder.note(values, self.clock.seconds_left(done)))
+                self.time_left.update(done)
+                progress.update(task, note=self.recorder.note(values, self.time_left.seconds_left(done)))
                 means = None
-        record: dict[str, Any] = {
+        return {
             "stage": self.stage.name,
             "epoch": position.epoch + 1,
             "epochs": self.epochs,
             "lr": self.optimiser.param_groups[0]["lr"],
             **AsyncScalars(position.means()).values(),
         }
-        self._check_finite()
-        position.next_epoch()
-        self.stage.network.group.sync_parameters(self.parameters.values())
-        record |= self._validate()
-        record["seconds"] = time.monotonic() - started
-        self.recorder.epoch(record, position.epoch * len(order))
-        self.save()
+
+    def _first_step(self, batch: Batch, epochs_done: float) -> None:
+        """A compiled network is compiled in the first step of a stage, which says nothing about the later ones.
+
+        The host compiles before it starts the work on the device, so the time is right without waiting for the device.
+        """
+        self.is_first_step = False
+        is_compiled = self.stage.network.vit.is_compiled
+        with self.clock.phase(COMPILING if is_compiled else steps_of(self.stage.name)):
+            self.step(batch, epochs_done)
+        if is_compiled:
+            position = self.position
+            self.time_left.begin(self.stage.name, position.epoch * self.data.sampler.steps_per_epoch + position.step)
 
     def step(self, batch: Batch, epochs_done: float) -> None:
         position = self.position
@@ -209,11 +237,15 @@ class Loop:
         position = self.position
         if position.epoch != self.epochs and (self.validate is None or position.epoch % self.validate_every):
             return {}
-        found = None if self.validate is None else self.validate()
+        found: ValidationResult | None = None
+        if self.validate is not None:
+            with self.clock.phase(VALIDATION, self.data.view.device):
+                found = self.validate()
         score = math.nan if found is None else found.score
         if not score < position.best_score:  # a score of NaN must not leave a stage without weights
             position.best_score, position.best_epoch = score, position.epoch
-            self.checkpoints.save_best(self.stage.name, self.stage.network)
+            with self.clock.phase(SAVING):
+                self.checkpoints.save_best(self.stage.name, self.stage.network)
         return {} if found is None else found.logs()
 
     def _stop_if_requested(self) -> None:
@@ -230,16 +262,16 @@ class Loop:
         """Write a checkpoint, unless a value is not finite."""
         self._check_finite()
         position = self.position
-        self.checkpoints.save_last(
-            {
-                "stage": self.stage.name,
-                "position": {**vars(position), "sums": dict(position.sums), "counts": dict(position.counts)},
-                "network": {name: p.detach() for name, p in self.parameters.items()},
-                "optimiser": self.optimiser.state_dict(),
-                "stage_state": self.stage.state_dict(),
-                "records": self.recorder.position(),
-            }
-        )
+        state = {
+            "stage": self.stage.name,
+            "position": {**vars(position), "sums": dict(position.sums), "counts": dict(position.counts)},
+            "network": {name: p.detach() for name, p in self.parameters.items()},
+            "optimiser": self.optimiser.state_dict(),
+            "stage_state": self.stage.state_dict(),
+            "records": self.recorder.position(),
+        }
+        with self.clock.phase(SAVING):
+            self.checkpoints.save_last(state)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue exactly where ``save`` was called."""

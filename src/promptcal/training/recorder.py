@@ -112,7 +112,7 @@ class Recorder:
         return self._titles.get(stage, stage)
 
     def note(self, values: dict[str, float], seconds_left: float) -> str:
-        """The text beside the progress bar: the time that all stages still take, then internal statistics."""
+        """The text beside the progress bar: the time that the fit still takes, then internal statistics."""
         left = f"{describe_duration(seconds_left)} in total"
         return f"{left}, {_describe(values, _BAR_LABELS)}" if self.verbose else left
 

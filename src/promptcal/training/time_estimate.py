@@ -1,19 +1,21 @@
-"""How long training takes: an estimate for all stages, which the measured steps replace."""
+"""How long a fit takes: an estimate for all stages and what follows them; the measured steps replace it."""
 
 import time
 from collections.abc import Mapping
 
 
 class TimeEstimate:
-    """The seconds left of all stages.
+    """The seconds left of a fit.
 
-    ``steps`` are those of each stage, in order, ``step_seconds`` an estimate of one. As soon as steps of a stage have
-    run, their mean time, validation included, is used for it and for the stages after it.
+    ``steps`` are those of each stage, in order, ``step_seconds`` an estimate of one with its share of the validations.
+    ``seconds_after`` is an estimate of what follows the last stage. As soon as steps of a stage have run, their mean
+    time, validation included, is used for it and for the stages after it.
     """
 
-    def __init__(self, steps: Mapping[str, int], step_seconds: float) -> None:
+    def __init__(self, steps: Mapping[str, int], step_seconds: float, seconds_after: float = 0.0) -> None:
         self._steps = dict(steps)
         self._step_seconds = step_seconds
+        self._seconds_after = seconds_after
         self._stage = next(iter(self._steps), "")
         self._first_step = 0
         self._started = time.monotonic()
@@ -28,10 +30,10 @@ class TimeEstimate:
             self._step_seconds = (time.monotonic() - self._started) / (step - self._first_step)
 
     def seconds_left(self, step: int = 0) -> float:
-        """From this step of the current stage to the end of the last stage."""
+        """From this step of the current stage to the end of the fit."""
         names = list(self._steps)
         later = sum(self._steps[name] for name in names[names.index(self._stage) :]) if names else 0
-        return max(0, later - step) * self._step_seconds
+        return max(0, later - step) * self._step_seconds + self._seconds_after
 
 
 def describe_duration(seconds: float) -> str:
