@@ -73,6 +73,7 @@ def test_a_folder_is_checked_and_fitted_and_its_first_result_can_be_labelled(pho
         assert client.get("api/state")["phase"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_cancelled_fit_is_continued_after_a_restart(photos, quick_settings):
     settings = (*quick_settings, "warmup.epochs=40")
     with served(hub(photos, n_classes=5, settings=settings)) as client:
