@@ -5,6 +5,8 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from shard_helpers import BACKBONE, write_tar
@@ -60,14 +62,26 @@ def test_two_nodes_and_a_killed_worker(many_tars, tmp_path):
 
 
 def _kill_an_actor(folder, killed):
-    """Kill a worker process of Ray as soon as a shard is finished."""
-    from ray.util.state import list_actors
-
+    """Kill a worker process of this test's cluster as soon as a shard is finished."""
     while not list(folder.glob("*.json")):
         time.sleep(0.02)
-    pid = next(actor.pid for actor in list_actors() if actor.state == "ALIVE" and "Map" in actor.class_name)
+    pid = next(pid for pid, title in _descendants(os.getpid()) if title.startswith("ray::") and "MapWorker" in title)
     os.kill(pid, signal.SIGKILL)
     killed.append(pid)
+
+
+def _descendants(root):
+    """The processes that a process started, and their titles, by Linux's /proc."""
+    parents, titles = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                titles[int(entry.name)] = (entry / "cmdline").read_text()
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return [(pid, titles.get(pid, "")) for pid in sorted(found - {root})]
 
 
 def test_ray_without_its_cluster(promptcal, tars, tmp_path):

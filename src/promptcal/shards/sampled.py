@@ -121,18 +121,20 @@ def sample_embeddings(
     origin: str,
     on_progress: OnProgress = lambda done: None,
 ) -> FeatureSet:
-    """All labelled rows of the shards and a uniform sample of ``n`` rows, from which labelled ones are not counted."""
+    """All labelled rows of the shards and about ``n`` others, each with the same probability."""
     sizes = row_counts(shards)
-    chosen = np.zeros(0, dtype=np.int64)
-    if (total := sum(sizes)) > n:
+    total = sum(sizes)
+    drawn = min(total, round(n * total / max(1, total - len(labelled))))  # labelled rows are drawn, too
+    chosen = np.arange(0, dtype=np.int64)
+    if drawn < total:
         generator = np.random.default_rng(derive_seed(seed, "sample"))
-        chosen = np.sort(generator.choice(total, n, replace=False, shuffle=False))
+        chosen = np.sort(generator.choice(total, drawn, replace=False, shuffle=False))
     names: list[str] = []
     parts: list[np.ndarray] = []
     first = 0
     for number, (shard, size) in enumerate(zip(shards, sizes, strict=True), 1):
         of_shard = chosen[np.searchsorted(chosen, first) : np.searchsorted(chosen, first + size)] - first
-        picked = np.arange(size) if total <= n else of_shard
+        picked = np.arange(size) if drawn == total else of_shard
         _read_chosen(shard, picked, labelled, names, parts)
         first += size
         on_progress(number)
