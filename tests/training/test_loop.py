@@ -323,7 +323,7 @@ def test_the_first_step_of_a_compiled_network_is_compiling(scene, tmp_path, monk
             vit.compile(backend="eager")
         else:
             vit._compiled_call_impl = None
-        loop = a_loop(scene, tmp_path / str(is_compiled), epochs=2)
+        loop = a_loop(scene, tmp_path, epochs=2)
         loop.run()
         spent = loop.clock.phases()
         assert spent.get("compiling", 0) == 100 * is_compiled
