@@ -58,14 +58,18 @@ def measure(data: Embeddings, starts: int, seeds: int) -> dict[str, np.ndarray]:
 
     for seed in range(seeds):
         began = time.perf_counter()
+        plain = SemiSupervisedKMeans(n_clusters, starts, random_state=seed).fit(data.features)
+        add("k-means without labels", plain.labels_, began)
+        began = time.perf_counter()
         kmeans = SemiSupervisedKMeans(n_clusters, starts, random_state=seed, n_kept=HEADS).fit(
             data.features, data.labels
         )
-        add("k-means", kmeans.labels_, began)
+        add("semi-supervised k-means", kmeans.labels_, began)
         centroids = torch.from_numpy(kmeans.kept_centers_)
         for name, prior in (
             ("heads, equal sizes", torch.full((n_clusters,), 1 / n_clusters)),
             ("heads, estimated sizes", estimated_sizes(kmeans.labels_, n_clusters)),
+            ("heads, free sizes", None),
         ):
             began = time.perf_counter()
             add(name, train_heads(data.features, data.labels, centroids, prior=prior, seed=seed).clusters, began)

@@ -345,7 +345,8 @@ def help_lines(promptcal, monkeypatch, *arguments):
         (
             "fit",
             FitRequest,
-            {"inductive", "read_test", "benchmark", "protocol", "confirm", "command", "first_result", "readout"},
+            {"inductive", "read_test", "benchmark", "protocol", "confirm", "command", "first_result", "readout"}
+            | {"data_difference"},
         ),
         ("benchmark", BenchmarkRequest, {"confirm", "first_result", "readout"}),
         ("demo", BenchmarkRequest, {"name", "root", "download", "confirm", "first_result", "readout"}),

@@ -16,7 +16,14 @@ from PIL import Image
 import promptcal
 from promptcal.errors import ArgumentError, PromptCALError
 from promptcal.experiments.table_request import TableRequest
-from promptcal.pipeline.request import BenchmarkRequest, ClusterRequest, EstimateRequest, FitRequest
+from promptcal.pipeline.request import (
+    BenchmarkRequest,
+    ClusterRequest,
+    EmbedRequest,
+    EstimateRequest,
+    FitRequest,
+    PredictShardsRequest,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 FEATURES = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
@@ -117,6 +124,14 @@ def calls(tmp_path_factory):
         "estimate_classes": (with_defaults(promptcal.estimate_classes, **estimate), options(EstimateRequest)),
         "table": (with_defaults(promptcal.table, name="none", output=blocked), options(TableRequest)),
         "predict": (with_defaults(promptcal.predict, images=images, **of_run), parameters(promptcal.predict, "output")),
+        "predict_shards": (
+            with_defaults(promptcal.predict_shards, source=images, output=blocked, engine="none", **of_run),
+            options(PredictShardsRequest),
+        ),
+        "embed": (
+            with_defaults(promptcal.embed, source=images, output=blocked, engine="none", **of_run),
+            options(EmbedRequest),
+        ),
         "predict features": (with_defaults(promptcal.predict, run=features_run, progress=False), ["images"]),
         "evaluate": (with_defaults(promptcal.evaluate, run=run, truth=labels), parameters(promptcal.evaluate)),
         "export": (
@@ -153,6 +168,7 @@ def calls(tmp_path_factory):
 
 FUNCTIONS = (
     *("fit", "benchmark", "demo", "cluster", "estimate_classes", "table", "predict", "predict features", "evaluate"),
+    *("embed", "predict_shards"),
     *("export", "name", "make_report", "make_figure", "check", "datasets", "Run", "Run.predict", "Run.embed"),
     *("PromptCAL", "PromptCAL.predict", "PromptCAL.predict_proba", "PromptCAL.transform", "PromptCAL.save"),
     *("PromptCAL.load", "SemiSupervisedDiscovery", "SemiSupervisedDiscovery.predict"),

@@ -16,6 +16,7 @@ from promptcal.data.labels import label_pairs
 from promptcal.errors import ConfigError
 from promptcal.pipeline.request import ClusterRequest, FitRequest
 from promptcal.run.inference import Run
+from promptcal.runtime.arguments import check_path
 from promptcal.runtime.progress import progress_bar
 from promptcal.shards import locations
 from promptcal.shards.find_shards import expand
@@ -29,7 +30,7 @@ def is_folder_of_shards(features: Any) -> bool:
     """Whether features are many files instead of one."""
     if not isinstance(features, str | os.PathLike):
         return False
-    location = os.fspath(features)
+    location = features if isinstance(features, str) else str(check_path("features", features))
     return locations.is_url(location) or locations.is_pattern(location) or os.path.isdir(location)
 
 

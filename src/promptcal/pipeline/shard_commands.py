@@ -17,6 +17,7 @@ from promptcal.pipeline.inputs import settings_layers
 from promptcal.pipeline.request import EmbedRequest, FitRequest, PredictShardsRequest, ShardRequest
 from promptcal.run.inference import Run
 from promptcal.runtime import files
+from promptcal.runtime.arguments import as_list, check_argument, check_path
 from promptcal.runtime.device import explain_memory_errors
 from promptcal.shards import locations
 from promptcal.shards.embedder import Embedder
@@ -133,14 +134,20 @@ def _job(request: ShardRequest, model: ShardModel, *, embeddings: bool = False) 
 
 
 def _locations(source: Any) -> tuple[str, ...]:
-    given: Sequence[Any] = [source] if isinstance(source, str | os.PathLike) else list(source)
+    given: Sequence[Any] = [source] if isinstance(source, str | os.PathLike) else as_list("source", source)
     if not given:
         raise DataError("no source was given; pass a folder, a tar or parquet file, or a list of images")
-    return tuple(locations.absolute(os.fspath(location)) for location in given)
+    return tuple(locations.absolute(_text_of(location)) for location in given)
+
+
+def _text_of(location: Any) -> str:
+    """A URL or a path as text."""
+    check_argument("source", location, str | os.PathLike)
+    return str(location) if isinstance(location, str) else str(check_path("source", location))
 
 
 def _run_path(run: Any) -> Path:
-    return run.path if isinstance(run, Run) else Path(run)
+    return run.path if isinstance(run, Run) else check_path("run", run)
 
 
 def _console(request: ShardRequest) -> Console:

@@ -73,6 +73,10 @@ class ShardFolder:
         existed = self.path.is_dir()
         try:
             self.shards_folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            reason = error.strerror or error
+            raise RunError(f"the output {self.path} cannot be made ({reason}); choose another folder") from error
+        try:
             self.entries_folder.mkdir(exist_ok=True)
             with self._locked():
                 return self._begin(work, list(source), find)
