@@ -35,6 +35,7 @@ def test_random_images_have_classes_and_labels(script):
     assert script.IMAGES["cub"].n_images == 5994
 
 
+@pytest.mark.slow
 def test_a_whole_fit_and_its_table(script, tmp_path, capsys):
     size, network = script.Images(40, 4, 2, 24), script.Network("vit_tiny_patch16_224", 32)
     run = script.fit_random(size, network, (2, 1), tmp_path, "cpu", SMALL)

@@ -95,6 +95,7 @@ def pid_of(rank, torchrun):
     raise AssertionError(f"no process of rank {rank}")
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_result_of_one_and_only_the_first_prints(
     finished, small_folder, whole_size_settings, tmp_path
 ):

@@ -115,6 +115,7 @@ def test_unreadable_images_are_remembered(folder, tmp_path):
         assert [name for name, _ in faults] == ["3.png"]
 
 
+@pytest.mark.slow
 def test_a_fit_is_the_same_whatever_the_store(tmp_path, small_set, quick_settings):
     images, _, labels = small_set
     outcomes = []

@@ -56,6 +56,7 @@ def test_a_folder_whose_path_is_too_long_is_named_in_a_short_sentence(tmp_path):
         assert len(str(raised.value)) < 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["d", LONG_NAME])
 def test_a_run_directory_with_such_folders(tmp_path, name):
     """Leftovers are found at any depth that a path can name; beyond it, the directory is refused."""

@@ -55,6 +55,7 @@ def test_stopped_while_the_report_is_made(scene, expected, outcome, number):
     assert (scene.output / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_to_all_processes_of_a_streaming_fit(scene, expected_streamed, outcome):
     """As a job scheduler sends it: workers ignore it, and the main process saves its step."""
     scene.settings = STREAMED

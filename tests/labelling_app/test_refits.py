@@ -174,6 +174,7 @@ def wait_for(client, phase, seconds=120):
     raise AssertionError(found)
 
 
+@pytest.mark.slow
 def test_a_quick_refit_is_proposed_accepted_and_undone(run_path):
     (run_path / "map.npz").unlink()  # so that it is computed
     with served(run_path) as client:

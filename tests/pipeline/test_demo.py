@@ -11,6 +11,7 @@ from promptcal.data import embedded_set, label_half
 from promptcal.run import RunDirectory
 
 
+@pytest.mark.slow
 def test_demo_runs_both_stages_on_the_included_images(tmp_path, quick_settings):
     shortened = [s for s in quick_settings if not s.startswith(("data.", "affinity.k"))]
     run = demo(

@@ -94,6 +94,7 @@ def test_a_wrong_label_takes_no_category(apes_and_bees, fit_apes_and_bees, tmp_p
     assert {path for path, name in zip(again.paths, again.categories, strict=True) if name == "owl"} >= {*owls}
 
 
+@pytest.mark.slow
 def test_three_rounds(labelling, tmp_path):
     rounds = simulate(labelling, tmp_path, per_class=15, rounds=3, wrong_labels=0.0, n_images=10)
     assert len(rounds) == 3

@@ -243,6 +243,7 @@ def test_labels_used_in_training_are_not_held_out_later(first, second):
     assert hold_out(labels, 0.5, 0, allowed).tolist() == [True, False, False, False, False, False]
 
 
+@pytest.mark.slow
 def test_an_interrupted_and_resumed_run_ends_the_same(first, second, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         step, steps = Loop.step, itertools.count(1)
@@ -262,6 +263,7 @@ def test_an_interrupted_and_resumed_run_ends_the_same(first, second, monkeypatch
         assert (resumed.path / file).read_bytes() == (second.path / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_without_labels_keeps_its_names_and_all_stages_are_trained(first, whole_size_settings, tmp_path):
     with pytest.warns(UserWarning, match="plain k-means"):
         plain = fit(
@@ -444,6 +446,7 @@ def test_a_classifier_loads_rows_in_another_order():
         assert torch.equal(value, expected)
 
 
+@pytest.mark.slow
 def test_fewer_and_more_categories_of_a_classifier(first, classifier_run, tmp_path):
     run, members = classifier_run("simgcd")
     merged = dict.fromkeys([*members[2], *members[3]], "new-1")
@@ -474,6 +477,7 @@ def test_new_categories_of_uno_cannot_become_known(first, classifier_run, tmp_pa
     assert not (tmp_path / "on").exists()
 
 
+@pytest.mark.slow
 def test_the_command_says_how_many_moved(promptcal, first, second, tmp_path):
     lines = ["path,label", *(f"{name},{label}" for name, label in first.to_name.items())]
     (tmp_path / "labels.csv").write_text("\n".join(lines))

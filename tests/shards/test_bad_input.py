@@ -149,6 +149,7 @@ def test_a_full_disk(predict, tars, tmp_path, monkeypatch):
     assert predict(tars) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow_as_a_full_disk(run, tars, tmp_path):
     """A real write error of the system in a real process, not a simulated one."""
     code = (

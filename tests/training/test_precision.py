@@ -97,6 +97,7 @@ def test_a_compiled_network_embeds_a_last_batch_that_is_not_full(tmp_path):
     assert batches == {32}
 
 
+@pytest.mark.slow
 def test_each_fit_compiles_its_own_network(tmp_path, monkeypatch, small_set, quick_settings):
     """What an earlier fit compiled is dropped: its CUDA graphs would stay in GPU memory."""
     compiled = []

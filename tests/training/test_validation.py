@@ -168,6 +168,7 @@ def test_held_out_labels_are_not_trained_on_but_are_used_for_the_result(
     assert set(seen[6:]) == {n_trained}  # the comparison of both results
 
 
+@pytest.mark.slow
 def test_the_truth_changes_nothing_but_the_report(tmp_path, small_set, quick_settings):
     images, truth, labels = small_set
     outcomes = []
