@@ -242,3 +242,30 @@ def test_what_is_below_a_linked_folder_is_not_removed(tmp_path, outside):
         directory.clear()
     assert (outside / ".x.0123456789ab.tmp").read_text() == "precious\n"
     assert not (directory.path / "figures").is_symlink()
+
+
+def test_shards_are_not_written_through_links(finished, arguments, tmp_path, outside):
+    """Links at the names of all files of a folder of shards, which is then written again."""
+    given = {"run": finished, "source": arguments["images"], "workers": 1, "shard_size": 20, "progress": False}
+    api.predict_shards(**given, output=tmp_path / "shards")
+    planted = [name for name in files_of(tmp_path / "shards") if name.name not in (".lock", "plan.json")]
+    assert {"manifest.json", "entries", "shards"} <= {name.parts[0] for name in planted}
+    before = plant(tmp_path / "shards", outside, planted, mixed())
+    for name in planted:
+        if name.parts[0] == "entries":
+            (tmp_path / "shards" / name).unlink()  # so that its shard is written again
+    api.predict_shards(**given, output=tmp_path / "shards")
+    assert state(outside) == before
+
+
+@pytest.mark.parametrize("kind", [*LINKS, "dangling"])
+def test_a_lock_of_shards_that_is_a_link_is_refused(finished, arguments, tmp_path, outside, kind):
+    given = {"run": finished, "source": arguments["images"], "workers": 1, "progress": False}
+    (tmp_path / "shards").mkdir()
+    if kind != "dangling":
+        (outside / "precious").write_text("precious\n")
+    LINKS.get(kind, LINKS["symbolic"])(outside / "precious", tmp_path / "shards" / ".lock")
+    before = state(outside)
+    with pytest.raises(RunError, match="link"):
+        api.predict_shards(**given, output=tmp_path / "shards")
+    assert state(outside) == before

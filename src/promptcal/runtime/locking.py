@@ -18,20 +18,21 @@ _NOT_SUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file ``path``; raise a `RunError` that names ``what`` and the holder if another process holds it.
+def locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock file ``path``; raise a `RunError` that names ``what`` and the holder if another process holds it,
+    or ``wait`` until that releases it.
 
     Forked worker processes do not inherit the lock. ``path`` contains the holder's process ID and host. Neither a
     symbolic link (filelock) nor a hard link at ``path`` lets the holder write to another file.
     """
-    lock = FileLock(path, blocking=False, fallback_to_soft=False, preserve_lock_file=True, on_acquired=_write_holder)
+    lock = FileLock(path, blocking=wait, fallback_to_soft=False, preserve_lock_file=True, on_acquired=_write_holder)
     try:
         lock.acquire()
     except Timeout as error:
         user = f"another process{_read_holder(path)}"
         raise RunError(f"{what} is in use by {user}; wait until it ends, or choose another --output") from error
     except OSError as error:
-        if error.errno == errno.ELOOP:
+        if error.errno in (errno.ELOOP, errno.EMLINK):  # a symbolic or a hard link
             raise RunError(f"the lock {path} is a link, which may lead to another file; remove it") from error
         if error.errno not in _NOT_SUPPORTED:
             raise

@@ -11,11 +11,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from promptcal.errors import RunError, shorten
 from promptcal.runtime import files
 from promptcal.runtime.json_model import check_format
+from promptcal.runtime.locking import locked
 from promptcal.shards.locations import is_url
 from promptcal.shards.manifest import FORMAT, InputShard, ShardEntry, ShardManifest, ShardPlan
 
@@ -103,7 +102,7 @@ class ShardFolder:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One process at a time; the others wait."""
-        with FileLock(self.path / ".lock"):
+        with locked(self.path / ".lock", str(self.path), wait=True):
             yield
 
     def entry(self, name: str) -> ShardEntry | None:
