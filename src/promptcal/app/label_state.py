@@ -134,10 +134,11 @@ def checked_images(state: LabelState, images: Sequence[int]) -> np.ndarray:
     """Positions of images, each once."""
     if not len(images):
         raise LabelError("no image is selected; select some first")
-    found = np.unique(np.asarray(images, dtype=np.int64))
-    if found[0] < 0 or found[-1] >= len(state):
-        raise LabelError(f"there is no image number {found[-1] if found[0] >= 0 else found[0]}; load the page again")
-    return found
+    lowest, highest = min(images), max(images)
+    if lowest < 0 or highest >= len(state):
+        wrong = shorten(highest if lowest >= 0 else lowest)
+        raise LabelError(f"there is no image number {wrong}; load the page again")
+    return np.unique(np.asarray(images, dtype=np.int64))
 
 
 def checked_category(state: LabelState, category: int) -> int:
@@ -217,6 +218,8 @@ def split(state: LabelState, images: Sequence[int], parts: Sequence[int]) -> Lab
     order = checked_images(state, images)
     if len(order) < len(images):
         raise LabelError("an image was given twice; load the page again")
+    if not all(0 <= number < len(parts) for number in parts):
+        raise LabelError("the parts of a split are numbered from 0; make the preview again")
     part = np.empty(len(order), dtype=np.int64)
     part[np.searchsorted(order, np.asarray(images))] = parts
     numbers = np.unique(part)

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from hashlib import sha256
@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from promptcal.app.actions import Action, parse_action
 from promptcal.app.label_state import LabelState
 from promptcal.app.packing import packed, unpacked
-from promptcal.errors import PromptCALError, RunError
+from promptcal.errors import LabelError, PromptCALError, RunError
 from promptcal.run.assignments import Assignments
+from promptcal.runtime.json_model import first_problem
 
 FILE_NAME = "labels.sqlite"
 FORMAT = 1
@@ -40,8 +42,30 @@ CREATE TABLE attempts (
 """
 
 
+_TYPES = {  # of the columns, as SQLite stores them: a file from somebody else can have any
+    "base": {"digest": "text", "content": "blob"},
+    "actions": {"number": "integer", "title": "text", "time": "text", "undone": "integer", "payload": "blob"},
+    "attempts": {"number": "integer", "kind": "text", "started": "text", "status": "text", "message": "text"}
+    | {"COALESCE(output, '')": "text"},
+}
+_UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)  # the latter if an error names what is damaged
+_MOST_BYTES = 2**30  # of an action or of the base, uncompressed
+
+
 class DiskFullError(PromptCALError):
     """An action could not be saved."""
+
+
+class _Base(BaseModel):
+    """What the actions refer to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    paths: list[str]
+    names: list[str]
+    known: list[bool]
+    clusters: str
+    labelled: str
 
 
 @dataclass(frozen=True)
@@ -96,35 +120,46 @@ class LabelStore:
 
     def begin(self, found: Assignments) -> None:
         """Store the images and categories that the actions refer to."""
-        base = {
-            "paths": found.paths,
-            "names": found.names,
-            "known": found.known,
-            "clusters": packed(found.clusters, "<i4"),
-            "labelled": packed(found.labelled, "u1"),
-        }
+        base = _Base(
+            paths=found.paths,
+            names=found.names,
+            known=found.known,
+            clusters=packed(found.clusters, "<i4"),
+            labelled=packed(found.labelled, "u1"),
+        )
         with self._transaction() as connection:
             connection.execute("DELETE FROM base")
-            row = digest_of(found), zlib.compress(json.dumps(base).encode(), 1)
+            row = digest_of(found), zlib.compress(base.model_dump_json().encode(), 1)
             connection.execute("INSERT INTO base VALUES (?, ?)", row)
 
     def labels(self) -> dict[str, str]:
         """The labels by path that all actions lead to, without the run: it may be another one by now."""
-        base = json.loads(zlib.decompress(self._rows("SELECT content FROM base")[0][0]))
-        n = len(base["paths"])
-        clusters, labelled = unpacked(base["clusters"], "<i4", n), unpacked(base["labelled"], "u1", n) > 0
-        zeros, nothing = np.zeros(n), np.full(n, -1)
-        found = Assignments(base["paths"], clusters, zeros, base["names"], base["known"], labelled, nothing, zeros)
+        found = self._base()
         state = self.replay(LabelState.of(found))
         mine = zip(found.paths, state.label_names(), (state.mine | (state.labels < 0)).tolist(), strict=True)
         return {path: label for path, label, is_mine in mine if label is not None and is_mine}
+
+    def _base(self) -> Assignments:
+        """The images and categories that `begin` stored."""
+        try:
+            base = _Base.model_validate_json(_decompressed(self._rows("SELECT content FROM base")[0][0]))
+            n = len(base.paths)
+            clusters, labelled = unpacked(base.clusters, "<i4", n), unpacked(base.labelled, "u1", n) > 0
+            if not (n and 0 <= clusters.min() <= clusters.max() < len(base.names) == len(base.known)):
+                raise LabelError("the categories do not fit the images")
+        except ValidationError as error:
+            raise _damaged(self.file, first_problem(error)) from error
+        except (PromptCALError, zlib.error) as error:
+            raise _damaged(self.file, error) from error
+        zeros, nothing = np.zeros(n), np.full(n, -1)
+        return Assignments(base.paths, clusters, zeros, base.names, base.known, labelled, nothing, zeros)
 
     def replay(self, state: LabelState) -> LabelState:
         """The state after all actions that are not undone."""
         rows = self._rows("SELECT payload FROM actions WHERE undone = 0 ORDER BY number")
         try:
             for (payload,) in rows:
-                state = parse_action(zlib.decompress(payload)).apply(state)
+                state = parse_action(_decompressed(payload)).apply(state)
         except (PromptCALError, zlib.error) as error:
             raise _damaged(self.file, error) from error
         return state
@@ -186,7 +221,7 @@ class LabelStore:
     def _rows(self, query: str, *values: Any) -> list[Any]:
         try:
             return self._connection.execute(query, values).fetchall()
-        except sqlite3.DatabaseError as error:
+        except _UNREADABLE as error:
             raise _damaged(self.file, error) from error
 
     @contextmanager
@@ -224,16 +259,48 @@ def _open(file: Path) -> sqlite3.Connection:
                 f"{file} has format {version} and this version of promptcal reads {FORMAT}; use the version that wrote "
                 "it, or move the file away to begin again"
             )
+        _check_content(connection, file)
     except sqlite3.OperationalError as error:
         connection.close()
         raise RunError(f"{file} cannot be written ({error}); labels are stored there, so make it writable") from error
-    except sqlite3.DatabaseError as error:
+    except _UNREADABLE as error:
         connection.close()
         raise _damaged(file, error) from error
     except RunError:
         connection.close()
         raise
     return connection
+
+
+def _check_content(connection: sqlite3.Connection, file: Path) -> None:
+    """Reject views and triggers, which would run code of whoever wrote the file, and values of other types."""
+    with closing(sqlite3.connect(":memory:")) as empty:
+        empty.executescript(_TABLES)
+        if not _schema(connection) <= _schema(empty):
+            raise _damaged(file, "it has other tables, or views or triggers")
+    for table, columns in _TYPES.items():
+        other = " OR ".join(f"typeof({name}) != '{kind}'" for name, kind in columns.items())
+        if connection.execute(f"SELECT 1 FROM {table} WHERE {other} LIMIT 1").fetchone() is not None:
+            raise _damaged(file, f"a value of another type in {table}")
+    if connection.execute("SELECT COUNT(*) FROM base").fetchone()[0] > 1:
+        raise _damaged(file, "it has several results")
+    if connection.execute("SELECT EXISTS (SELECT 1 FROM actions) > EXISTS (SELECT 1 FROM base)").fetchone()[0]:
+        raise _damaged(file, "it does not say which result it refers to")
+
+
+def _schema(connection: sqlite3.Connection) -> set[str]:
+    return {" ".join(str(sql).split()) for (sql,) in connection.execute("SELECT sql FROM sqlite_master")}
+
+
+def _decompressed(content: bytes) -> bytes:
+    """The content of a value; a `LabelError` if a few bytes expand to more than any real value has."""
+    unpacker = zlib.decompressobj()
+    found = unpacker.decompress(content, _MOST_BYTES)
+    if unpacker.unconsumed_tail:
+        raise LabelError(f"a value has over {_MOST_BYTES >> 20:,} MB")
+    if not unpacker.eof:
+        raise LabelError("a value is truncated")
+    return found
 
 
 def _reject_links(file: Path) -> None:

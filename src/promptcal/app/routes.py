@@ -202,8 +202,8 @@ class Routes:
 
         def preview() -> Response:
             asked = _parse(SplitRequest, body)
-            images = np.asarray(asked.images, dtype=np.int64)
             states.checked_images(workspace.state, asked.images)
+            images = np.asarray(asked.images, dtype=np.int64)
             parts = workspace.computer.call("computations.split_parts", str(workspace.embedded_run), images, asked.n)
             return _json({"parts": packed(parts, "u1")})
 

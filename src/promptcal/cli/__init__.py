@@ -3,6 +3,9 @@
 
 def main() -> None:
     """Entry point of the command `promptcal`."""
+    from promptcal.runtime.streams import open_closed_streams
+
+    open_closed_streams()
     from promptcal.cli.app import run
     from promptcal.runtime.threads import let_idle_threads_sleep
 

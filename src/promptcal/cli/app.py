@@ -43,6 +43,7 @@ from promptcal.pipeline.request import (
 )
 from promptcal.report import FIGURE_NAMES, SPLITS
 from promptcal.runtime.interrupts import StopRequest
+from promptcal.runtime.streams import EXIT_BROKEN_PIPE, is_broken_pipe
 
 app = typer.Typer(
     help="Sort images into the categories you know and the ones you do not know yet (PromptCAL, CVPR 2023).",
@@ -614,7 +615,7 @@ def _say_written(path: Path, details: str = "") -> None:
 
 def run() -> None:
     """Run a command: user errors are one sentence and exit code 2 (75 if the same command continues), an interrupted
-    run exits with 130 or 143.
+    run exits with 130, 143 or 129 (closed terminal), and one whose output nobody reads with 141.
     """
     errors = Console(stderr=True, soft_wrap=True)
 
@@ -628,7 +629,9 @@ def run() -> None:
     try:
         with stop.listening():
             app()
-    except SystemExit:
+    except SystemExit as ended:
+        if is_broken_pipe(ended):
+            sys.exit(EXIT_BROKEN_PIPE)
         if not stop:
             raise
         if _is_first_process():

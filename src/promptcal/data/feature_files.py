@@ -19,6 +19,7 @@ from numpy.lib import format as npy_format
 from safetensors import SafetensorError, safe_open
 
 from promptcal.data.label_files import PATH_COLUMNS, normal_column
+from promptcal.data.labels import is_unicode
 from promptcal.errors import DataError, shorten
 from promptcal.runtime.arguments import tensor_as_numpy
 
@@ -358,16 +359,25 @@ def check_ids(ids: Iterable[str], n: int, origin: str) -> list[str]:
     found = list(ids)
     if len(found) != n:
         raise DataError(f"{origin} has {len(found)} ids for {n} rows; give one for each row")
-    for number, name in enumerate(found):
-        if not name.strip():
-            raise DataError(f"row {number + 1} of {origin} has no id; fill it in or delete the row")
-        if "\0" in name or len(name) > _MAX_ID or name.encode("utf-8", "ignore").decode() != name:
-            raise DataError(f"the id {shorten(ascii(name))} of {origin} is not a short text; rename it")
+    check_id_texts(found, origin, first=1)
     if len(set(found)) < n:
         seen: set[str] = set()
         twice = next(name for name in found if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise DataError(f"{origin} has the id {shorten(twice)} twice; an id names one row")
     return found
+
+
+def check_id_texts(ids: Sequence[str], origin: str, first: int = 0) -> None:
+    """Reject ids that are blank, very long or cannot be written to a file; ``first`` is the number of the first row."""
+    together = "".join(ids)
+    is_short = max(map(len, ids), default=0) <= _MAX_ID
+    if is_short and all(map(str.strip, ids)) and "\0" not in together and is_unicode(together):
+        return
+    for number, name in enumerate(ids, first):
+        if not name.strip():
+            raise DataError(f"row {number} of {origin} has no id; fill it in or delete the row")
+        if "\0" in name or len(name) > _MAX_ID or not is_unicode(name):
+            raise DataError(f"the id {shorten(ascii(name))} of {origin} is not a short text; rename it")
 
 
 _READERS: dict[str, Callable[[Path], FeatureTable]] = {

@@ -106,14 +106,14 @@ def class_name(label: Any) -> str | None:
     if isinstance(label, float) and label.is_integer():
         label = int(label)
     text = str(label).strip()
-    if "\0" in text or not (text.isascii() or _is_unicode(text)):
+    if "\0" in text or not is_unicode(text):
         raise LabelError(f"the label {shorten(ascii(text))} has a NUL character or is not valid Unicode; rename it")
     return None if text in ("", "-1", "-1.0") else text
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """Whether the text can be written to a file: half of a surrogate pair cannot."""
-    return text.encode("utf-8", "ignore").decode() == text
+    return text.isascii() or text.encode("utf-8", "ignore").decode() == text
 
 
 def _is_missing(label: Any) -> bool:

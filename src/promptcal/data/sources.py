@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from promptcal.data.decoding import open_image, to_rgb
+from promptcal.runtime.reading import check_is_file, read_image
 
 _TILE, _LINE, _LINES = 96, 12, 5  # of a text: pixels, characters of a line, lines
 
@@ -35,9 +36,11 @@ class FileSource(ImageSource):
     files: Sequence[Path]
 
     def open(self, index: int) -> Image.Image:
+        check_is_file(self.files[index])
         return open_image(self.files[index])
 
     def content(self, index: int) -> bytes:
+        check_is_file(self.files[index])
         return self.files[index].read_bytes()
 
     def path(self, index: int) -> Path:
@@ -57,7 +60,7 @@ class ArchiveSource(ImageSource):
             return self.archive[offset : offset + size].tobytes()
         with self.archive.open("rb") as file:
             file.seek(offset)
-            return file.read(size)
+            return read_image(file, size)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from promptcal.runtime.device import explain_memory_errors
 from promptcal.shards import locations
 from promptcal.shards.embedder import Embedder
 from promptcal.shards.engines import EngineSettings
+from promptcal.shards.engines.worker import environment_number
 from promptcal.shards.process import ShardJob, ShardSummary, process_shards
 from promptcal.shards.run_model import RunModel
 from promptcal.shards.shard_folder import ShardFolder
@@ -119,7 +120,7 @@ def _job(request: ShardRequest, model: ShardModel, *, embeddings: bool = False) 
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     if request.address is not None and request.engine != "ray":
         raise ConfigError("--address is that of a Ray cluster; add --engine ray")
-    if request.engine != "array" and int(os.environ.get("WORLD_SIZE", 1)) > 1:
+    if request.engine != "array" and environment_number("WORLD_SIZE", 1) > 1:
         raise ConfigError(f"the engine {request.engine} starts its own processes; add --engine array under torchrun")
     return ShardJob(
         source=_locations(request.source),

@@ -7,7 +7,7 @@ import time
 
 
 def begin_child(parent: int) -> None:
-    """Prepare a worker process. The parent handles Ctrl-C; its signal handlers do not apply here."""
+    """Prepare a worker process. The parent handles Ctrl-C and a closed terminal, and its handlers do not apply here."""
 
     def exit_with_parent() -> None:  # a worker would wait for work forever after its parent was killed
         while os.getppid() == parent:
@@ -15,5 +15,7 @@ def begin_child(parent: int) -> None:
         os._exit(1)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=exit_with_parent, daemon=True).start()

@@ -43,8 +43,9 @@ def explain_memory_errors() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not re.search(r"out of memory|alloc|[Ss]torage size", str(error)):
             raise
+        reason = " ".join(str(error).split())[:160]
         raise ConfigError(
-            f"there is not enough memory ({' '.join(str(error).split())[:160]}); lower data.batch_size, "
+            f"there is not enough memory{reason and f' ({reason})'}; lower data.batch_size, "
             "model.image_size, the sizes of the heads or the method's other sizes"
         ) from error
 

@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from promptcal.runtime.free_memory import free_host_memory
 from promptcal.runtime.reading import is_special
@@ -158,7 +158,7 @@ def write_folder(path: Path, fill: Callable[[Path], Any]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline=""))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -174,19 +174,26 @@ def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[object
 
     def write(temporary: Path) -> None:
         with temporary.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(header)
-            writer.writerows(rows)
+            _write_cells(file, header, rows)
 
     write_with(path, write)
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
+    text = io.StringIO(newline="")
+    _write_cells(text, header, rows)
     return text.getvalue()
+
+
+def _write_cells(file: TextIO, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A carriage return, which a file name may have, ends a line unless it is quoted; the csv module does not quote it
+    before Python 3.13."""
+    plain = csv.writer(file, lineterminator="\n")
+    quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    plain.writerow(header)
+    for row in rows:
+        has_return = any(isinstance(cell, str) and "\r" in cell for cell in row)
+        (quoted if has_return else plain).writerow(row)
 
 
 def write_json(path: Path, value: Any) -> None:

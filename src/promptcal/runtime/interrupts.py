@@ -1,9 +1,10 @@
-"""Stop a run on Ctrl-C, SIGTERM or a time limit: at once, or after the current step has been saved.
+"""Stop a run on Ctrl-C, SIGTERM, a closed terminal or a time limit: at once, or after the current step has been saved.
 
 A second Ctrl-C always stops at once.
 """
 
 import math
+import os
 import signal
 import threading
 import time
@@ -19,6 +20,31 @@ _TIME_LIMIT = 1  # sent instead of a signal number; SIGINT and SIGTERM have high
 EXIT_TIME_LIMIT = 75  # exit code: no error; the same command with --resume continues
 
 
+_HANGUP = getattr(signal, "SIGHUP", None)  # the terminal was closed
+
+
+def _signals() -> list[signal.Signals]:
+    """Those that stop a run. Under `nohup`, a closed terminal is ignored."""
+    found = [signal.SIGINT, signal.SIGTERM]
+    if _HANGUP is not None and signal.getsignal(_HANGUP) == signal.SIG_DFL:
+        found.append(_HANGUP)
+    return found
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False
+
+
+def _detach(terminals: list[int]) -> None:
+    """Nothing can be written to a terminal that was closed, and an attempt would be an error."""
+    with open(os.devnull, "wb") as nowhere:
+        for descriptor in terminals:
+            os.dup2(nowhere.fileno(), descriptor)
+
+
 class StopRequest:
     """True after a signal or after ``deadline`` (of `time.monotonic`).
 
@@ -31,6 +57,7 @@ class StopRequest:
         self._deadline = deadline
         self.has_progressed = False  # the time limit applies after the first step, so that every run makes progress
         self._waits = False
+        self._terminals: list[int] = []
 
     def __bool__(self) -> bool:
         return self.signal is not None or self._time_is_up()
@@ -56,7 +83,8 @@ class StopRequest:
         if threading.current_thread() is not threading.main_thread():
             yield self  # signals reach only the main thread
             return
-        previous = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        self._terminals = [descriptor for descriptor in (1, 2) if _is_terminal(descriptor)]
+        previous = {s: signal.signal(s, self._handle) for s in _signals()}
         try:
             yield self
         finally:
@@ -73,6 +101,8 @@ class StopRequest:
             self._waits = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == _HANGUP:
+            _detach(self._terminals)
         is_first = self.signal is None
         self.signal = self.signal or number
         if not self._waits or (number == signal.SIGINT and not is_first):

@@ -2,10 +2,13 @@
 
 import errno
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 MAX_YAML = 2**20  # bytes; to parse so many takes seconds
 MAX_JSON = 2**30  # the names of ten million images have less
+MAX_IMAGE = 2**30  # of an encoded image; the largest one that is decoded has 716 MB uncompressed
 
 
 def is_special(path: Path) -> bool:
@@ -13,6 +16,26 @@ def is_special(path: Path) -> bool:
     if os.path.realpath(path.parent) == "/dev":
         return True
     return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def check_is_file(path: str | os.PathLike[str]) -> None:
+    """Reject a pipe, from which a read would never return, and a device, which may have no end."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device", str(path))
+
+
+def read_image(file: BinaryIO, size: int | None = None) -> bytes:
+    """The next ``size`` bytes of an open file, or all of them; a `ValueError` if no image can have so many."""
+    content = b""
+    if size is None or size <= MAX_IMAGE:
+        content = file.read(MAX_IMAGE + 1 if size is None else size)
+        size = len(content)
+    if size > MAX_IMAGE:
+        raise ValueError(f"it has over {MAX_IMAGE >> 20:,} MB")
+    return content
 
 
 def read_bytes(path: Path, most: int) -> bytes:

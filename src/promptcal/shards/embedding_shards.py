@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from promptcal.errors import DataError
+from promptcal.errors import DataError, shorten
 from promptcal.shards.embedder import EmbeddedBlock
 from promptcal.shards.manifest import InputShard
-from promptcal.shards.parquet_images import ID_COLUMNS, opened_parquet
+from promptcal.shards.parquet_images import ID_COLUMNS, id_texts, opened_parquet
 
 _FEATURES = ("embedding", "embeddings", "features", "feature", "vector", "vectors")
 _ROWS = 8192
@@ -19,12 +19,18 @@ def embedding_columns(schema: Any, location: str) -> tuple[str, str, str | None]
     """The names of the columns of ids, of embeddings and of paths, if there is one."""
     from pyarrow import types
 
+    def is_features(kind: Any) -> bool:
+        is_number = types.is_fixed_size_list(kind) and (
+            types.is_floating(kind.value_type) or types.is_integer(kind.value_type)
+        )
+        return bool(is_number and kind.list_size)
+
     names = {name.lower(): name for name in reversed(schema.names)}
-    lists = [names[n] for n in _FEATURES if n in names and types.is_fixed_size_list(schema.field(names[n]).type)]
+    lists = [names[n] for n in _FEATURES if n in names and is_features(schema.field(names[n]).type)]
     ids = [names[n] for n in (*ID_COLUMNS, "path") if n in names]
     if not lists or not ids:
-        held = ", ".join(schema.names) or "no columns"
-        raise DataError(f"{location} needs the columns id and embedding (a fixed-size list); it has {held}")
+        held = shorten(", ".join(schema.names), 200) or "no columns"
+        raise DataError(f"{location} needs the columns id and embedding (a fixed-size list of numbers); it has {held}")
     return ids[0], lists[0], names.get("path")
 
 
@@ -41,7 +47,7 @@ def embedded_blocks(shard: InputShard, width: int, rows: int = _ROWS) -> Iterato
             )
         columns = list(dict.fromkeys(name for name in (id_name, list_name, path_name) if name is not None))
         for batch in file.iter_batches(rows, columns=columns):
-            ids = [str(value) for value in batch.column(id_name).to_pylist()]
+            ids = id_texts(batch.column(id_name), id_name, shard.location, first)
             paths = ids if path_name is None else [str(value) for value in batch.column(path_name).to_pylist()]
             yield EmbeddedBlock(ids, paths, unit_rows(batch.column(list_name), width, shard.location, first))
             first += len(ids)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from promptcal.data.feature_files import check_id_texts
 from promptcal.data.image_files import HEIC_SUFFIXES, SUFFIXES, walk_images
 from promptcal.errors import DataError
 from promptcal.runtime import files
@@ -16,6 +17,8 @@ from promptcal.shards.shard_folder import ShardFolder
 
 DEFAULT_SIZE = 10_000  # images of a shard of a folder or list
 _KNOWN = "tar, parquet, a list of images (.txt), an image, or a folder of such files"
+_LONGEST_LINE = 2**16  # bytes, of a list
+_LONGEST_STEM = 160  # bytes; a file system allows 255 for the whole name of a file
 _KINDS: dict[str, InputKind] = {".tar": "tar", ".parquet": "parquet", ".txt": "list"}
 
 
@@ -133,7 +136,9 @@ def _folder_of(file: str) -> str:
 
 def _lines(file: str) -> Iterator[str]:
     with locations.opened(file) as opened:
-        for line in opened:
+        while line := opened.readline(_LONGEST_LINE):
+            if len(line) == _LONGEST_LINE:
+                raise DataError(f"{file} has a line of over {_LONGEST_LINE:,} bytes; write one path in each line")
             try:
                 text = line.decode("utf-8-sig").strip()
             except UnicodeDecodeError as error:
@@ -157,12 +162,10 @@ def _divide(number: int, names: NameList, folder: ShardFolder, size: int) -> lis
             for i, line in enumerate(names.names):
                 if "\n" in line or "\r" in line:
                     raise DataError(f"the image name {line!a} has a line end; rename the file")
+                check_id_texts([line], names.name)
                 if i % size == 0:
                     starts.append(end)
-                try:
-                    end += file.write(f"{line}\n".encode())
-                except UnicodeEncodeError as error:
-                    raise DataError(f"the image name {line!a} is not valid Unicode; rename the file") from error
+                end += file.write(f"{line}\n".encode())
 
     files.write_with(copy, write)
     stem = f"{_safe(names.name)}-{_digest(f'{number} {names.root}')}"
@@ -173,7 +176,8 @@ def _divide(number: int, names: NameList, folder: ShardFolder, size: int) -> lis
 
 
 def _safe(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "_", name).strip(".")[:80] or "shard"
+    text = re.sub(r"[^\w.-]+", "_", name).strip(".")[:80]
+    return text.encode()[:_LONGEST_STEM].decode("utf-8", "ignore") or "shard"
 
 
 def _digest(text: str) -> str:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from promptcal.errors import DataError, MissingPackageError, shorten
+from promptcal.errors import DataError, MissingPackageError, PromptCALError, shorten
+from promptcal.runtime.reading import check_is_file, read_image
 
 _WILDCARDS = frozenset("*?[")
 
@@ -39,20 +40,29 @@ def beside(location: str, name: str) -> str:
 
 @contextmanager
 def opened(location: str) -> Iterator[BinaryIO]:
-    """The file, opened to be read; a `DataError` if it does not exist or cannot be opened."""
+    """The file, opened to be read; a `DataError` if it does not exist or cannot be read."""
     try:
         with _open(location) as file:
             yield file
     except FileNotFoundError as error:
         raise DataError(f"{location} does not exist any more; restore it, then run the same command again") from error
+    except PromptCALError:
+        raise
+    except Exception as error:  # packages for URLs raise any exception
+        if not isinstance(error, OSError) and not is_url(location):
+            raise
+        raise _unreadable(location, error) from error
+
+
+def _unreadable(location: str, error: Exception) -> DataError:
+    reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    return DataError(f"{location} cannot be read ({shorten(reason, 200)}); correct that, then run the command again")
 
 
 def read_location(location: str) -> bytes:
-    """The whole content. It may raise any exception."""
-    if not is_url(location):
-        return Path(location).read_bytes()
+    """The whole content of an image. It may raise any exception."""
     with _open(location) as file:
-        return file.read()
+        return read_image(file)
 
 
 def matching(pattern: str) -> list[str]:
@@ -60,7 +70,11 @@ def matching(pattern: str) -> list[str]:
     if not is_url(pattern):
         return sorted(os.path.abspath(path) for path in glob.glob(os.path.expanduser(pattern), recursive=True))
     protocol, _, rest = pattern.partition("://")
-    found = _file_system(pattern).glob(rest)
+    system = _file_system(pattern)
+    try:
+        found = system.glob(rest)
+    except Exception as error:  # any, by the package for the URL
+        raise _unreadable(pattern, error) from error
     return sorted(f"{protocol}://{str(path).removeprefix(f'{protocol}://')}" for path in found)
 
 
@@ -73,6 +87,7 @@ def entries(folder: str) -> list[str]:
 
 def _open(location: str) -> Any:
     if not is_url(location):
+        check_is_file(location)
         return open(location, "rb")
     import fsspec
 

@@ -3,7 +3,7 @@
 import platform
 from functools import cache
 from importlib.metadata import version
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,6 +14,10 @@ FORMAT = 1
 _REPORTED = ("torch", "timm", "pillow", "pyarrow", "numpy")
 
 InputKind = Literal["tar", "parquet", "list", "embeddings"]
+# Of a file in the folder, so it leads to no other one.
+ShardName = Annotated[str, Field(pattern=r"^[\w-][\w.-]*$", max_length=200)]
+Rows = Annotated[int, Field(ge=0, lt=2**31)]
+Bytes = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class ShardFile(JSONModel):
@@ -27,11 +31,11 @@ class InputShard(ShardFile):
     ``last`` of the file ``location``, and paths in it are relative to ``root``.
     """
 
-    name: str
+    name: ShardName
     kind: InputKind
     location: str
-    first: int = 0
-    last: int = 0
+    first: Bytes = 0
+    last: Bytes = 0
     root: str = ""
 
 
@@ -52,10 +56,10 @@ class UnreadableEntry(ShardFile):
 class ShardEntry(ShardFile):
     """`entries/NAME.json`: a finished shard. It is written after the shard itself."""
 
-    name: str
+    name: ShardName
     input: str
-    rows: int
-    bytes: int
+    rows: Rows
+    bytes: Bytes
     sha256: str
     seconds: float
     versions: dict[str, str]
@@ -63,11 +67,11 @@ class ShardEntry(ShardFile):
 
 
 class ManifestShard(ShardFile):
-    name: str
+    name: ShardName
     input: str
-    rows: int
-    unreadable: int
-    bytes: int
+    rows: Rows
+    unreadable: Rows
+    bytes: Bytes
     sha256: str
 
 
@@ -78,8 +82,8 @@ class ShardManifest(ShardFile):
     work: dict[str, Any]
     source: list[str]
     versions: dict[str, str]
-    rows: int
-    unreadable: int
+    rows: Bytes
+    unreadable: Bytes
     shards: list[ManifestShard]
 
     @classmethod

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from promptcal.data import ImageSet
+from promptcal.data.feature_files import check_id_texts
 from promptcal.data.label_files import normal_column
 from promptcal.data.sources import ImageSource
 from promptcal.errors import DataError, MissingPackageError, shorten
@@ -52,6 +53,9 @@ def opened_parquet(location: str) -> Iterator[Any]:
     with locations.opened(location) as file:
         try:
             with ParquetFile(file) as opened:
+                names = opened.schema_arrow.names
+                if len(set(names)) < len(names):
+                    raise DataError(f"{location} has two columns of the same name; rename one")
                 yield opened
         except (ArrowException, OSError, ValueError) as error:
             raise DataError(
@@ -93,8 +97,10 @@ def parquet_chunks(shard: InputShard, size: int) -> Iterator[ImageChunk]:
     with opened_parquet(location) as file:
         columns = image_columns(file.schema_arrow, location)
         for batch in file.iter_batches(size, columns=columns.names()):
-            values = {name: batch.column(name).to_pylist() for name in columns.names()}
-            ids = _ids(values.get(columns.id or ""), shard, row, len(batch))
+            ids = _ids(batch, columns, shard, row)
+            values = {name: batch.column(name).to_pylist() for name in columns.names() if name != columns.id}
+            if columns.id is not None:
+                values[columns.id] = ids
             if columns.image is not None:
                 encoded = values[columns.image]
                 contents = [value and value["bytes"] for value in encoded] if columns.is_struct else encoded
@@ -114,12 +120,12 @@ def parquet_places(shard: InputShard) -> Iterator[tuple[list[str], list[Place]]]
         wanted = [columns.id] if columns.image is not None else [columns.id, columns.place]
         names = list(dict.fromkeys(name for name in wanted if name is not None))
         for batch in file.iter_batches(2**14, columns=names):
-            values = {name: batch.column(name).to_pylist() for name in names}
-            ids = _ids(values.get(columns.id or ""), shard, row, len(batch))
+            ids = _ids(batch, columns, shard, row)
             if columns.image is not None:
                 places = [Place(location, row=row + i) for i in range(len(ids))]
             else:
-                places = [Place(locations.beside(location, place or "")) for place in values[columns.place or ""]]
+                named = ids if columns.place == columns.id else batch.column(columns.place).to_pylist()
+                places = [Place(locations.beside(location, place or "")) for place in named]
             yield ids, places
             row += len(ids)
 
@@ -151,11 +157,23 @@ def _row_group(location: str, number: int) -> list[bytes | None]:
     return [value and value["bytes"] for value in values] if columns.is_struct else values
 
 
-def _ids(values: list[Any] | None, shard: InputShard, row: int, n: int) -> list[str]:
+def _ids(batch: Any, columns: ImageColumns, shard: InputShard, row: int) -> list[str]:
     """Without a column of ids, the name of the shard and the number of the row."""
-    if values is None:
-        return [f"{shard.name}/{row + i:08d}" for i in range(n)]
-    for i, value in enumerate(values):
-        if value is None or value == "":
-            raise DataError(f"row {row + i} of {shard.location} has no id; fill it in or delete the row")
-    return [str(value) for value in values]
+    if columns.id is None:
+        return [f"{shard.name}/{row + i:08d}" for i in range(len(batch))]
+    return id_texts(batch.column(columns.id), columns.id, shard.location, row)
+
+
+def id_texts(column: Any, name: str, location: str, first: int) -> list[str]:
+    """A column of ids as texts; ``first`` is the number of its first row."""
+    from pyarrow import types
+
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_nested(kind):
+        raise DataError(f"the column {name} of {location} holds values of type {kind}; an id is a text or a number")
+    values = column.to_pylist()
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        values = [value and value.decode("utf-8") for value in values]
+    ids = ["" if value is None else str(value) for value in values]
+    check_id_texts(ids, location, first)
+    return ids

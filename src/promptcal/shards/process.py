@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from promptcal.errors import DataError, Interrupted, TryAgainError
+from promptcal.errors import DataError, Interrupted, RunError, TryAgainError
 from promptcal.runtime.interrupts import StopRequest
 from promptcal.runtime.progress import progress_bar
 from promptcal.shards.engines import EngineSettings, engine
@@ -82,12 +82,12 @@ def _compute(job: ShardJob, todo: Sequence[InputShard], results: list[ShardResul
         results.append(result)
         rows = sum(each.rows for each in results)
         bar.update(task, advance=1, note=f"{rows:,} rows")
-        if result.problem == "disk":
+        if result.problem in ("disk", "output"):
             done = n_own - len(todo) + sum(each.problem is None for each in results)
-            raise TryAgainError(
-                f"{result.message}: {done} of {n_own} shards are finished and kept; free some space, then run the same "
-                "command again"
-            )
+            said = f"{result.message}: {done} of {n_own} shards are finished and kept"
+            if result.problem == "output":
+                raise RunError(f"{said}; make the output writable, then run the same command again")
+            raise TryAgainError(f"{said}; free some space, then run the same command again")
 
     if todo:
         engine(job.engine)(todo, ShardTask(job.model, job.output.absolute(), job.device), job.settings, receive)

@@ -12,16 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from promptcal.data import ImageSet
-from promptcal.data.feature_files import rows_of_array
+from promptcal.data.feature_files import check_id_texts, rows_of_array
 from promptcal.data.feature_set import FeatureSet
 from promptcal.data.sources import ImageSource
-from promptcal.errors import DataError
+from promptcal.errors import DataError, shorten
+from promptcal.runtime.reading import read_image
 from promptcal.runtime.seeds import derive_seed
 from promptcal.shards import locations
 from promptcal.shards.embedding_shards import embedding_columns, unit_rows
 from promptcal.shards.find_shards import NameList, expand
 from promptcal.shards.manifest import InputShard
-from promptcal.shards.parquet_images import opened_parquet, read_row
+from promptcal.shards.parquet_images import id_texts, opened_parquet, read_row
 from promptcal.shards.shard_images import image_places, paths_in
 from promptcal.shards.shard_sources import Place
 
@@ -43,7 +44,7 @@ class PlaceSource(ImageSource):
             return locations.read_location(place.location)
         with locations.opened(place.location) as file:
             file.seek(place.offset)
-            return file.read(place.size)
+            return read_image(file, place.size)
 
     def path(self, index: int) -> Path | None:
         place = self.places[index]
@@ -53,6 +54,7 @@ class PlaceSource(ImageSource):
 
 def _list_places(names: NameList) -> Iterator[tuple[list[str], list[Place]]]:
     while block := list(islice(names.names, _NAMES_AT_ONCE)):
+        check_id_texts(block, names.name)
         yield block, [Place(path) for path in paths_in(names.root, block)]
 
 
@@ -138,6 +140,8 @@ def sample_embeddings(
         _read_chosen(shard, picked, labelled, names, parts)
         first += size
         on_progress(number)
+    if not parts:
+        raise DataError(f"{origin} has no rows; give shards with embeddings")
     if len({part.shape[1] for part in parts}) > 1:
         raise DataError(f"the shards of {origin} have embeddings of different lengths; give those of one model")
     table = rows_of_array(np.concatenate(parts), origin)
@@ -166,7 +170,8 @@ def _read_chosen(
         width = file.schema_arrow.field(list_name).type.list_size
         wanted = pa.array(sorted(labelled), pa.string())
         for group in range(file.num_row_groups):
-            ids = file.read_row_group(group, columns=[id_name]).column(0).cast(pa.string())
+            column = file.read_row_group(group, columns=[id_name]).column(0)
+            ids = pa.array(id_texts(column, id_name, shard.location, first), pa.string())
             mask = pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False)
             low, high = np.searchsorted(picked, [first, first + len(ids)])
             mask[picked[low:high] - first] = True
@@ -183,5 +188,5 @@ def _distinct(names: list[str], origin: str) -> list[str]:
     if len(set(names)) < len(names):
         seen: set[str] = set()
         twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise DataError(f"{origin} has the id {twice} twice; an id names one row")
+        raise DataError(f"{origin} has the id {shorten(twice)} twice; an id names one row")
     return names

@@ -70,6 +70,7 @@ class ShardFolder:
         if not self.plan_file.is_file() and self.path.is_dir() and any(not _is_ours(p) for p in self.path.iterdir()):
             raise RunError(f"the folder {self.path} is not empty and has no plan.json; choose another --output")
         existed = self.path.is_dir()
+        self._check_links()
         try:
             self.shards_folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
@@ -98,6 +99,12 @@ class ShardFolder:
             plan.write(self.plan_file)
             self.manifest_file.unlink(missing_ok=True)
         return plan
+
+    def _check_links(self) -> None:
+        """Reject folders that are links: in a folder from somebody else, they could lead to any place."""
+        for folder in (self.shards_folder, self.entries_folder, self.lists_folder):
+            if folder.is_symlink():
+                raise RunError(f"{folder} is a link to another place; replace it by what it links to")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -47,7 +47,7 @@ def _lines(shard: InputShard) -> Iterator[str]:
         file.seek(shard.first)
         left = shard.last - shard.first
         while left > 0:
-            line = file.readline()
+            line = file.readline(left)
             if not line:
                 raise DataError(f"{shard.location} is shorter than when it was written; choose another --output")
             left -= len(line)

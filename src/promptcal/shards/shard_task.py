@@ -22,6 +22,11 @@ from promptcal.shards.shard_folder import ShardFolder
 from promptcal.shards.shard_images import UniqueIds, image_chunks
 
 _IMAGES_AT_ONCE = 16  # that are decoded as one piece of work
+# Errors of the output that waiting does not remove: no permission, or something else at the name of a shard.
+_LASTING = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENOENT),
+    *(errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP, errno.EMLINK),
+}
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,14 @@ class ShardModel(Protocol):
 class ShardResult:
     """A finished shard, or why it could not be finished.
 
-    ``problem``: "input" if this shard is damaged and others may not be, "disk" if none can be written.
+    ``problem``: "input" if this shard is damaged and others may not be, "disk" if none can be written now, "output" if
+    none can be written before the user changes something.
     """
 
     name: str
     rows: int = 0
     unreadable: int = 0
-    problem: Literal["input", "disk"] | None = None
+    problem: Literal["input", "disk", "output"] | None = None
     message: str = ""
 
 
@@ -147,7 +153,8 @@ class ShardTask:
         except OSError as error:
             if error.errno is None:
                 raise
-            return ShardResult(shard.name, problem="disk", message=_described(error))
+            problem: Literal["disk", "output"] = "output" if error.errno in _LASTING else "disk"
+            return ShardResult(shard.name, problem=problem, message=_described(error))
         return ShardResult(entry.name, entry.rows, len(entry.unreadable))
 
 

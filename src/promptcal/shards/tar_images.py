@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 from promptcal.data import ImageSet
+from promptcal.data.feature_files import check_id_texts
 from promptcal.data.image_files import HEIC_SUFFIXES, SUFFIXES
 from promptcal.data.sources import ArchiveSource
 from promptcal.errors import DataError, shorten
@@ -28,20 +29,25 @@ def tar_members(location: str, file: BinaryIO) -> list[Member]:
     """The images in a tar; other files in it, such as captions, are ignored. A truncated tar is a `DataError`."""
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
-            entries = [(m.name, m.offset_data, m.size) for m in tar if m.isfile()]
-        file.seek(0, io.SEEK_END)
-        file.seek(max(0, file.tell() - _BLOCK))
+            entries = [(m.name, m.offset_data, m.size, m.issparse()) for m in tar if m.isfile()]
+        length = file.seek(0, io.SEEK_END)
+        file.seek(max(0, length - _BLOCK))
         end = file.read()
-    except tarfile.TarError as error:
+    except Exception as error:  # a damaged header can raise any
         raise _damaged(location, error) from error
     if end.strip(b"\0"):  # every writer ends with two empty blocks
         raise _damaged(location, "it has no end")
     suffixes = SUFFIXES | HEIC_SUFFIXES
-    return [
-        Member(name[: -len(suffix)], name, offset, size)
-        for name, offset, size in entries
-        if (suffix := PurePosixPath(name).suffix).lower() in suffixes
-    ]
+    members = []
+    for name, offset, size, is_sparse in entries:
+        suffix = PurePosixPath(name).suffix
+        if suffix.lower() not in suffixes:
+            continue
+        if is_sparse or not 0 <= offset <= offset + size <= length:
+            raise _damaged(location, f"{shorten(ascii(name))} has holes, or is larger than the tar")
+        members.append(Member(name[: -len(suffix)], name, offset, size))
+    check_id_texts([member.id for member in members], location)
+    return members
 
 
 def _damaged(location: str, reason: object) -> DataError:

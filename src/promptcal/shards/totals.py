@@ -1,6 +1,7 @@
 """Statistics of all rows of a folder of assignments, read column by column."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def read_totals(
     sums, histogram = np.zeros(n), np.zeros(BINS, dtype=np.int64)
     for number, shard in enumerate(manifest.shards, 1):
         for clusters, confidence, is_accepted in _blocks(folder, shard.name):
-            if len(clusters) and clusters.max() >= n:
+            if len(clusters) and not 0 <= clusters.min() <= clusters.max() < n:
                 raise RunError(f"{folder.path} has categories that the run does not have; give shards of this run")
             own, shares = clusters[is_accepted], confidence[is_accepted]
             accepted += np.bincount(own, minlength=n)
@@ -85,13 +86,21 @@ def read_totals(
 
 def _blocks(folder: ShardFolder, name: str) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Categories, confidences, and which rows are accepted."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
+    types = {"cluster": pa.int32(), "confidence": pa.float32(), "decision": pa.string()}
     with opened_parquet(str(folder.file(name))) as file:
         for batch in file.iter_batches(_ROWS, columns=_COLUMNS):
-            decisions = pc.equal(batch.column("decision").dictionary_decode(), "accepted")
-            yield (
-                batch.column("cluster").to_numpy(zero_copy_only=False),
-                batch.column("confidence").to_numpy(zero_copy_only=False),
-                decisions.to_numpy(zero_copy_only=False),
-            )
+            if set(batch.schema.names) != types.keys():
+                raise _damaged(folder.file(name), f"it needs the columns {', '.join(_COLUMNS)}")
+            columns = {column: batch.column(column).cast(kind) for column, kind in types.items()}
+            confidence = columns["confidence"].to_numpy(zero_copy_only=False)
+            if any(column.null_count for column in columns.values()) or not np.isfinite(confidence).all():
+                raise _damaged(folder.file(name), "it has missing values, or values that are not finite")
+            decisions = pc.equal(columns["decision"], "accepted")
+            yield columns["cluster"].to_numpy(), confidence, decisions.to_numpy(zero_copy_only=False)
+
+
+def _damaged(file: Path, reason: str) -> RunError:
+    return RunError(f"{file} is damaged ({reason}); write its folder again")

@@ -16,6 +16,7 @@ from promptcal.shards.shard_folder import ShardFolder
 
 _HASHES_AT_ONCE = 2**27  # 1 GB
 _ROWS = 2**16
+_LONGEST = 2**14  # bytes of an id
 _START, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
 
 
@@ -58,8 +59,17 @@ def _compare(folder: ShardFolder, shards: Sequence[InputShard], suspects: np.nda
 
 
 def _ids(folder: ShardFolder, shard: InputShard) -> Iterator[Any]:
-    with opened_parquet(str(folder.file(shard.name))) as file:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    place = folder.file(shard.name)
+    with opened_parquet(str(place)) as file:
         for batch in file.iter_batches(_ROWS, columns=["id"]):
+            if batch.schema.names != ["id"] or batch.schema.field(0).type != pa.string():
+                raise DataError(f"{place} is damaged (it has no ids); remove it, then run the command again")
+            batch.validate(full=True)  # Unicode
+            if (pc.max(pc.binary_length(batch.column(0))).as_py() or 0) > _LONGEST:
+                raise DataError(f"{place} is damaged (an id is too long); remove it, then run the command again")
             yield batch.column(0)
 
 

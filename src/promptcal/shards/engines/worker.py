@@ -70,13 +70,14 @@ def array_share() -> WorkerShare:
     """
     index, n = 0, 1
     if "SLURM_ARRAY_TASK_ID" in os.environ:
-        first, step = _number("SLURM_ARRAY_TASK_MIN", 0), max(1, _number("SLURM_ARRAY_TASK_STEP", 1))
-        last = _number("SLURM_ARRAY_TASK_MAX", first)
-        index, n = (_number("SLURM_ARRAY_TASK_ID", 0) - first) // step, (last - first) // step + 1
+        first = environment_number("SLURM_ARRAY_TASK_MIN", 0)
+        step = max(1, environment_number("SLURM_ARRAY_TASK_STEP", 1))
+        last = environment_number("SLURM_ARRAY_TASK_MAX", first)
+        index, n = (environment_number("SLURM_ARRAY_TASK_ID", 0) - first) // step, (last - first) // step + 1
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        rank, world = _number("RANK", 0), _number("WORLD_SIZE", 1)
+        rank, world = environment_number("RANK", 0), environment_number("WORLD_SIZE", 1)
     else:
-        rank, world = _number("SLURM_PROCID", 0), _number("SLURM_NTASKS", 1)
+        rank, world = environment_number("SLURM_PROCID", 0), environment_number("SLURM_NTASKS", 1)
     share = WorkerShare(index * world + rank, n * world)
     if not 0 <= share.index < share.n:
         raise ConfigError(f"the environment names process {share.index} of {share.n}; check RANK and SLURM_ variables")
@@ -86,11 +87,11 @@ def array_share() -> WorkerShare:
 def machine_share() -> WorkerShare:
     """Which of how many processes on this machine."""
     if "LOCAL_RANK" in os.environ:
-        return WorkerShare(_number("LOCAL_RANK", 0), max(1, _number("LOCAL_WORLD_SIZE", 1)))
-    return WorkerShare(_number("SLURM_LOCALID", 0), max(1, _number("SLURM_NTASKS_PER_NODE", 1)))
+        return WorkerShare(environment_number("LOCAL_RANK", 0), max(1, environment_number("LOCAL_WORLD_SIZE", 1)))
+    return WorkerShare(environment_number("SLURM_LOCALID", 0), max(1, environment_number("SLURM_NTASKS_PER_NODE", 1)))
 
 
-def _number(variable: str, default: int) -> int:
+def environment_number(variable: str, default: int) -> int:
     text = os.environ.get(variable, str(default))
     try:
         return int(text)
