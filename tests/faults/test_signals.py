@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in every phase: the fit ends at once with the exit code of the signal, and nothing is lost."""
+"""Ctrl-C, SIGTERM, a closed terminal: the fit ends at once with the exit code of the signal, and nothing is lost."""
 
 import os
 import signal
@@ -7,7 +7,9 @@ import time
 import pytest
 from harness import STREAMED
 
-CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+from promptcal.runtime.interrupts import StopRequest
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 
 
 @pytest.mark.parametrize(
@@ -16,6 +18,7 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
         ("decode", 5, signal.SIGTERM),
         ("clustering", 6, signal.SIGINT),  # of the final result
         ("first result", 1, signal.SIGTERM),
+        ("training", 5, signal.SIGHUP),
         pytest.param("writing", 1, signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("decode", 5, signal.SIGINT, marks=pytest.mark.slow),
         pytest.param("clustering", 6, signal.SIGTERM, marks=pytest.mark.slow),
@@ -68,3 +71,29 @@ def test_a_signal_to_all_processes_of_a_streaming_fit(scene, expected_streamed, 
     code, words = scene.run("--resume", "--no-report")
     assert code == 0, words
     assert outcome(scene.output) == expected_streamed
+
+
+def test_a_closed_terminal_is_ignored_under_nohup():
+    previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest().listening():
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+
+
+def test_nothing_is_printed_to_a_closed_terminal(capfd):
+    """Writing to it would be an error before the checkpoint is written."""
+    terminal, other_end = os.openpty()
+    stop, saved = StopRequest(), os.dup(1)
+    os.dup2(other_end, 1)
+    try:
+        with stop.listening(), stop.waiting():
+            os.close(terminal)
+            signal.raise_signal(signal.SIGHUP)
+            os.write(1, b"x")
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+        os.close(other_end)
+    assert stop.exit_code == 129

@@ -11,8 +11,11 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import sys
+import tarfile
 import warnings
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +29,14 @@ from pyarrow import feather, parquet
 from safetensors.torch import load_file, save_file
 
 from promptcal import api, cli
+from promptcal.app.actions import Assign, ImportLabels
+from promptcal.app.label_formats import read_labels_file
+from promptcal.app.label_state import LabelState
+from promptcal.app.label_store import LabelStore
+from promptcal.app.workspace import open_store
 from promptcal.data import embedded_set
 from promptcal.errors import PromptCALError
+from promptcal.run.stored_run import StoredRun
 from promptcal.training.checkpoints import FORMAT, Checkpoints, random_states
 
 SECONDS = 30  # for one command, on a busy machine
@@ -48,6 +57,7 @@ class Workspace:
         self.images = self.root / "images"
         self.run = self.root / "run"
         self.features_run = self.root / "features-run"
+        self.shards = self.root / "shards"
         self.file = self.root / "input"  # what is fuzzed, unless it is a part of the run
         self.output = self.root / "output"
         self.blocked = self.root / "blocked"  # a file: an output below it can never be written
@@ -65,6 +75,9 @@ class Workspace:
             api.fit(**given, output=self.run, overrides=SETTINGS, progress=False)
             api.evaluate(run=self.run, truth={f"{i}.png": "abc"[i % 3] for i in range(8)})
             api.cluster(features=FEATURES, n_classes=2, output=self.features_run, progress=False, report=False)
+            given = {"run": self.run, "source": self.images, "workers": 1, "shard_size": 4, "progress": False}
+            api.predict_shards(**given, output=self.shards)
+            api.make_report(run=self.run, shards=self.shards, progress=False)
         (self.run / "skipped.csv").write_text("path,reason,position\nbroken.png,empty,3\n")
         record = {"stage": "warmup", "epoch": 1, "epochs": 2, "loss": 2.5, "validation/known": 0.5, "seconds": 0.1}
         (self.run / "metrics.jsonl").write_text(f"{json.dumps(record)}\n{json.dumps(record | {'epoch': 2})}\n")
@@ -81,7 +94,7 @@ class Workspace:
 
     def state(self):
         """Everything outside the outputs."""
-        places = (self.root, self.images, self.root.parent)
+        places = (self.root, self.images, self.root.parent, self.shards, self.shards / "shards")
         inside = {self.run, self.output, self.file}
         return {
             entry.path: (entry.stat(follow_symlinks=False).st_size, entry.stat(follow_symlinks=False).st_mtime_ns)
@@ -411,6 +424,184 @@ def feature_inputs(space):
     return changed_bytes(sound)
 
 
+def predict_source(space, data):
+    """The first byte says the kind of a file of many images or embeddings."""
+    if not data:
+        return
+    run, name = ((space.run, "x.tar"), (space.run, "x.parquet"), (space.features_run, "x.parquet"))[data[0] % 3]
+    space.file.mkdir()
+    (space.file / name).write_bytes(data[1:])
+    words = ("--output", space.output, "--workers", 1, "--quiet")
+    try:
+        command("predict", run, space.file, *words)
+        shutil.rmtree(space.output, ignore_errors=True)
+        if run == space.run:  # the output cannot be written, so a sample that is accepted is refused later
+            sample = ("--sample", 3, "--n-classes", 2, "--output", space.blocked / "run", "--quiet")
+            command("fit", space.file, *sample, *(word for setting in SETTINGS for word in ("--set", setting)))
+        else:
+            command("cluster", space.file, "--n-classes", 2, "--output", space.blocked / "run", "--quiet")
+    finally:
+        shutil.rmtree(space.file)
+
+
+def source_inputs(space):
+    pictures = [(space.images / f"{i}.png").read_bytes() for i in range(2)]
+    tars = []
+    for kind in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=kind) as tar:
+            for name, content in (("a.png", pictures[0]), ("ü" * 45 + ".png", pictures[1]), ("a.json", b"{}")):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+        tars.append(b"\0" + buffer.getvalue())
+    ids = ["a", "b"]
+    places = [str(space.images / "0.png"), "images/1.png"]
+    lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(FEATURES[:2].reshape(-1)), 3)
+    tables = [
+        (1, pyarrow.table({"id": ids, "image": pictures})),
+        (1, pyarrow.table({"id": [1, 2], "image": [{"bytes": p, "path": None} for p in pictures]})),
+        (1, pyarrow.table({"id": ids, "path": places})),
+        (2, pyarrow.table({"id": ids, "embedding": lists, "path": places})),
+    ]
+    values = st.lists(VALUES, min_size=2, max_size=2)
+    columns = st.tuples(st.sampled_from(tables), st.integers(0, 2), values).map(_with_column)
+    return changed_bytes(tars) | changed_bytes([bytes([kind]) + _as_parquet(table) for kind, table in tables]) | columns
+
+
+def _with_column(drawn):
+    """A table with a column of hostile values."""
+    (kind, table), place, values = drawn
+    place %= table.num_columns
+    try:
+        table = table.set_column(place, table.column_names[place], pyarrow.array(values))
+        return bytes([kind]) + _as_parquet(table)
+    except (pyarrow.ArrowException, ValueError, TypeError, OverflowError):  # of which no column can be made
+        return bytes([kind]) + _as_parquet(table.slice(0, 0))
+
+
+def _as_parquet(table):
+    buffer = io.BytesIO()
+    parquet.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+def use_shards(space, data):
+    """``data`` is the name of a file of a folder of shards, a NUL, and its new content."""
+    name, _, content = data.partition(b"\0")
+    shutil.rmtree(space.output, ignore_errors=True)
+    shutil.copytree(space.shards, space.output)
+    file = space.output / name.decode("ascii", "replace")
+    try:
+        file.write_bytes(content)
+        if file.name != "manifest.json":
+            (space.output / "manifest.json").unlink()
+        words = ("--engine", "local", "--workers", 1, "--quiet")
+        command("predict", space.run, space.images, "--output", space.output, *words, codes=(0, 2))
+        command("report", space.run, "--shards", space.output, "--output", space.blocked / "x.html", "--quiet")
+        command("cluster", space.output, "--n-classes", 2, "--output", space.blocked / "run", "--quiet")
+    finally:
+        shutil.rmtree(space.output)
+
+
+def shards_inputs(space):
+    files = sorted(file for file in space.shards.rglob("*") if file.is_file() and file.name != ".lock")
+    named = {str(file.relative_to(space.shards)): file.read_bytes() for file in files}
+    structured = [_named(name, json_text(named[name])) for name in named if name.endswith(".json")]
+    return st.one_of(*structured, *(_named(name, changed_bytes([content])) for name, content in named.items()))
+
+
+def app_call(what, call):
+    """What the server of the app calls: any error but those that it shows as a sentence is a finding."""
+    handler = signal.signal(signal.SIGALRM, _out_of_time)
+    signal.alarm(SECONDS)
+    try:
+        with contextlib.suppress(PromptCALError), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            call()
+    except Finding:
+        raise
+    except Exception as error:
+        raise Finding(f"{what}: {type(error).__name__}: {str(error)[:300]}") from error
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def import_labels(space, data):
+    """A file of labels that a page sends: CSV, or Label Studio's JSON."""
+
+    def read():
+        run = StoredRun(space.run)
+        labels = read_labels_file(data, *run.given_images())
+        action = ImportLabels(source="x", labels=labels)
+        json.dumps(action.apply(LabelState.of(run.assignments())).label_names()).encode()
+
+    app_call("import", read)
+
+
+def import_inputs(space):
+    choice = {"from_name": "category", "to_name": "image", "type": "choices", "value": {"choices": ["cat"]}}
+    task = {"id": 1, "data": {"image": "/data/local-files/?d=0.png", "path": "0.png"}}
+    task |= {"annotations": [{"was_cancelled": False, "result": [choice]}], "predictions": []}
+    short = {"image": "s3://bucket/1.png", "category": "dog"}
+    sound = [json.dumps(value).encode() for value in ([task], [short], task)]
+    return st.one_of(*map(json_text, sound), changed_bytes([*sound, LABELS]), csv_text(LABELS))
+
+
+def read_store(space, data):
+    """`labels.sqlite` of a run from somebody else: as a file, or a value in one of its columns."""
+    shutil.rmtree(space.output, ignore_errors=True)
+    space.output.mkdir()
+    file = space.output / "labels.sqlite"
+    column, separator, content = data.partition(b"\0")
+    if column in STORE_COLUMNS and separator:
+        file.write_bytes(_sound_store(space))
+        with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            table, name = column.decode().split(".")
+            connection.execute(f"UPDATE {table} SET {name} = ?", (zlib.compress(content),))
+            connection.execute("UPDATE base SET digest = 'old'")
+    else:
+        file.write_bytes(data)
+
+    def use():
+        found = StoredRun(space.run).assignments()
+        store, _ = open_store(space.output, found)
+        with contextlib.closing(store):
+            store.replay(LabelState.of(found))
+            json.dumps([store.labels(), *map(vars, store.actions()), *map(vars, store.attempts())]).encode()
+            store.undo()
+            store.append(Assign(images=[0], category=0), "x")
+
+    app_call("store", use)
+
+
+STORE_COLUMNS = (b"base.content", b"actions.payload")
+
+
+def _sound_store(space):
+    file = space.root / "sound.sqlite"
+    found = StoredRun(space.run).assignments()
+    with contextlib.closing(LabelStore(file)) as store:
+        store.begin(found)
+        store.append(Assign(images=[0, 1], category=1), "label 2 images")
+    content = file.read_bytes()
+    file.unlink()
+    return content
+
+
+def store_inputs(space):
+    content = _sound_store(space)
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.deserialize(content)
+        base = zlib.decompress(connection.execute("SELECT content FROM base").fetchone()[0])
+    actions = [Assign(images=[0, 1], category=1), ImportLabels(source="x", labels={0: "a", 1: ""})]
+    actions = [action.model_dump_json().encode() for action in actions]
+    columns = [_named(STORE_COLUMNS[0].decode(), json_text(base))]
+    columns += [_named(STORE_COLUMNS[1].decode(), json_text(action)) for action in actions]
+    return st.one_of(changed_bytes([content]), *columns)
+
+
 TARGETS = {
     "labels": (check_labels, label_inputs),
     "features": (cluster_features, feature_inputs),
@@ -423,6 +614,10 @@ TARGETS = {
     "image": (check_image, image_inputs),
     "checkpoint": (read_checkpoint, checkpoint_inputs),
     "weights": (load_weight_file, weight_inputs),
+    "source": (predict_source, source_inputs),
+    "shards": (use_shards, shards_inputs),
+    "import": (import_labels, import_inputs),
+    "store": (read_store, store_inputs),
 }
 
 

@@ -1,14 +1,18 @@
 """The store: undo and redo after a restart, kill -9 while it writes, a full disk, damaged and foreign files."""
 
+import json
 import os
 import signal
 import sqlite3
 import time
+import zlib
+from contextlib import closing
 
 import numpy as np
 import pytest
 from test_label_state import assignments
 
+from promptcal.app import label_store
 from promptcal.app.actions import Assign, Merge, NoneOfThese, Rename, SplitImages, parse_action
 from promptcal.app.label_state import LabelState, NameTakenError
 from promptcal.app.label_store import DiskFullError, LabelStore
@@ -194,3 +198,86 @@ def test_a_page_cannot_send_every_action():
         parse_action('{"kind": "import", "source": "x", "labels": {"0": "a"}}', ("assign",))
     with pytest.raises(NameTakenError):
         Rename(category=1, name="cat").apply(LabelState.of(assignments()))
+
+
+def stored(text):
+    return zlib.compress(text if isinstance(text, bytes) else json.dumps(text).encode())
+
+
+BASE = {"paths": ["a"], "names": ["x"], "known": [True], "clusters": "AAAAAA==", "labelled": "AA=="}
+HOSTILE_STORES = {
+    "a view": """DROP TABLE actions; CREATE VIEW actions AS
+        WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)
+        SELECT x number, 't' title, 't' time, 0 undone, x'00' payload FROM c""",
+    "a trigger": "CREATE TRIGGER t AFTER INSERT ON actions BEGIN DELETE FROM base; END",
+    "another table": "CREATE TABLE x (y)",
+    "no base": "DELETE FROM base",
+    "two bases": "INSERT INTO base SELECT * FROM base",
+    "a number as action": "UPDATE actions SET payload = 7",
+    "a text as action": "UPDATE actions SET payload = 'x'",
+    "bytes as title": "UPDATE actions SET title = x'ff'",
+    "a text that is no Unicode": "UPDATE actions SET title = CAST(x'ff' AS TEXT)",
+}
+HOSTILE_ACTIONS = [
+    b"", b"nul", b"\xff", b"[" * 100_000, [], {"kind": "assign", "images": [2**63], "category": 0},
+    {"kind": "assign", "images": [10**24], "category": 0},
+    {"kind": "import", "source": "x", "labels": {str(10**24): "a"}},
+    {"kind": "split", "images": [4, 5], "parts": [0, 10**24]}, {"kind": "rename", "category": 10**24, "name": "x"},
+]  # fmt: skip
+HOSTILE_BASES = [
+    b"", b"nul", [], {}, BASE | {"paths": None}, BASE | {"names": []}, BASE | {"names": "x"}, BASE | {"known": []},
+    BASE | {"clusters": "####"}, BASE | {"clusters": "/////w=="}, BASE | {"clusters": "AQAAAA=="}, BASE | {"paths": []},
+    BASE | {"paths": ["a", "b"]}, BASE | {"labelled": ""},
+]  # fmt: skip
+
+
+@pytest.fixture
+def edit(begun, tmp_path):
+    """Change the file of a store with one action as somebody else could."""
+    begun.append(ACTIONS[0], "one")
+    begun.close()
+
+    def change(sql, *values):
+        with closing(sqlite3.connect(tmp_path / "labels.sqlite", isolation_level=None)) as connection:
+            connection.executescript(sql) if not values else connection.execute(sql, values)
+
+    return change
+
+
+def use(file):
+    with closing(LabelStore(file)) as store:
+        store.replay(LabelState.of(assignments()))
+        store.labels()
+        store.actions()
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("kind", HOSTILE_STORES)
+def test_a_store_from_somebody_else(edit, tmp_path, kind):
+    edit(HOSTILE_STORES[kind])
+    with pytest.raises(RunError, match="is damaged"):
+        use(tmp_path / "labels.sqlite")
+
+
+@pytest.mark.parametrize("content", HOSTILE_ACTIONS, ids=str)
+def test_hostile_actions(edit, tmp_path, content):
+    edit("UPDATE actions SET payload = ?", stored(content))
+    with pytest.raises(RunError, match="is damaged"):
+        use(tmp_path / "labels.sqlite")
+
+
+@pytest.mark.parametrize("content", HOSTILE_BASES, ids=str)
+def test_hostile_bases(edit, tmp_path, content):
+    edit("UPDATE base SET content = ?", stored(content))
+    with pytest.raises(RunError, match="is damaged"):
+        use(tmp_path / "labels.sqlite")
+
+
+def test_values_that_expand(edit, tmp_path, monkeypatch):
+    monkeypatch.setattr(label_store, "_MOST_BYTES", 1000)
+    edit("UPDATE actions SET payload = ?", zlib.compress(b" " * 1_000_000))
+    with pytest.raises(RunError, match="a value has over 0 MB"):
+        use(tmp_path / "labels.sqlite")
+    edit("UPDATE actions SET payload = ?", zlib.compress(b"{}")[:-2])
+    with pytest.raises(RunError, match="a value is truncated"):
+        use(tmp_path / "labels.sqlite")

@@ -1,5 +1,6 @@
 """Files are written completely or not at all, and damaged files are detected."""
 
+import csv
 import json
 import os
 from pathlib import Path
@@ -14,8 +15,10 @@ from promptcal.runtime.files import (
     remove_leftovers,
     save_torch,
     temporary_beside,
+    write_csv,
     write_folder,
     write_json,
+    write_rows,
     write_safetensors,
     write_text,
     write_with,
@@ -186,3 +189,14 @@ def test_weights_have_the_permissions_of_other_files(tmp_path):
     write_safetensors(tmp_path / "weights.safetensors", {"a": torch.ones(2)})
     write_text(tmp_path / "text", "")
     assert (tmp_path / "weights.safetensors").stat().st_mode == (tmp_path / "text").stat().st_mode
+
+
+def test_line_ends_in_cells(tmp_path):
+    """A file name may have them, and the csv module does not quote a carriage return before Python 3.13."""
+    cells = ["a\rb", "a\nb", "a\r\nb", "\r", "a", 'a"\r', "1"]
+    write_csv(tmp_path / "a.csv", ["name", "n"], [[cell, 1] for cell in cells])
+    write_rows(tmp_path / "b.csv", ["name", "n"], [[cell, 1] for cell in cells])
+    for name in ("a.csv", "b.csv"):
+        with (tmp_path / name).open(newline="", encoding="utf-8") as file:
+            assert list(csv.reader(file)) == [["name", "n"], *([cell, "1"] for cell in cells)]
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()

@@ -199,4 +199,6 @@ def test_shards_of_other_widths_are_refused(promptcal, tmp_path):
     write_parquet(tmp_path / "mixed" / "4.parquet", {"id": ["a"], "number": [1.0]})
     code, _, said = promptcal(*words)
     assert code == 2
-    assert "needs the columns id and embedding (a fixed-size list); it has id, number" in " ".join(said.split())
+    assert "needs the columns id and embedding (a fixed-size list of numbers); it has id, number" in " ".join(
+        said.split()
+    )

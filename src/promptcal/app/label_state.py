@@ -219,7 +219,7 @@ def split(state: LabelState, images: Sequence[int], parts: Sequence[int]) -> Lab
     if len(order) < len(images):
         raise LabelError("an image was given twice; load the page again")
     if not all(0 <= number < len(parts) for number in parts):
-        raise LabelError("the parts of a split are numbered from 0; make the preview again")
+        raise LabelError("a split needs two parts or more, numbered from 0; make the preview again")
     part = np.empty(len(order), dtype=np.int64)
     part[np.searchsorted(order, np.asarray(images))] = parts
     numbers = np.unique(part)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from promptcal.runtime.distributed import Group
 
-_TIME_LIMIT = 1  # sent instead of a signal number; SIGINT and SIGTERM have higher numbers
+_TIME_LIMIT = 1  # sent instead of the number of a signal, to which 1 is added
 EXIT_TIME_LIMIT = 75  # exit code: no error; the same command with --resume continues
 
 
@@ -26,7 +26,7 @@ _HANGUP = getattr(signal, "SIGHUP", None)  # the terminal was closed
 def _signals() -> list[signal.Signals]:
     """Those that stop a run. Under `nohup`, a closed terminal is ignored."""
     found = [signal.SIGINT, signal.SIGTERM]
-    if _HANGUP is not None and signal.getsignal(_HANGUP) == signal.SIG_DFL:
+    if _HANGUP is not None and signal.getsignal(_HANGUP) != signal.SIG_IGN:
         found.append(_HANGUP)
     return found
 
@@ -67,11 +67,12 @@ class StopRequest:
 
     def requested_by_any(self, group: "Group") -> bool:
         """Whether any process of a group was asked to stop; then all stop before the same step."""
-        received = group.all_reduce_max(self.signal or (_TIME_LIMIT if self._time_is_up() else 0))
+        own = _TIME_LIMIT if self._time_is_up() else 0
+        received = group.all_reduce_max(own if self.signal is None else self.signal + 1)
         if received == _TIME_LIMIT:
             self._deadline, self.has_progressed = -math.inf, True
         elif received:
-            self.signal = self.signal or received
+            self.signal = self.signal or received - 1
         return bool(received)
 
     @property
