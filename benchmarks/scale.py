@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py --assign --rows 1000000 10000000 100000000    synthetic embeddings, 1,000 clusters
     python benchmarks/scale.py --engines                                     local with 1 and 2 processes, and Ray
-    python benchmarks/scale.py --kills 20                                    killed at random moments: the same files
+    python benchmarks/scale.py --kills 20 --images 100000 --ray              killed at random moments: the same files
     python benchmarks/scale.py --embed --images 50000                        JPEG in tars, ViT-B/16 at 224 px, on a GPU
     python benchmarks/scale.py --sample 10000 20000 --embeddings FOLDER --labels FILE --truth FILE --classes 100
                                                                              accuracy on a sample and on all rows
@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from measuring import show, slope
@@ -238,33 +239,64 @@ def engines(given: argparse.Namespace, folder: Path) -> None:
 
 
 def kills(given: argparse.Namespace, folder: Path) -> None:
-    """Kill the whole command at random moments and start it again; compare the files with those of a whole run."""
+    """Kill the command at random moments and start it again, kill a worker of Ray, and compare the files."""
     write_demo_tars(folder / "tars", given.images)
-    words = command("embed", folder / "tars", "--backbone", BACKBONE, "--workers", given.workers, "--quiet")
+    words = command("embed", folder / "tars", "--backbone", BACKBONE, "--workers", given.workers, "--quiet", "--output")
     began = time.perf_counter()
-    whole_run = subprocess.Popen([*words, "--output", str(folder / "whole")], stdout=subprocess.DEVNULL)
-    while not _finished(folder / "whole") and whole_run.poll() is None:
-        time.sleep(0.05)
-    started = time.perf_counter() - began
-    assert whole_run.wait() == 0
-    took = time.perf_counter() - began - started
-    chance, done = random.Random(0), 0
-    while done < given.kills:
-        process = subprocess.Popen(
-            [*words, "--output", str(folder / "killed")], start_new_session=True, stdout=subprocess.DEVNULL
+    subprocess.run([*words, str(folder / "whole")], check=True, stdout=subprocess.DEVNULL)
+    whole = checked_manifest(folder / "whole")
+    n_shards = len(whole["shards"])
+    a_shard = (time.perf_counter() - began) / n_shards
+    chance, output = random.Random(0), folder / "killed"
+    for number in range(1, given.kills + 1):
+        before = _finished(output)
+        wanted = before + chance.randint(
+            0, max(0, 2 * (n_shards - before) // (given.kills - number + 2) - given.workers)
         )
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(chance.uniform(0.7, 1.1) * started + chance.uniform(0, 1.6) * took / given.kills)
+        process = subprocess.Popen([*words, str(output)], start_new_session=True, stdout=subprocess.DEVNULL)
+        while _finished(output) < wanted and process.poll() is None:
+            time.sleep(0.01)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # while shards are computed, or at the start
+            process.wait(chance.uniform(0, 2 * a_shard if wanted > before else 10))
+        if process.poll() is not None:
             raise SystemExit("finished before the last kill; give more images")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        done += 1
-        print(f"kill {done}: {_finished(folder / 'killed')} shards finished", file=sys.stderr, flush=True)
-    subprocess.run([*words, "--output", str(folder / "killed")], check=True, stdout=subprocess.DEVNULL)
-    whole, killed = (json.loads((folder / name / "manifest.json").read_text()) for name in ("whole", "killed"))
-    assert whole == killed, "the manifests differ"
-    assert whole["rows"] == given.images
-    print(f"{given.kills} kills, {whole['rows']:,} rows in {len(whole['shards'])} shards: the same rows and checksums")
+        print(f"kill {number}: {_finished(output)} of {n_shards} shards finished", file=sys.stderr, flush=True)
+    subprocess.run([*words, str(output)], check=True, stdout=subprocess.DEVNULL)
+    assert whole == checked_manifest(output), "the files differ"
+    print(f"{given.kills} kills, {whole['rows']:,} rows in {n_shards} shards: the same files")
+    if given.ray:
+        _kill_ray_worker([*words, str(folder / "ray"), "--engine", "ray"], folder / "ray", n_shards // 4)
+        assert whole == checked_manifest(folder / "ray"), "the files differ"
+        print(f"a worker of Ray killed, {whole['rows']:,} rows in {n_shards} shards: the same files")
+
+
+def _kill_ray_worker(words: list[str], output: Path, after: int) -> None:
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    while _finished(output) < after:
+        assert process.poll() is None, "finished before the kill"
+        time.sleep(0.05)
+    worker = next(pid for pid in _tree(process.pid) if "MapWorker" in Path(f"/proc/{pid}/cmdline").read_text())
+    os.kill(worker, signal.SIGKILL)
+    assert process.wait() == 0
+
+
+def checked_manifest(output: Path) -> dict[str, Any]:
+    """The manifest, after its checksums and numbers of rows were compared with the files, and all ids differ."""
+    from pyarrow import parquet
+
+    from promptcal.runtime.files import file_digest
+
+    manifest: dict[str, Any] = json.loads((output / "manifest.json").read_text())
+    ids: set[str] = set()
+    for shard in manifest["shards"]:
+        file = output / "shards" / f"{shard['name']}.parquet"
+        assert file_digest(file) == shard["sha256"]
+        ids.update(parquet.read_table(file, columns=["id"])["id"].to_pylist())
+    assert len(ids) == manifest["rows"]
+    assert len(list((output / "shards").iterdir())) == len(manifest["shards"])
+    return manifest
 
 
 def _finished(folder: Path) -> int:
