@@ -8,8 +8,13 @@ import pytest
 from shard_helpers import BACKBONE, rows_of, write_parquet
 
 from promptcal import api
+from promptcal.data import ImageSet
+from promptcal.data.sources import TextSource
+from promptcal.discovery import heads
 from promptcal.errors import ConfigError, LabelError
 from promptcal.metrics import discovery_accuracy
+from promptcal.pipeline import clustering
+from promptcal.pipeline.problem import Problem
 from promptcal.shards.sampled import StreamSample
 from promptcal.shards.shard_sources import Place
 
@@ -166,6 +171,34 @@ def test_cluster_of_shards(mixture, tmp_path):
     )
     assert everything > 0.95
     assert sample > everything - 0.01
+
+
+def test_an_unlabelled_row_of_a_sample_stands_for_many(mixture, monkeypatch, tmp_path):
+    """The read-out knows how many rows of the source an unlabelled one stands for."""
+    folder, _, _, labels = mixture
+    given = []
+
+    def train_heads(*words, **options):
+        given.append(options["unlabelled_weight"])
+        return heads.train_heads(*words, **options)
+
+    monkeypatch.setattr(clustering, "train_heads", train_heads)
+    options = {"labels": labels, "n_classes": 6, "overrides": FIT, "progress": False, "report": False}
+    run = api.cluster(features=folder / "shards", sample=300, output=tmp_path / "run", **options)
+    n = (~run.assignments().labelled).sum()
+    assert given == pytest.approx([(3000 - len(labels)) / n])
+    given.clear()
+    api.cluster(features=folder / "shards", sample=3000, output=tmp_path / "whole", **options)
+    assert given == [1.0]
+
+
+def test_counts_of_a_sample_are_those_of_its_source():
+    """The number of classes is estimated from them. Images that cannot be read do not change them."""
+    images = ImageSet(["a", "b", "c", "d"], TextSource(["a", "b", "c", "d"]), n_source=102)
+    problem = Problem.of(images, ["x", None, "y", None])
+    assert problem.counts == (2, 100)
+    assert problem.unlabelled_weight == 50
+    assert problem.kept([0, 1, 2]).unlabelled_weight == 100
 
 
 def test_labels_of_shards_stay_when_predict_continues(mixture, tmp_path):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from promptcal.errors import DataError, MissingPackageError, shorten
+from promptcal.errors import DataError, MissingPackageError, PromptCALError, TryAgainError, shorten
 
 _WILDCARDS = frozenset("*?[")
 
@@ -39,12 +39,24 @@ def beside(location: str, name: str) -> str:
 
 @contextmanager
 def opened(location: str) -> Iterator[BinaryIO]:
-    """The file, opened to be read; a `DataError` if it does not exist or cannot be opened."""
+    """The file, opened to be read; a `DataError` if it does not exist or cannot be read, and a `TryAgainError` if a
+    remote one cannot be reached."""
     try:
         with _open(location) as file:
             yield file
+    except PromptCALError:
+        raise
     except FileNotFoundError as error:
         raise DataError(f"{location} does not exist any more; restore it, then run the same command again") from error
+    except Exception as error:  # of a remote file system, any exception
+        if not is_url(location) and not isinstance(error, OSError):
+            raise
+        reason = shorten(getattr(error, "strerror", None) or str(error) or type(error).__name__, 200)
+        if is_url(location) and isinstance(error, OSError) and not isinstance(error, PermissionError):
+            raise TryAgainError(f"{location} cannot be read ({reason}); run the same command again later") from error
+        raise DataError(
+            f"{location} cannot be read ({reason}); check its permissions, then run the same command again"
+        ) from error
 
 
 def read_location(location: str) -> bytes:

@@ -54,6 +54,8 @@ def opened_parquet(location: str) -> Iterator[Any]:
             with ParquetFile(file) as opened:
                 yield opened
         except (ArrowException, OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # of the system; those of Arrow have no number
             raise DataError(
                 f"{location} is no readable parquet file ({shorten(' '.join(str(error).split()), 200)}); write it "
                 "again, then run the same command again"

@@ -74,11 +74,11 @@ class _Done:
         self.n = n
         self.finished = finished
         self.rows = self.unreadable = 0
-        self.problems: list[str] = []
+        self.problems: list[ShardResult] = []
 
     def add(self, result: ShardResult) -> None:
         if result.problem is not None:
-            self.problems.append(result.message)
+            self.problems.append(result)
             return
         self.finished += 1
         self.rows += result.rows
@@ -89,8 +89,10 @@ class _Done:
 
     def check_problems(self) -> None:
         if self.problems:
+            first = min(self.problems, key=lambda result: result.problem == "access")
             more = f" ({len(self.problems) - 1} more shards have problems)" if len(self.problems) > 1 else ""
-            raise DataError(f"{self.problems[0]}{more}; the other {self.finished} shards are finished and kept")
+            kind = TryAgainError if first.problem == "access" else DataError
+            raise kind(f"{first.message}{more}; the other {self.finished} shards are finished and kept")
 
 
 def _compute(job: ShardJob, todo: Sequence[InputShard], done: _Done, bar: Any) -> None:
@@ -110,4 +112,4 @@ def _compute(job: ShardJob, todo: Sequence[InputShard], done: _Done, bar: Any) -
 
 def _check_ids(folder: ShardFolder, bar: Any, shards: list[InputShard], rows: int) -> None:
     task = bar.add_task("comparing ids", total=len(shards), note="")
-    check_ids_differ(folder, shards, rows, lambda done: bar.update(task, completed=done))
+    check_ids_differ(folder, shards, rows, lambda done, total: bar.update(task, completed=done, total=total))

@@ -23,10 +23,13 @@ def check_ids_differ(
     folder: ShardFolder,
     shards: Sequence[InputShard],
     rows: int,
-    on_progress: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
     at_once: int = _HASHES_AT_ONCE,
 ) -> None:
-    """A `DataError` that names the id and its shards if two rows have the same id."""
+    """A `DataError` that names the id and its shards if two rows have the same id.
+
+    ``on_progress`` gets how many shards were read, and how many are read in all.
+    """
     parts = max(1, -(-rows // at_once))
     for part in range(parts):
         found = [np.empty(0, dtype=np.uint64)]
@@ -34,7 +37,7 @@ def check_ids_differ(
             for ids in _ids(folder, shard):
                 hashes = hash_texts(ids)
                 found.append(hashes if parts == 1 else hashes[hashes % np.uint64(parts) == part])
-            on_progress(part * len(shards) + i + 1)
+            on_progress(part * len(shards) + i + 1, parts * len(shards))
         hashes = np.concatenate(found)
         found.clear()
         hashes.sort()
