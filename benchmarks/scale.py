@@ -394,10 +394,12 @@ def sampled(given: argparse.Namespace, folder: Path) -> None:
     from promptcal import api
     from promptcal.data.labels import label_pairs
     from promptcal.metrics import discovery_accuracy
+    from promptcal.shards.find_shards import expand
+    from promptcal.shards.sampled import row_counts
 
     truth, labels = (dict(label_pairs(file)) for file in (given.truth, given.labels))
     known = sorted({label for label in labels.values() if label is not None})
-    n = ds.dataset(given.embeddings / "shards").count_rows()
+    n = sum(row_counts(expand([str(given.embeddings)], embeddings=True)[0]))
     rows: list[tuple[object, ...]] = []
     for seed in range(given.repeats):
         for size in [*given.sample, n]:
