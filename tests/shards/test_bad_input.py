@@ -15,6 +15,7 @@ import pytest
 from shard_helpers import BACKBONE, write_parquet, write_tar
 
 from promptcal.runtime import files
+from promptcal.shards.find_shards import is_sharded
 
 
 @pytest.fixture
@@ -147,6 +148,16 @@ def test_output_of_another_run(predict, promptcal, tars, tmp_path):
     assert code == 2
     assert "has the shards of" in said
     assert before == {file: file.read_bytes() for file in before}
+
+
+def test_a_folder_with_images_and_a_table(predict, image_folder, run):
+    """The table may have labels. Only a command that reads shards has to ask."""
+    write_parquet(image_folder / "labels.parquet", {"path": ["a/000.png"], "label": ["cat"]})
+    assert not is_sharded(image_folder)
+    assert is_sharded(image_folder / "labels.parquet")
+    code, said = predict(image_folder, "--engine", "local")
+    assert code == 2
+    assert f"{image_folder} has images and also labels.parquet; give the pattern '{image_folder}/*.parquet'" in said
 
 
 def test_output_that_is_something_else(predict, tars, tmp_path):

@@ -15,6 +15,8 @@ from promptcal.errors import ConfigError, LabelError
 from promptcal.metrics import discovery_accuracy
 from promptcal.pipeline import clustering
 from promptcal.pipeline.problem import Problem
+from promptcal.pipeline.request import FitRequest
+from promptcal.pipeline.sampled_inputs import DEFAULT_SAMPLE, with_default_sample
 from promptcal.shards.sampled import StreamSample
 from promptcal.shards.shard_sources import Place
 
@@ -85,6 +87,17 @@ def test_fit_on_a_sample_then_predict_everything(tars, pictures, labels, tmp_pat
         np.testing.assert_array_equal(again.embeddings(), run.embeddings())
     summary = api.predict_shards(run=run, source=source, output=tmp_path / "out", workers=1, progress=False)
     assert summary.manifest.rows == 40
+
+
+def test_which_sources_are_always_sampled(tars, image_folder):
+    def sample(images, **options):
+        return with_default_sample(FitRequest(images=images, output="run", n_classes=4, **options)).sample
+
+    for images in (tars, [str(tars / "0.tar")], "s3://bucket/*.tar", "list.txt"):
+        assert sample(images) == DEFAULT_SAMPLE
+        assert sample(images, sample=3) == 3
+    for images in (image_folder, [image_folder / "a/000.png"], np.zeros((2, 4, 4), dtype=np.uint8)):
+        assert sample(images) is None
 
 
 def test_fit_on_a_sample_of_a_folder_equals_a_fit_of_those_images(image_folder, pictures, tmp_path):

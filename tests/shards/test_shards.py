@@ -117,6 +117,18 @@ def test_remote_tars(run, tars, expected, tmp_path):
     check_rows(rows_of(tmp_path / "out"), run, expected, str)
 
 
+def test_remote_folder_of_images(run, image_folder, expected, tmp_path):
+    memory = fsspec.filesystem("memory")
+    for file in image_folder.rglob("*.png"):
+        memory.pipe(f"/photos/{file.relative_to(image_folder)}", file.read_bytes())
+    memory.pipe("/photos/a/notes.txt", b"no image")
+    predict(run, "memory://photos", tmp_path / "out")
+    table = rows_of(tmp_path / "out")
+    check_rows(table, run, expected, lambda name: Path(name).stem)
+    assert table["id"][0].as_py() == "a/000.png"
+    assert table["path"][0].as_py() == "memory://photos/a/000.png"
+
+
 def test_embed_then_assign(run, tars, expected, tmp_path):
     """Embeddings that are stored first are assigned as the images themselves."""
     api.embed(source=tars, run=run, output=tmp_path / "embedded", workers=1, progress=False)

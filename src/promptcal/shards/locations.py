@@ -83,6 +83,15 @@ def entries(folder: str) -> list[str]:
     return sorted(entry.path for entry in os.scandir(folder) if not entry.name.startswith("."))
 
 
+def walk(folder: str) -> Iterator[str]:
+    """The names of all files below a remote folder, relative to it, in a fixed order."""
+    files = _file_system(folder)
+    root = files._strip_protocol(folder)
+    for path, _, names in files.walk(root):
+        below = path[len(root) :].strip("/")
+        yield from (f"{below}/{name}".lstrip("/") for name in sorted(names))
+
+
 def _open(location: str) -> Any:
     if not is_url(location):
         return open(location, "rb")

@@ -14,7 +14,7 @@ from promptcal.shards.manifest import InputShard
 from promptcal.shards.parquet_images import opened_parquet
 from promptcal.shards.shard_folder import ShardFolder
 
-_HASHES_AT_ONCE = 2**27  # 1 GB
+_HASHES_AT_ONCE = 2**26  # 0.5 GB, and twice that when they are put together
 _ROWS = 2**16
 _START, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
 
