@@ -131,6 +131,15 @@ def test_a_remote_shard_that_cannot_be_reached_now(predict, tars, tmp_path, monk
         assert "bucket/2.tar is truncated" in said
         assert "(1 more shards have problems)" in said
     memory.rm("/bucket/2.tar")
+
+    def fail_to_list(*words, **options):
+        raise TimeoutError("slow")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(memory), "glob", fail_to_list)
+        code, said = predict("memory://bucket/*.tar")
+        assert code == 75
+        assert "memory://bucket/*.tar cannot be read (slow); run the same command again later" in said
     assert shards_in(tmp_path) == ["1"]
 
 

@@ -103,7 +103,8 @@ class Embedder:
     @torch.no_grad()
     def _embed(self, crops: Tensor) -> Tensor:
         with device_context(self.device, self.vit.compute_dtype):
-            views = self._normalise(crops.to(self.device, non_blocking=True).permute(0, 3, 1, 2).contiguous())
+            crops = crops.to(self.device, non_blocking=self.device.type == "cuda")
+            views = self._normalise(crops.permute(0, 3, 1, 2).contiguous())
             return torch.nn.functional.normalize(class_token(self.vit, views).float(), dim=-1)
 
 

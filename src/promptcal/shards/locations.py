@@ -39,11 +39,16 @@ def beside(location: str, name: str) -> str:
 
 @contextmanager
 def opened(location: str) -> Iterator[BinaryIO]:
-    """The file, opened to be read; a `DataError` if it does not exist or cannot be read, and a `TryAgainError` if a
-    remote one cannot be reached."""
+    """The file, opened to be read."""
+    with _accessing(location), _open(location) as file:
+        yield file
+
+
+@contextmanager
+def _accessing(location: str) -> Iterator[None]:
+    """A `DataError` if the file or folder cannot be read, and a `TryAgainError` if a remote one cannot be reached."""
     try:
-        with _open(location) as file:
-            yield file
+        yield
     except PromptCALError:
         raise
     except FileNotFoundError as error:
@@ -72,7 +77,8 @@ def matching(pattern: str) -> list[str]:
     if not is_url(pattern):
         return sorted(os.path.abspath(path) for path in glob.glob(os.path.expanduser(pattern), recursive=True))
     protocol, _, rest = pattern.partition("://")
-    found = _file_system(pattern).glob(rest)
+    with _accessing(pattern):
+        found = _file_system(pattern).glob(rest)
     return sorted(f"{protocol}://{str(path).removeprefix(f'{protocol}://')}" for path in found)
 
 
@@ -84,12 +90,13 @@ def entries(folder: str) -> list[str]:
 
 
 def walk(folder: str) -> Iterator[str]:
-    """The names of all files below a remote folder, relative to it, in a fixed order."""
-    files = _file_system(folder)
-    root = files._strip_protocol(folder)
-    for path, _, names in files.walk(root):
-        below = path[len(root) :].strip("/")
-        yield from (f"{below}/{name}".lstrip("/") for name in sorted(names))
+    """The names of all files below a remote folder, relative to it, in the order of its file system."""
+    with _accessing(folder):
+        files = _file_system(folder)
+        root = files._strip_protocol(folder)
+        for path, _, names in files.walk(root, on_error="raise"):
+            below = path[len(root) :].strip("/")
+            yield from (f"{below}/{name}".lstrip("/") for name in sorted(names))
 
 
 def _open(location: str) -> Any:
