@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py --assign --rows 1000000 10000000 100000000    synthetic embeddings, 1,000 clusters
     python benchmarks/scale.py --engines                                     local with 1 and 2 processes, and Ray
-    python benchmarks/scale.py --kills 20                                    killed at random moments: the same files
+    python benchmarks/scale.py --kills 20 --images 100000 --ray              killed at random moments: the same files
     python benchmarks/scale.py --embed --images 50000                        JPEG in tars, ViT-B/16 at 224 px, on a GPU
     python benchmarks/scale.py --sample 10000 20000 --embeddings FOLDER --labels FILE --truth FILE --classes 100
                                                                              accuracy on a sample and on all rows
@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from measuring import show, slope
@@ -238,33 +239,64 @@ def engines(given: argparse.Namespace, folder: Path) -> None:
 
 
 def kills(given: argparse.Namespace, folder: Path) -> None:
-    """Kill the whole command at random moments and start it again; compare the files with those of a whole run."""
+    """Kill the command at random moments and start it again, kill a worker of Ray, and compare the files."""
     write_demo_tars(folder / "tars", given.images)
-    words = command("embed", folder / "tars", "--backbone", BACKBONE, "--workers", given.workers, "--quiet")
+    words = command("embed", folder / "tars", "--backbone", BACKBONE, "--workers", given.workers, "--quiet", "--output")
     began = time.perf_counter()
-    whole_run = subprocess.Popen([*words, "--output", str(folder / "whole")], stdout=subprocess.DEVNULL)
-    while not _finished(folder / "whole") and whole_run.poll() is None:
-        time.sleep(0.05)
-    started = time.perf_counter() - began
-    assert whole_run.wait() == 0
-    took = time.perf_counter() - began - started
-    chance, done = random.Random(0), 0
-    while done < given.kills:
-        process = subprocess.Popen(
-            [*words, "--output", str(folder / "killed")], start_new_session=True, stdout=subprocess.DEVNULL
+    subprocess.run([*words, str(folder / "whole")], check=True, stdout=subprocess.DEVNULL)
+    whole = checked_manifest(folder / "whole")
+    n_shards = len(whole["shards"])
+    a_shard = (time.perf_counter() - began) / n_shards
+    chance, output = random.Random(0), folder / "killed"
+    for number in range(1, given.kills + 1):
+        before = _finished(output)
+        wanted = before + chance.randint(
+            0, max(0, 2 * (n_shards - before) // (given.kills - number + 2) - given.workers)
         )
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(chance.uniform(0.7, 1.1) * started + chance.uniform(0, 1.6) * took / given.kills)
+        process = subprocess.Popen([*words, str(output)], start_new_session=True, stdout=subprocess.DEVNULL)
+        while _finished(output) < wanted and process.poll() is None:
+            time.sleep(0.01)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # while shards are computed, or at the start
+            process.wait(chance.uniform(0, 2 * a_shard if wanted > before else 10))
+        if process.poll() is not None:
             raise SystemExit("finished before the last kill; give more images")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        done += 1
-        print(f"kill {done}: {_finished(folder / 'killed')} shards finished", file=sys.stderr, flush=True)
-    subprocess.run([*words, "--output", str(folder / "killed")], check=True, stdout=subprocess.DEVNULL)
-    whole, killed = (json.loads((folder / name / "manifest.json").read_text()) for name in ("whole", "killed"))
-    assert whole == killed, "the manifests differ"
-    assert whole["rows"] == given.images
-    print(f"{given.kills} kills, {whole['rows']:,} rows in {len(whole['shards'])} shards: the same rows and checksums")
+        print(f"kill {number}: {_finished(output)} of {n_shards} shards finished", file=sys.stderr, flush=True)
+    subprocess.run([*words, str(output)], check=True, stdout=subprocess.DEVNULL)
+    assert whole == checked_manifest(output), "the files differ"
+    print(f"{given.kills} kills, {whole['rows']:,} rows in {n_shards} shards: the same files")
+    if given.ray:
+        _kill_ray_worker([*words, str(folder / "ray"), "--engine", "ray"], folder / "ray", n_shards // 4)
+        assert whole == checked_manifest(folder / "ray"), "the files differ"
+        print(f"a worker of Ray killed, {whole['rows']:,} rows in {n_shards} shards: the same files")
+
+
+def _kill_ray_worker(words: list[str], output: Path, after: int) -> None:
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    while _finished(output) < after:
+        assert process.poll() is None, "finished before the kill"
+        time.sleep(0.05)
+    worker = next(pid for pid in _tree(process.pid) if "MapWorker" in Path(f"/proc/{pid}/cmdline").read_text())
+    os.kill(worker, signal.SIGKILL)
+    assert process.wait() == 0
+
+
+def checked_manifest(output: Path) -> dict[str, Any]:
+    """The manifest, after its checksums and numbers of rows were compared with the files, and all ids differ."""
+    from pyarrow import parquet
+
+    from promptcal.runtime.files import file_digest
+
+    manifest: dict[str, Any] = json.loads((output / "manifest.json").read_text())
+    ids: set[str] = set()
+    for shard in manifest["shards"]:
+        file = output / "shards" / f"{shard['name']}.parquet"
+        assert file_digest(file) == shard["sha256"]
+        ids.update(parquet.read_table(file, columns=["id"])["id"].to_pylist())
+    assert len(ids) == manifest["rows"]
+    assert len(list((output / "shards").iterdir())) == len(manifest["shards"])
+    return manifest
 
 
 def _finished(folder: Path) -> int:
@@ -286,7 +318,10 @@ def photographs(n: int, size: tuple[int, int]) -> Iterator[bytes]:
 
 
 def embed(given: argparse.Namespace, folder: Path) -> None:
-    """Images per second from JPEG files in tars to embeddings, and what limits them: decoding alone, network alone."""
+    """Images per second from JPEG files in tars to embeddings, and what limits them: decoding alone, network alone.
+
+    Two processes on one GPU have half of the cores each; one computes while the other one begins or ends a shard.
+    """
     import torch
 
     from promptcal.runtime.threads import available_cores
@@ -296,35 +331,35 @@ def embed(given: argparse.Namespace, folder: Path) -> None:
 
     encoded = list(photographs(200, (500, 375)))
     mean = sum(map(len, encoded)) / len(encoded) / 1000
-    tars = folder / "tars"
-    write_tars(tars, given.images, 5000, lambda i: encoded[i % len(encoded)], "jpg")
-    few = min(2000, given.images // 2)
-    write_tars(folder / "few", few, 1000, lambda i: encoded[i % len(encoded)], "jpg")
+    few, of_a_tar = given.images // 10, max(1, min(5000, given.images // 20))
+    for name, n in (("few", few), ("tars", given.images)):
+        write_tars(folder / name, n, of_a_tar, lambda i: encoded[i % len(encoded)], "jpg")
     options = ("--backbone", given.backbone, "--set", "model.pretrained=false", "--device", given.device, "--quiet")
-    times = {}
-    for source in ("few", "tars"):
-        began = time.perf_counter()
-        subprocess.run(command("embed", folder / source, "--output", folder / f"out-{source}", *options), check=True)
-        times[source] = time.perf_counter() - began
-    entries = [json.loads(file.read_text()) for file in (folder / "out-tars" / "entries").glob("*.json")]
-    steady = sorted(entry["rows"] / entry["seconds"] for entry in entries)[len(entries) // 2]
+    rows = []
+    for workers in (1, 2):
+        times = {}
+        for source in ("few", "tars"):
+            output, began = folder / f"out-{source}-{workers}", time.perf_counter()
+            words = command("embed", folder / source, "--output", output, "--workers", workers, *options)
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+            times[source] = time.perf_counter() - began
+        processes = f"{workers} process{'es' if workers > 1 else ''}"
+        rows.append((f"whole command, {processes}", given.images / times["tars"]))
+        rows.append(("the same without start-up", (given.images - few) / (times["tars"] - times["few"])))
     cores = available_cores()
     pool = decoders(cores)
     began, n = time.perf_counter(), 0
-    for tar in sorted(tars.glob("*.tar"))[:4]:
+    for tar in sorted((folder / "tars").glob("*.tar"))[:4]:
         shard = InputShard(name=tar.stem, kind="tar", location=str(tar))
         n += sum(len(chunk.ids) for chunk in pool.map(image_chunks(shard, 16), CropSize(256, 224)))
-    decoding = n / (time.perf_counter() - began)
-    network = _network_rate(given)
-    rows = [
-        ("whole command, start-up included", f"{given.images / times['tars']:,.0f}"),
-        ("whole command without start-up", f"{(given.images - few) / (times['tars'] - times['few']):,.0f}"),
-        ("a shard (median)", f"{steady:,.0f}"),
-        (f"decoding alone, {cores} cores", f"{decoding:,.0f}"),
-        ("network alone", f"{network:,.0f}"),
-    ]
+    decoding, network = n / (time.perf_counter() - began), _network_rate(given)
+    rows += [(f"decoding alone, {cores} cores", decoding), ("network alone", network)]
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    show(f"{given.images:,} JPEG of 500 x 375 ({mean:.0f} kB), {given.backbone}, {device}", ["what", "images/s"], rows)
+    title = f"{given.images:,} JPEG of 500 x 375 ({mean:.0f} kB), {given.backbone}, {device}"
+    show(title, ["what", "images/s"], [(what, f"{rate:,.1f}") for what, rate in rows])
+    best = max(rows[1][1], rows[3][1])
+    limit, rate = ("decoding", decoding) if decoding < network else ("the network", network)
+    print(f"limited by {limit}; the whole reaches {100 * best / rate:.0f} % of it")
 
 
 def _network_rate(given: argparse.Namespace) -> float:
@@ -359,10 +394,12 @@ def sampled(given: argparse.Namespace, folder: Path) -> None:
     from promptcal import api
     from promptcal.data.labels import label_pairs
     from promptcal.metrics import discovery_accuracy
+    from promptcal.shards.find_shards import expand
+    from promptcal.shards.sampled import row_counts
 
     truth, labels = (dict(label_pairs(file)) for file in (given.truth, given.labels))
     known = sorted({label for label in labels.values() if label is not None})
-    n = ds.dataset(given.embeddings / "shards").count_rows()
+    n = sum(row_counts(expand([str(given.embeddings)], embeddings=True)[0]))
     rows: list[tuple[object, ...]] = []
     for seed in range(given.repeats):
         for size in [*given.sample, n]:

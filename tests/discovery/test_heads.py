@@ -51,18 +51,20 @@ def test_neighbours_are_those_of_scikit_learn(monkeypatch):
     assert [set(row) for row in found.tolist()] == [set(row[:4]) for row in expected.tolist()]
 
 
+@pytest.mark.parametrize("weight", [1.0, 3.0])
 @pytest.mark.parametrize("has_prior", [True, False])
-def test_the_objective_is_the_sum_of_its_terms(has_prior):
-    """Each term of the module's formula, image by image."""
+def test_the_objective_is_the_sum_of_its_terms(has_prior, weight):
+    """Each term of the module's formula, image by image; an unlabelled one may stand for three."""
     points, k = unit_points(9, 4), 3
     labels = np.array([0, 1, -1, -1, 1, -1, -1, -1, 0])
     prior = torch.tensor([0.5, 0.3, 0.2]) if has_prior else None
     starts = unit_points(2 * k, 4, seed=3).view(2, k, 4)
-    found = heads._Heads(points, torch.from_numpy(labels), starts, prior)
+    found = heads._Heads(points, torch.from_numpy(labels), starts, prior, weight)
     with torch.no_grad():
         found.bias += torch.randn(2, k, generator=torch.Generator().manual_seed(4))
     batch = [0, 2, 3, 4, 8]
     pairs = [4, 5, 0, 8, 4]  # of image 0: another class; of 2 and 3: unlabelled or labelled; of 4 and 8: other classes
+    weights = [weight if labels[i] < 0 else 1.0 for i in batch]
     bias = found.bias.detach()
     loss = found._loss(torch.tensor(batch), torch.tensor(pairs), 7.0, 0.3).detach()
     for s in range(2):
@@ -74,19 +76,22 @@ def test_the_objective_is_the_sum_of_its_terms(has_prior):
         expected = np.mean([-0.5 * math.log(probabilities(i)[labels[i]]) for i in batch if labels[i] >= 0])
         expected += np.mean([0.3 * scipy_entropy(probabilities(i)) for i in batch if labels[i] < 0])
         if has_prior:
-            expected += scipy_entropy(np.mean([probabilities(i) for i in batch], axis=0), prior.numpy())
+            mean = np.average([probabilities(i) for i in batch], axis=0, weights=weights)
+            expected += scipy_entropy(mean, prior.numpy())
         for i, j in zip(batch, pairs, strict=True):
             if labels[i] < 0 or labels[j] < 0 or labels[i] == labels[j]:
-                expected += jensenshannon(probabilities(i), probabilities(j)) ** 2 / len(batch)
+                share = (weight if labels[i] < 0 else 1.0) / sum(weights)
+                expected += jensenshannon(probabilities(i), probabilities(j)) ** 2 * share
         assert loss[s] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize("weight", [1.0, 3.0])
 @pytest.mark.parametrize("has_prior", [True, False])
-def test_the_gradient_is_that_of_automatic_differentiation(has_prior):
+def test_the_gradient_is_that_of_automatic_differentiation(has_prior, weight):
     points, k = unit_points(60, 8), 5
     labels = torch.tensor([0, -1, 1, -1, -1, 2] * 10)
     prior = torch.tensor([0.4, 0.2, 0.2, 0.1, 0.1]) if has_prior else None
-    found = heads._Heads(points, labels, unit_points(3 * k, 8, seed=3).view(3, k, 8), prior)
+    found = heads._Heads(points, labels, unit_points(3 * k, 8, seed=3).view(3, k, 8), prior, weight)
     with torch.no_grad():
         found.bias += torch.randn(3, k, generator=torch.Generator().manual_seed(4))
     batch, pairs = torch.arange(0, 60, 2), torch.arange(59, 0, -2)

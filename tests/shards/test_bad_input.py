@@ -2,16 +2,20 @@
 
 import errno
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import fsspec
 import pytest
 from shard_helpers import BACKBONE, write_parquet, write_tar
 
 from promptcal.runtime import files
+from promptcal.shards.find_shards import is_sharded
 
 
 @pytest.fixture
@@ -94,6 +98,51 @@ def test_a_shard_that_disappears(predict, tars, pictures, tmp_path):
     assert shards_in(tmp_path) == ["0"]
 
 
+def test_a_shard_that_cannot_be_read(predict, tars, tmp_path):
+    (tars / "1.tar").unlink()
+    (tars / "1.tar").mkdir()
+    code, said = predict(tars)
+    assert code == 2
+    assert f"{tars / '1.tar'} cannot be read (it is a folder)" in said
+    assert shards_in(tmp_path) == ["0"]
+
+
+def test_a_remote_shard_that_cannot_be_reached_now(predict, tars, tmp_path, monkeypatch):
+    """The command exits with 75 if only the connection failed, and with 2 if a shard has a fault, too."""
+    memory = fsspec.filesystem("memory")
+    for file in tars.iterdir():
+        memory.pipe(f"/bucket/{file.name}", file.read_bytes())
+    open_file = type(memory)._open
+
+    def fail(self, path, *words, **options):
+        if path.endswith("0.tar"):
+            raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+        return open_file(self, path, *words, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(memory), "_open", fail)
+        code, said = predict("memory://bucket/*.tar")
+        assert code == 75
+        assert "bucket/0.tar cannot be read (Connection timed out); run the same command again later" in said
+        assert "the other 1 shards are finished and kept" in said
+        memory.pipe("/bucket/2.tar", b"no tar")
+        code, said = predict("memory://bucket/*.tar")
+        assert code == 2
+        assert "bucket/2.tar is truncated" in said
+        assert "(1 more shards have problems)" in said
+    memory.rm("/bucket/2.tar")
+
+    def fail_to_list(*words, **options):
+        raise TimeoutError("slow")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(memory), "glob", fail_to_list)
+        code, said = predict("memory://bucket/*.tar")
+        assert code == 75
+        assert "memory://bucket/*.tar cannot be read (slow); run the same command again later" in said
+    assert shards_in(tmp_path) == ["1"]
+
+
 def test_output_of_another_run(predict, promptcal, tars, tmp_path):
     assert predict(tars)[0] == 0
     before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*.*")}
@@ -108,6 +157,16 @@ def test_output_of_another_run(predict, promptcal, tars, tmp_path):
     assert code == 2
     assert "has the shards of" in said
     assert before == {file: file.read_bytes() for file in before}
+
+
+def test_a_folder_with_images_and_a_table(predict, image_folder, run):
+    """The table may have labels. Only a command that reads shards has to ask."""
+    write_parquet(image_folder / "labels.parquet", {"path": ["a/000.png"], "label": ["cat"]})
+    assert not is_sharded(image_folder)
+    assert is_sharded(image_folder / "labels.parquet")
+    code, said = predict(image_folder, "--engine", "local")
+    assert code == 2
+    assert f"{image_folder} has images and also labels.parquet; give the pattern '{image_folder}/*.parquet'" in said
 
 
 def test_output_that_is_something_else(predict, tars, tmp_path):
@@ -150,17 +209,31 @@ def test_a_full_disk(predict, tars, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_file_that_may_not_grow_as_a_full_disk(run, tars, tmp_path):
-    """A real write error of the system in a real process, not a simulated one."""
-    code = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); from promptcal.cli import main; main()"
-    )
-    words = ["predict", str(run.path), str(tars), "--output", str(tmp_path / "out"), "--workers", "1", "--quiet"]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
-    assert done.returncode == 75, done.stderr
-    assert "free some space, then run the same command again" in " ".join(done.stderr.split())
-    assert list((tmp_path / "out" / "shards").iterdir()) == []
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_disk_that_is_really_full(run, tars, tmp_path, workers):
+    """A small file system in memory, which only the command sees; then the same command on a larger one."""
+    in_namespace = ["unshare", "--map-root-user", "--mount"]
+    disk, words = tmp_path / "disk", ["--workers", str(workers), "--quiet"]
+    disk.mkdir()
+    if shutil.which("unshare") is None or subprocess.run([*in_namespace, "true"], capture_output=True).returncode:
+        pytest.skip("this machine allows no file system of one's own")
+    command = shlex.join([sys.executable, "-m", "promptcal", "predict", str(run.path), str(tars), "--output", "."])
+    command += " " + shlex.join(words)
+    script = f"""
+        mount -t tmpfs -o size=28k tmpfs {disk} && cd {disk} || exit 9
+        {command}; echo "exit code $?" >&2; ls -A shards entries >&2
+        mount -o remount,size=1m {disk}
+        {command}; echo "exit code $?" >&2
+    """
+    done = subprocess.run([*in_namespace, "sh", "-c", script], capture_output=True, text=True)
+    said = " ".join(done.stderr.split())
+    assert "the disk is full" in said
+    assert "1 of 2 shards are finished and kept; free some space, then run the same command again" in said
+    first, second = said.split("exit code ")[1:]
+    assert first.startswith("75 ")
+    assert first.count(".parquet") == first.count(".json") == 1
+    assert ".tmp" not in first
+    assert second == "0"
 
 
 @pytest.mark.slow

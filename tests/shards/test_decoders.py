@@ -20,14 +20,14 @@ def picture(width, height, seed=0):
     ("width", "height"), [(500, 375), (375, 500), (256, 256), (256, 300), (257, 400), (64, 48), (1000, 40), (33, 31)]
 )
 @pytest.mark.parametrize(("resize", "crop"), [(256, 224), (32, 32), (37, 32)])
-def test_only_the_crop_is_resized(width, height, resize, crop):
+def test_crops_have_the_pixels_of_predict(width, height, resize, crop):
     image = picture(width, height)
     whole = ImageSet.of([image]).resized(0, resize)
     top, left = (round((side - crop) / 2) for side in whole.shape[:2])
     expected = whole[top : top + crop, left : left + crop].astype(int)
-    difference = np.abs(centre_crop(image, CropSize(resize, crop)) - expected)
+    difference = np.abs(centre_crop(image, CropSize(resize, crop)).numpy() - expected)
     assert difference.max() <= 1
-    assert (difference > 0).mean() < 0.002
+    assert (difference > 0).mean() < (0.01 if min(width, height) > resize else 1e-9)
 
 
 def test_processes_return_what_one_returns():

@@ -8,8 +8,15 @@ import pytest
 from shard_helpers import BACKBONE, rows_of, write_parquet
 
 from promptcal import api
+from promptcal.data import ImageSet
+from promptcal.data.sources import TextSource
+from promptcal.discovery import heads
 from promptcal.errors import ConfigError, LabelError
 from promptcal.metrics import discovery_accuracy
+from promptcal.pipeline import clustering
+from promptcal.pipeline.problem import Problem
+from promptcal.pipeline.request import FitRequest
+from promptcal.pipeline.sampled_inputs import DEFAULT_SAMPLE, with_default_sample
 from promptcal.shards.sampled import StreamSample
 from promptcal.shards.shard_sources import Place
 
@@ -80,6 +87,17 @@ def test_fit_on_a_sample_then_predict_everything(tars, pictures, labels, tmp_pat
         np.testing.assert_array_equal(again.embeddings(), run.embeddings())
     summary = api.predict_shards(run=run, source=source, output=tmp_path / "out", workers=1, progress=False)
     assert summary.manifest.rows == 40
+
+
+def test_which_sources_are_always_sampled(tars, image_folder):
+    def sample(images, **options):
+        return with_default_sample(FitRequest(images=images, output="run", n_classes=4, **options)).sample
+
+    for images in (tars, [str(tars / "0.tar")], "s3://bucket/*.tar", "list.txt"):
+        assert sample(images) == DEFAULT_SAMPLE
+        assert sample(images, sample=3) == 3
+    for images in (image_folder, [image_folder / "a/000.png"], np.zeros((2, 4, 4), dtype=np.uint8)):
+        assert sample(images) is None
 
 
 def test_fit_on_a_sample_of_a_folder_equals_a_fit_of_those_images(image_folder, pictures, tmp_path):
@@ -166,6 +184,34 @@ def test_cluster_of_shards(mixture, tmp_path):
     )
     assert everything > 0.95
     assert sample > everything - 0.01
+
+
+def test_an_unlabelled_row_of_a_sample_stands_for_many(mixture, monkeypatch, tmp_path):
+    """The read-out knows how many rows of the source an unlabelled one stands for."""
+    folder, _, _, labels = mixture
+    given = []
+
+    def train_heads(*words, **options):
+        given.append(options["unlabelled_weight"])
+        return heads.train_heads(*words, **options)
+
+    monkeypatch.setattr(clustering, "train_heads", train_heads)
+    options = {"labels": labels, "n_classes": 6, "overrides": FIT, "progress": False, "report": False}
+    run = api.cluster(features=folder / "shards", sample=300, output=tmp_path / "run", **options)
+    n = (~run.assignments().labelled).sum()
+    assert given == pytest.approx([(3000 - len(labels)) / n])
+    given.clear()
+    api.cluster(features=folder / "shards", sample=3000, output=tmp_path / "whole", **options)
+    assert given == [1.0]
+
+
+def test_counts_of_a_sample_are_those_of_its_source():
+    """The number of classes is estimated from them. Images that cannot be read do not change them."""
+    images = ImageSet(["a", "b", "c", "d"], TextSource(["a", "b", "c", "d"]), n_source=102)
+    problem = Problem.of(images, ["x", None, "y", None])
+    assert problem.counts == (2, 100)
+    assert problem.unlabelled_weight == 50
+    assert problem.kept([0, 1, 2]).unlabelled_weight == 100
 
 
 def test_labels_of_shards_stay_when_predict_continues(mixture, tmp_path):

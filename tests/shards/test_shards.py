@@ -1,5 +1,6 @@
 """Each kind of source gives the rows that `predict` gives; a second run skips what is finished."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -116,6 +117,18 @@ def test_remote_tars(run, tars, expected, tmp_path):
     check_rows(rows_of(tmp_path / "out"), run, expected, str)
 
 
+def test_remote_folder_of_images(run, image_folder, expected, tmp_path):
+    memory = fsspec.filesystem("memory")
+    for file in image_folder.rglob("*.png"):
+        memory.pipe(f"/photos/{file.relative_to(image_folder)}", file.read_bytes())
+    memory.pipe("/photos/a/notes.txt", b"no image")
+    predict(run, "memory://photos", tmp_path / "out")
+    table = rows_of(tmp_path / "out")
+    check_rows(table, run, expected, lambda name: Path(name).stem)
+    assert table["id"][0].as_py() == "a/000.png"
+    assert table["path"][0].as_py() == "memory://photos/a/000.png"
+
+
 def test_embed_then_assign(run, tars, expected, tmp_path):
     """Embeddings that are stored first are assigned as the images themselves."""
     api.embed(source=tars, run=run, output=tmp_path / "embedded", workers=1, progress=False)
@@ -161,6 +174,34 @@ def test_a_shard_without_its_entry_or_cut_short_is_computed_again(run, tars, tmp
     again = predict(run, tars, tmp_path / "out")
     assert (again.skipped, again.rows) == (0, 40)
     assert summary.folder.file(first).read_bytes() == whole
+
+
+def test_a_shard_that_is_computed_again_renews_the_manifest(run, tars, pictures, tmp_path):
+    summary = predict(run, tars, tmp_path / "out")
+    name = summary.manifest.shards[1].name
+    summary.folder.entry_file(name).unlink()
+    write_tar(tars / "1.tar", {"other": pictures["007"], "more": pictures["008"]})
+    again = predict(run, tars, tmp_path / "out")
+    assert again.manifest.rows == 22
+    assert again.manifest.shards[1].sha256 == file_digest(again.folder.file(name))
+
+
+def test_another_command_that_finishes_a_shard_first(run, tars, tmp_path, monkeypatch):
+    """Its last step removes what this command is writing. The shard is finished, so this is no error."""
+    expected = predict(run, tars, tmp_path / "out").manifest
+    first = tmp_path / "out" / "entries" / f"{expected.shards[0].name}.json"
+    entry = first.read_text()
+    first.unlink()
+
+    def removed(self, target):
+        first.write_text(entry)
+        self.unlink()
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(self))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", removed)
+        again = predict(run, tars, tmp_path / "out")
+    assert again.manifest == expected
 
 
 def test_unreadable_images_are_listed(run, tars, pictures, tmp_path):

@@ -27,7 +27,7 @@ ROW = "row"  # what messages call an element of a feature set
 class FeatureSet:
     """Rows of numbers with an id each. ``origin`` is what messages call it, ``path`` its file, if it has one.
 
-    Without ids, rows are named by their numbers: 0, 1, ...
+    Without ids, rows are named by their numbers: 0, 1, ... ``n_source`` is that of `ImageSet`.
     """
 
     names: list[str]
@@ -35,6 +35,7 @@ class FeatureSet:
     origin: str
     path: Path | None
     has_ids: bool
+    n_source: int | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -116,13 +117,13 @@ class FeatureSet:
     def pictures(self, folder: Path | None) -> ImageSet:
         """The rows as images: the files of a folder that the ids name, or tiles with the ids as text."""
         if folder is None:
-            return ImageSet(self.names, TextSource(self.names), noun=ROW)
+            return ImageSet(self.names, TextSource(self.names), noun=ROW, n_source=self.n_source)
         if not folder.is_dir():
             raise DataError(f"the image folder {folder} does not exist; check the path")
         if not self.has_ids:
             raise DataError(f"{self.origin} has no ids, so its rows cannot be found in {folder}; give --ids")
         files = _picture_files(folder, self.names)
-        return ImageSet(self.names, FileSource(files), folder, noun=ROW)
+        return ImageSet(self.names, FileSource(files), folder, noun=ROW, n_source=self.n_source)
 
 
 def _picture_files(folder: Path, names: Sequence[str]) -> list[Path]:

@@ -36,6 +36,7 @@ class ImageSet:
 
     ``root`` is the folder that the names are relative to, if there is one. ``ignored`` are files in it that cannot be
     read without another package. ``noun`` is what messages call an element: rows of features can have pictures, too.
+    ``n_source`` is the number of images of the source if these are all its labelled images and a sample of the others.
     """
 
     names: list[str]
@@ -44,6 +45,7 @@ class ImageSet:
     source_labels: SourceLabels | None = None
     ignored: tuple[str, ...] = ()
     noun: str = "image"
+    n_source: int | None = None
 
     def __len__(self) -> int:
         return len(self.names)

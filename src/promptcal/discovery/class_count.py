@@ -18,6 +18,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from promptcal.discovery.hidden_classes import EXPECTED_STEPS, Calibrated, can_calibrate, count_with_interval
+from promptcal.discovery.known_share import ImageCounts
 from promptcal.discovery.trials import Trial, Trials
 from promptcal.errors import ConfigError, LabelError, PromptCALWarning
 from promptcal.runtime.frames import data_frame
@@ -137,9 +138,13 @@ def count_with_hidden_classes(
     max_iter: int = 100,
     tol: float = 1e-4,
     seed: int = 0,
+    images: ImageCounts | None = None,
     on_step: Callable[[str], None] = lambda note: None,
 ) -> ClassCount:
-    """Estimate the number of classes with an interval; of fewer than 4 known classes, as `count_classes` does."""
+    """Estimate the number of classes with an interval; of fewer than 4 known classes, as `count_classes` does.
+
+    ``images`` are the numbers of all images if the features are those of a part of them.
+    """
     if not can_calibrate(labels):
         count = count_classes(
             features, labels, max_classes=max_classes, n_init=n_init, max_iter=max_iter, tol=tol, seed=seed,
@@ -150,7 +155,7 @@ def count_with_hidden_classes(
     low = len(np.unique(labels[labels >= 0]))
     high = _largest(low, len(features), max_classes, default_max_classes(low, len(features)))
     found = count_with_interval(
-        features, labels, max_classes=high, max_iter=max_iter, tol=tol, seed=seed, on_step=on_step
+        features, labels, max_classes=high, max_iter=max_iter, tol=tol, seed=seed, images=images, on_step=on_step
     )
     best = found.estimates[0]
     count = ClassCount(

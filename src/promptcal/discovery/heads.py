@@ -6,9 +6,10 @@ For an embedding x_i, head s gives the probabilities p_i = softmax(a W_s x_i + b
 
 over the labelled images, the unlabelled images u, all images i, and pairs of an image i and one of its nearest
 neighbours j. H is the entropy, JS the Jensen-Shannon divergence H((p_i + p_j) / 2) - (H(p_i) + H(p_j)) / 2, which asks
-for agreement but not for confidence. The sharpness a grows from 8 to 25 and the weight e from 0 to 0.3: a head that
-starts with soft assignments depends less on its start. Each head starts at the centroids of one start of k-means. The
-one with the lowest objective is the result; the share of the others that agree with it is the stability of an image.
+for agreement but not for confidence. If the unlabelled images are a sample of more, they have more weight in the means
+over all images. The sharpness a grows from 8 to 25 and the weight e from 0 to 0.3: a head that starts with soft
+assignments depends less on its start. Each head starts at the centroids of one start of k-means. The one with the
+lowest objective is the result; the share of the others that agree with it is the stability of an image.
 Entropy, labels and marginal are those of PIM (Chiaroni et al., ICCV 2023). The weights were chosen on the
 development splits of CIFAR-100 and CUB (`promptcal benchmark NAME-dev`) and on the demo.
 
@@ -149,6 +150,7 @@ def train_heads(
     most_images: int = _MOST_IMAGES,
     closed: Tensor | None = None,
     steps: int = STEPS,
+    unlabelled_weight: float = 1.0,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> TrainedHeads:
     """Train a head from each start (starts x clusters x dim), all at once, and keep the best.
@@ -160,6 +162,8 @@ def train_heads(
         annealed: Whether to begin with soft assignments, which may move far from the start.
         most_images: If there are more images, the heads are trained on a part of them.
         closed: Clusters (a mask) that no unlabelled image is assigned to.
+        unlabelled_weight: How many images an unlabelled one stands for, if these are all labelled images of a source
+            and a sample of the others.
         on_progress: Called with the number of finished steps.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -169,7 +173,8 @@ def train_heads(
         if len(features) > most_images:
             chosen = sample_rows(labels, most_images, generator).to(device)
             part, part_labels = features[chosen], part_labels[chosen]
-        heads = _Heads(part, part_labels, starts.to(features), prior)
+            unlabelled_weight *= _odds(labels) / _odds(labels[chosen.cpu().numpy()])
+        heads = _Heads(part, part_labels, starts.to(features), prior, unlabelled_weight)
         heads.train(generator, annealed, steps, on_progress)
         with torch.no_grad():
             objectives = heads.objectives(generator).cpu().numpy()
@@ -178,11 +183,25 @@ def train_heads(
     return TrainedHeads(heads.head(int(order[0])), clusters[0], agreement(clusters), objectives)
 
 
+def _odds(labels: np.ndarray) -> float:
+    """Unlabelled images for each labelled one; 1 if all or none are labelled."""
+    n_labelled = int((labels >= 0).sum())
+    return (len(labels) - n_labelled) / n_labelled if 0 < n_labelled < len(labels) else 1.0
+
+
 class _Heads:
     """Heads in training, as one batched product."""
 
-    def __init__(self, features: Tensor, labels: Tensor, starts: Tensor, prior: Tensor | None) -> None:
+    def __init__(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        starts: Tensor,
+        prior: Tensor | None,
+        unlabelled_weight: float = 1.0,
+    ) -> None:
         self.features, self.labels = features, labels
+        self.image_weights = torch.where(labels < 0, unlabelled_weight, 1.0).to(features)
         self.prior = None if prior is None else prior.to(features)
         self.weight = F.normalize(starts, dim=2).requires_grad_()
         self.bias = starts.new_zeros(starts.shape[:2]).requires_grad_()
@@ -246,12 +265,15 @@ class _Heads:
         labelled = labels >= 0
         agree = (labels < 0) | (self.labels[neighbours] < 0) | (labels == self.labels[neighbours])
         log_m = (p + q).div_(2).clamp_(min=_LEAST).log_()
-        pairs = (agree / (2 * n)).view(n, 1, 1)
+        weights = self.image_weights[images].view(n, 1, 1)
+        pairs = agree.view(n, 1, 1) * weights / (2 * weights.sum())
         unlabelled = (~labelled * (entropy_weight / (~labelled).sum().clamp(min=1))).view(n, 1, 1)
         # dL/dp, without terms that are the same for all clusters: they do not change the result
         by_p = log_p.mul_(pairs - unlabelled).addcmul_(log_m, pairs, value=-1)
         if self.prior is not None:
-            by_p += (p.mean(dim=0).clamp(min=_LEAST).log() - self.prior.clamp(min=_LEAST).log()) / n
+            mean = (p * weights).sum(dim=0) / weights.sum()
+            difference = mean.clamp(min=_LEAST).log() - self.prior.clamp(min=_LEAST).log()
+            by_p.addcmul_(weights, difference / weights.sum())
         by_q = log_q.sub_(log_m).mul_(pairs)
         by_output, by_pair_output = (
             g.sub_((g * share).sum(dim=2, keepdim=True)).mul_(share) for g, share in ((by_p, p), (by_q, q))
@@ -274,7 +296,7 @@ class _Heads:
     ) -> Tensor:
         """The objective of each head, or ``only`` of one, on a batch."""
         images = images.to(self.features.device)
-        labels = self.labels[images]
+        labels, weights = self.labels[images], self.image_weights[images]
         p = self._probabilities(images, sharpness, only)
         loss = p.new_zeros(len(p))
         labelled = labels >= 0
@@ -284,11 +306,11 @@ class _Heads:
         if not bool(labelled.all()):
             loss = loss + entropy_weight * entropy(p[:, ~labelled]).mean(dim=1)
         if self.prior is not None:
-            loss = loss + divergence(p.mean(dim=1), self.prior)
+            loss = loss + divergence((p * weights.unsqueeze(1)).sum(dim=1) / weights.sum(), self.prior)
         agree = (labels < 0) | (self.labels[neighbours] < 0) | (labels == self.labels[neighbours])
         if bool(agree.any()):
             pairs = jensen_shannon(p[:, agree], self._probabilities(neighbours[agree], sharpness, only))
-            loss = loss + pairs.sum(dim=1) / len(images)
+            loss = loss + (pairs * weights[agree]).sum(dim=1) / weights.sum()
         return loss
 
 
@@ -314,7 +336,7 @@ def agreement(clusters: list[np.ndarray]) -> np.ndarray | None:
     return same / len(others)
 
 
-def estimated_sizes(clusters: np.ndarray, n_clusters: int) -> Tensor:
+def estimated_sizes(clusters: np.ndarray, n_clusters: int, weights: np.ndarray | None = None) -> Tensor:
     """The share of each cluster, with one more image in each, so that none is 0."""
-    sizes = np.bincount(clusters, minlength=n_clusters) + 1
+    sizes = np.bincount(clusters, weights, minlength=n_clusters) + 1
     return torch.from_numpy(sizes / sizes.sum()).float()

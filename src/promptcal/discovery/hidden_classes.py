@@ -117,11 +117,14 @@ def count_with_interval(
     max_iter: int,
     tol: float,
     seed: int,
+    images: ImageCounts | None = None,
     on_step: Callable[[str], None] = lambda note: None,
 ) -> CalibratedCount:
-    """Estimate the number of classes, at most ``max_classes``, from labels of at least `LEAST_CLASSES` classes."""
-    n_labelled = int((labels >= 0).sum())
-    problem = CountProblem(features, labels, ImageCounts(n_labelled, len(labels) - n_labelled))
+    """Estimate the number of classes, at most ``max_classes``, from labels of at least `LEAST_CLASSES` classes.
+
+    ``images`` are the numbers of all images if the features are those of a part of them.
+    """
+    problem = CountProblem(features, labels, images or ImageCounts.of(labels))
     kmeans = KMeansSettings(_STARTS, max_iter, tol)
     found = estimate(problem.part(MOST_IMAGES, seed), max_classes, kmeans, seed, on_step)
     errors: dict[str, list[float]] = {name: [] for name in found.numbers}

@@ -40,6 +40,11 @@ class ImageCounts(NamedTuple):
     labelled: int
     unlabelled: int
 
+    @classmethod
+    def of(cls, labels: np.ndarray) -> "ImageCounts":
+        """Labels are -1 for unlabelled images."""
+        return cls(int((labels >= 0).sum()), int((labels < 0).sum()))
+
 
 @dataclass(frozen=True)
 class KnownShare:

@@ -15,6 +15,7 @@ from promptcal.discovery.class_count import (
     count_with_hidden_classes,
     expected_steps,
 )
+from promptcal.discovery.known_share import ImageCounts
 from promptcal.discovery.trials import Trial
 from promptcal.errors import ConfigError
 from promptcal.methods import METHODS, resolve
@@ -46,7 +47,8 @@ def count_classes_of(request: EstimateRequest) -> ClassCount:
     problem = Problem.of(images, read_labels(request.labels, images, console))
     vit, resize = pretrained_vit(config) if run is None else (run.network.vit, run.info.resize)
     kept, features = embed_images(vit, images, resize, skip_unreadable=request.skip_unreadable, console=console)
-    return count_from_features(features, problem.labels[kept], config, console)
+    labels = problem.labels[kept]
+    return count_from_features(features, labels, ImageCounts.of(labels), config, console)
 
 
 def pretrained_vit(config: Config) -> tuple[PromptedViT, int]:
@@ -57,10 +59,15 @@ def pretrained_vit(config: Config) -> tuple[PromptedViT, int]:
     return vit.to(device).eval(), stored_side(config, vit)
 
 
-def count_from_features(features: Tensor, labels: np.ndarray, config: Config, console: Console) -> ClassCount:
-    """The number of classes as ``estimation.search`` says; of many images, the calibrated search uses a part."""
+def count_from_features(
+    features: Tensor, labels: np.ndarray, images: ImageCounts, config: Config, console: Console
+) -> ClassCount:
+    """The number of classes as ``estimation.search`` says; of many images, the calibrated search uses a part.
+
+    ``images`` are the numbers of all images, of which the features may be a part.
+    """
     if config.estimation.search == "calibrated":
-        return _count_calibrated(features, labels, config, console)
+        return _count_calibrated(features, labels, images, config, console)
     with progress_bar(console) as bar:
         task = bar.add_task("counting classes", total=EXPECTED_TRIALS, note="")
 
@@ -82,7 +89,9 @@ def count_from_features(features: Tensor, labels: np.ndarray, config: Config, co
     return count
 
 
-def _count_calibrated(features: Tensor, labels: np.ndarray, config: Config, console: Console) -> ClassCount:
+def _count_calibrated(
+    features: Tensor, labels: np.ndarray, images: ImageCounts, config: Config, console: Console
+) -> ClassCount:
     with progress_bar(console) as bar:
         steps = expected_steps(labels)
         task = bar.add_task("counting classes", total=steps, note="")
@@ -94,6 +103,7 @@ def _count_calibrated(features: Tensor, labels: np.ndarray, config: Config, cons
             max_iter=config.clustering.max_iter,
             tol=config.clustering.tol,
             seed=derive_seed(config.seed, "class count"),
+            images=images,
             on_step=lambda note: bar.update(task, advance=1, note=note),
         )
         bar.update(task, completed=steps)

@@ -211,7 +211,7 @@ def _count_classes(
     if len(problem.classes) < 2:
         with working(session.console, "counting classes"):
             return count_by_silhouette(part, labels, n_init=draft.estimation.n_init, seed=seed), None
-    count = count_from_features(part, labels, draft, session.console)
+    count = count_from_features(part, labels, problem.counts, draft, session.console)
     return count.start, count
 
 

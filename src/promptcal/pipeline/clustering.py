@@ -40,12 +40,13 @@ def final_clustering(
     *,
     init: Tensor | None = None,
     limits: Limits | None = None,
+    unlabelled_weight: float = 1.0,
 ) -> Clustering:
     """Clustering for results, with progress bars, on the first process; each repeat has its own seed.
 
     k-means has many starts. ``init`` are the initial centroids of the first clusters, those of a continued run. Heads
     are trained from the best starts. The head of a continued run stays close to its start and expects the sizes that
-    the categories have there.
+    the categories have there. ``unlabelled_weight``: see `Problem`.
     """
     settings = config.clustering
     purpose = ("kmeans", repeat) if repeat else ("kmeans",)
@@ -73,7 +74,7 @@ def final_clustering(
     def heads(features: Tensor, labels: np.ndarray, fitted: SemiSupervisedKMeans) -> TrainedHeads:
         is_new = init is None
         starts = torch.from_numpy(fitted.kept_centers_ if is_new else fitted.cluster_centers_[None])
-        sizes = estimated_sizes(fitted.labels_, config.n_classes)
+        sizes = estimated_sizes(fitted.labels_, config.n_classes, np.where(labels < 0, unlabelled_weight, 1.0))
         prior = cluster_prior(config, sizes, labels) if is_new else sizes
         with session.clock.phase(READ_OUT, session.device), progress_bar(session.console) as bar:
             task = bar.add_task("training the read-out", total=STEPS, note="")
@@ -82,7 +83,15 @@ def final_clustering(
             closed = None if limits is None else limits.closed
             return session.group.on_first(
                 lambda: train_heads(
-                    features, labels, starts, prior=prior, seed=seed, annealed=is_new, closed=closed, on_progress=show
+                    features,
+                    labels,
+                    starts,
+                    prior=prior,
+                    seed=seed,
+                    annealed=is_new,
+                    closed=closed,
+                    unlabelled_weight=unlabelled_weight,
+                    on_progress=show,
                 )
             )
 

@@ -67,7 +67,8 @@ def measure(
     one (``by_readout``), otherwise that of k-means.
     """
     config, labels, held_out = prepared.config, prepared.training_labels, prepared.held_out
-    found = assignment.partition(features, labels, final_clustering(config, session))
+    clustering = final_clustering(config, session, unlabelled_weight=prepared.problem.unlabelled_weight)
+    found = assignment.partition(features, labels, clustering)
     if by_readout and found.stability is not None:
         agreement = float(found.stability[labels < 0].mean())
     else:

@@ -29,7 +29,7 @@ def final_partition(
     """Every image in a cluster, known classes first. ``repeat`` selects the seed of k-means."""
     problem, config = prepared.problem, prepared.config
     if prepared.previous is None:
-        clustering = final_clustering(config, session, repeat)
+        clustering = final_clustering(config, session, repeat, unlabelled_weight=problem.unlabelled_weight)
         return FinalPartition(assignment.partition(features, problem.labels, clustering), [])
     previous, released = prepared.previous, prepared.released
     found = previous.continuation(
@@ -66,7 +66,10 @@ def _continued(
     limits = Limits(torch.from_numpy(found.confirmed), n_known, torch.from_numpy(found.closed))
 
     def partition(by: Assignment, init: Tensor | None) -> Partition:
-        clustering = final_clustering(prepared.config, session, repeat, init=init, limits=limits)
+        weight = prepared.problem.unlabelled_weight
+        clustering = final_clustering(
+            prepared.config, session, repeat, init=init, limits=limits, unlabelled_weight=weight
+        )
         return found.holding(by.partition(features, fixed, clustering), n_known)
 
     if not assignment.uses_kmeans:

@@ -19,7 +19,7 @@ from promptcal.pipeline.problem import Inductive, Problem, TestSet
 from promptcal.pipeline.published import unmet_conditions
 from promptcal.pipeline.repeated_options import repeated_words
 from promptcal.pipeline.request import ClusterRequest, FitRequest, PathOrText
-from promptcal.pipeline.sampled_inputs import sampled_images, with_truth_of
+from promptcal.pipeline.sampled_inputs import sampled_images, with_default_sample, with_truth_of
 from promptcal.pipeline.session import warn
 from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.directory import RunDirectory
@@ -84,6 +84,7 @@ class FitInputs:
 
 def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) -> FitInputs:
     """Read and check what the request names; nothing is written."""
+    request = with_default_sample(request)
     group, given = distributed.group(), request
     check_argument("inductive", request.inductive, Inductive | None)
     check_argument("read_test", request.read_test, Callable | None)

@@ -199,7 +199,9 @@ def _estimate_classes(
     plain = frozen_vit(seeded.vit, config.model.train_blocks).to(session.device).eval()
     features = embed_all(plain, view, len(problem.images), "embedding", session)
     with session.clock.phase(COUNTING, session.device):
-        count = session.group.on_first(lambda: count_from_features(features, problem.labels, config, session.console))
+        count = session.group.on_first(
+            lambda: count_from_features(features, problem.labels, problem.counts, config, session.console)
+        )
     say(
         f"The number of categories is estimated: {count.description}, {len(problem.classes)} of them known "
         f"({count.reason}); --n-classes sets another number",

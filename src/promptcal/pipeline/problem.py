@@ -7,6 +7,7 @@ import numpy as np
 
 from promptcal.data import ImageSet
 from promptcal.data.labels import class_count_fault, class_numbers
+from promptcal.discovery.known_share import ImageCounts
 from promptcal.errors import DataError, LabelError
 from promptcal.metrics import DiscoveryAccuracy, discovery_accuracy
 
@@ -63,6 +64,17 @@ class Problem:
         return "transductive" if self.inductive is None else "inductive"
 
     @property
+    def counts(self) -> ImageCounts:
+        """Labelled and unlabelled images, of the whole source if these are a sample of it."""
+        n_labelled = int((self.labels >= 0).sum())
+        return ImageCounts(n_labelled, max(self.images.n_source or 0, len(self.images)) - n_labelled)
+
+    @property
+    def unlabelled_weight(self) -> float:
+        """How many images of the source an unlabelled one stands for."""
+        return self.counts.unlabelled / max(1, int((self.labels < 0).sum()))
+
+    @property
     def test_set(self) -> TestSet | None:
         """The test images of the inductive protocol."""
         return None if self.inductive is None else TestSet(self.inductive.test, self.inductive.truth)
@@ -94,7 +106,8 @@ class Problem:
         labels = self.label_names()
         names = [labels[i] for i in positions]
         inductive = self.inductive and replace(self.inductive, validation=self.inductive.validation[chosen])
-        return replace(Problem.of(self.images.subset(positions), names, truth, inductive), oracle=self.oracle)
+        images = replace(self.images.subset(positions), n_source=self.images.n_source)
+        return replace(Problem.of(images, names, truth, inductive), oracle=self.oracle)
 
     def label_names(self) -> list[str | None]:
         """The label of each image by name."""

@@ -156,7 +156,8 @@ class FitRequest(ImagesRequest, RunRequest):
     sample: int | None = option(
         metavar="N",
         help="Fit on all labelled images and N others, drawn at random. The images may then be a source of any size: a "
-        "folder, tar or parquet files, a list of images, URLs. `promptcal predict` covers all of them.",
+        "folder, tar or parquet files, a list of images, URLs. `promptcal predict` covers all of them. Default: all "
+        "images of a folder, and 200,000 of other sources.",
     )
     quick: bool = option(
         False,

@@ -19,7 +19,7 @@ from promptcal.run.inference import Run
 from promptcal.runtime.arguments import check_path
 from promptcal.runtime.progress import progress_bar
 from promptcal.shards import locations
-from promptcal.shards.find_shards import expand
+from promptcal.shards.find_shards import expand, is_sharded
 from promptcal.shards.sampled import sample_embeddings, sample_images
 
 DEFAULT_SAMPLE = 200_000
@@ -46,11 +46,19 @@ def sampled_features(request: ClusterRequest, console: Console) -> FeatureSet:
         return sample_embeddings(
             shards,
             labelled,
-            _size(request.sample or DEFAULT_SAMPLE),
+            _size(DEFAULT_SAMPLE if request.sample is None else request.sample),
             request.seed or 0,
             location,
             lambda done: bar.update(task, completed=done),
         )
+
+
+def with_default_sample(request: FitRequest) -> FitRequest:
+    """A source that can only be read in shards is always sampled."""
+    images = request.images[0] if isinstance(request.images, list | tuple) and request.images else request.images
+    if request.sample is not None or not isinstance(images, str | os.PathLike) or not is_sharded(images):
+        return request
+    return replace(request, sample=DEFAULT_SAMPLE)
 
 
 def sampled_images(request: FitRequest, console: Console) -> ImageSet:

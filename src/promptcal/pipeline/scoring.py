@@ -88,7 +88,8 @@ def _clusters_by_repeat(
         if repeat == 0 and first is not None:
             yield first
         else:
-            yield clusters(final_clustering(prepared.config, session, repeat))
+            weight = prepared.problem.unlabelled_weight
+            yield clusters(final_clustering(prepared.config, session, repeat, unlabelled_weight=weight))
 
 
 def score_test(

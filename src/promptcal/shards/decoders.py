@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from promptcal.data.decoding import UnreadableImage
 from promptcal.runtime.children import begin_child
@@ -37,10 +38,10 @@ class DecodedChunk:
 
 
 def decode_chunk(chunk: ImageChunk, size: CropSize) -> DecodedChunk:
-    """The same pixels as those of `promptcal predict`, but for the rounding of few of them in large images."""
+    """The pixels of `promptcal predict`, but for the rounding of few values of images that become smaller."""
     kept: list[int] = []
     faults: list[tuple[str, str]] = []
-    crops = np.empty((len(chunk.ids), size.crop, size.crop, 3), dtype=np.uint8)
+    crops = torch.empty((len(chunk.ids), size.crop, size.crop, 3), dtype=torch.uint8)
     for i, name in enumerate(chunk.ids):
         try:
             crops[len(kept)] = centre_crop(chunk.images.usable_image(i), size)
@@ -49,25 +50,24 @@ def decode_chunk(chunk: ImageChunk, size: CropSize) -> DecodedChunk:
             continue
         kept.append(i)
     ids, paths = ([values[i] for i in kept] for values in (chunk.ids, chunk.paths))
-    return DecodedChunk(ids, paths, torch.from_numpy(crops[: len(kept)]), faults)
+    return DecodedChunk(ids, paths, crops[: len(kept)], faults)
 
 
-def centre_crop(image: Image.Image, size: CropSize) -> np.ndarray:
+def centre_crop(image: Image.Image, size: CropSize) -> Tensor:
     """The centre of the resized image, uint8 crop x crop x 3.
 
-    Of an image that becomes smaller, only the columns of the crop are computed; the rounding of less than 0.2 % of its
-    pixels differs. Doing the same with the rows would change a third of them.
+    PyTorch reduces an image three times as fast as Pillow; the rounding of less than 1 % of the values differs.
     """
     shorter = min(image.size)
-    width, height = (size.resize if side == shorter else int(size.resize * side / shorter) for side in image.size)
-    left, top = (round((side - size.crop) / 2) for side in (width, height))
-    rows = slice(top, top + size.crop)
-    if shorter <= size.resize:
-        whole = image if shorter == size.resize else image.resize((width, height), Image.Resampling.BICUBIC)
-        return np.asarray(whole)[rows, left : left + size.crop]
-    across = image.width / width
-    box = (left * across, 0, min(image.width, (left + size.crop) * across), image.height)
-    return np.asarray(image.resize((size.crop, height), Image.Resampling.BICUBIC, box))[rows]
+    height, width = (size.resize if side == shorter else int(size.resize * side / shorter) for side in image.size[::-1])
+    if shorter < size.resize:
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+    pixels = torch.from_numpy(np.array(image))
+    if shorter > size.resize:
+        planes = pixels.permute(2, 0, 1).unsqueeze(0)
+        pixels = interpolate(planes, (height, width), mode="bicubic", antialias=True)[0].permute(1, 2, 0)
+    top, left = (round((side - size.crop) / 2) for side in (height, width))
+    return pixels[top : top + size.crop, left : left + size.crop]
 
 
 class Decoders(Protocol):
@@ -90,7 +90,7 @@ class ProcessDecoders(Decoders):
         self.n = n
         # forked before the model is loaded, so that a process starts at once and shares what is imported
         context = multiprocessing.get_context("fork" if os.name == "posix" else "spawn")
-        self._pool = ProcessPoolExecutor(n, context, begin_child, (os.getpid(),))
+        self._pool = ProcessPoolExecutor(n, context, _begin, (os.getpid(),))
         for started in [self._pool.submit(os.getpid) for _ in range(n)]:
             started.result()
 
@@ -99,6 +99,11 @@ class ProcessDecoders(Decoders):
             return self._pool.submit(decode_chunk, chunk, size)
 
         return in_order(chunks, submit, lambda future: future.result(), 3 * self.n)
+
+
+def _begin(parent: int) -> None:
+    begin_child(parent)
+    torch.set_num_threads(1)  # each core has its own process
 
 
 def in_order(

@@ -13,7 +13,7 @@ from promptcal.runtime.device import device_context
 from promptcal.shards.decoders import CropSize, DecodedChunk
 from promptcal.training.embedding import class_token
 
-_BATCH = 256  # images that the network sees at a time
+_BATCH, _BATCH_ON_CPU = 256, 64  # images that the network sees at a time
 _BLOCK = 8192  # rows that are written at a time
 
 
@@ -23,6 +23,32 @@ class EmbeddedBlock(NamedTuple):
     ids: list[str]
     paths: list[str]
     features: Tensor
+
+
+class _Batch:
+    """Images for the network; their crops are copied once, from the processes that decode into this memory."""
+
+    def __init__(self, room: Tensor) -> None:
+        self._room = room
+        self.ids: list[str] = []
+        self.paths: list[str] = []
+
+    @property
+    def crops(self) -> Tensor:
+        return self._room[: len(self.ids)]
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.ids) == len(self._room)
+
+    def add(self, chunk: DecodedChunk, first: int) -> int:
+        """Add images of a chunk from ``first`` on, as many as there is room for; how many were added."""
+        n = min(len(self._room) - len(self.ids), len(chunk.ids) - first)
+        part = slice(first, first + n)
+        self._room[len(self.ids) : len(self.ids) + n] = chunk.crops[part]
+        self.ids += chunk.ids[part]
+        self.paths += chunk.paths[part]
+        return n
 
 
 class Embedder:
@@ -44,7 +70,7 @@ class Embedder:
         ids: list[str] = []
         paths: list[str] = []
         features: list[Tensor] = []
-        for batch in _batches(chunks, faults):
+        for batch in self._batches(chunks, faults):
             features.append(self._embed(batch.crops))
             ids += batch.ids
             paths += batch.paths
@@ -54,38 +80,32 @@ class Embedder:
         if ids:
             yield EmbeddedBlock(ids, paths, _checked(torch.cat(features)))
 
+    def _batches(self, chunks: Iterable[DecodedChunk], faults: list[tuple[str, str]]) -> Iterator[_Batch]:
+        """Full batches, so that a batch depends only on the images of the shard."""
+        batch = self._empty_batch()
+        for chunk in chunks:
+            faults += chunk.faults
+            first = 0
+            while first < len(chunk.ids):
+                first += batch.add(chunk, first)
+                if batch.is_full:
+                    yield batch
+                    batch = self._empty_batch()
+        if batch.ids:
+            yield batch
+
+    def _empty_batch(self) -> _Batch:
+        # pinned memory is reused by PyTorch when the copy from it has ended
+        is_cuda = self.device.type == "cuda"
+        shape = (_BATCH if is_cuda else _BATCH_ON_CPU, self.size.crop, self.size.crop, 3)
+        return _Batch(torch.empty(shape, dtype=torch.uint8, pin_memory=is_cuda))
+
     @torch.no_grad()
     def _embed(self, crops: Tensor) -> Tensor:
-        if self.device.type == "cuda":
-            crops = crops.pin_memory().to(self.device, non_blocking=True)
         with device_context(self.device, self.vit.compute_dtype):
-            views = self._normalise(crops.to(self.device).permute(0, 3, 1, 2).contiguous())
+            crops = crops.to(self.device, non_blocking=self.device.type == "cuda")
+            views = self._normalise(crops.permute(0, 3, 1, 2).contiguous())
             return torch.nn.functional.normalize(class_token(self.vit, views).float(), dim=-1)
-
-
-def _batches(chunks: Iterable[DecodedChunk], faults: list[tuple[str, str]]) -> Iterator[DecodedChunk]:
-    """Chunks joined to full batches, so that a batch depends only on the images of the shard."""
-    waiting: list[DecodedChunk] = []
-    n = 0
-    for chunk in chunks:
-        faults += chunk.faults
-        waiting.append(chunk)
-        n += len(chunk.ids)
-        while n >= _BATCH:
-            whole = _joined(waiting)
-            yield _part(whole, slice(None, _BATCH))
-            waiting, n = [_part(whole, slice(_BATCH, None))], n - _BATCH
-    if n:
-        yield _joined(waiting)
-
-
-def _joined(chunks: list[DecodedChunk]) -> DecodedChunk:
-    ids, paths = ([v for c in chunks for v in values(c)] for values in (lambda c: c.ids, lambda c: c.paths))
-    return DecodedChunk(ids, paths, torch.cat([chunk.crops for chunk in chunks]), [])
-
-
-def _part(chunk: DecodedChunk, rows: slice) -> DecodedChunk:
-    return DecodedChunk(chunk.ids[rows], chunk.paths[rows], chunk.crops[rows], [])
 
 
 def _checked(features: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def is_sharded(source: str | os.PathLike[str], *, as_csv: bool = False) -> bool:
         return False
     if locations.is_url(location) or ShardFolder.is_at(location) or locations.suffix(location) in _KINDS:
         return True
-    return os.path.isdir(location) and bool(_shard_files(location))
+    return os.path.isdir(location) and bool(_direct_files(location)) and not _has_images(location)
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,25 @@ def _is_folder(location: str) -> bool:
 
 
 def _shard_files(folder: str) -> list[str]:
-    """The tar or parquet files directly in a folder."""
+    """The tar or parquet files directly in a folder of no images; a `DataError` if it has both."""
     if ShardFolder.is_at(folder):
         return [folder]
+    found = _direct_files(folder)
+    if found and not locations.is_url(folder) and _has_images(folder):
+        pattern = f"{folder}/*{locations.suffix(found[0])}"
+        raise DataError(
+            f"{folder} has images and also {os.path.basename(found[0])}; give the pattern '{pattern}', or a folder "
+            "with images only"
+        )
+    return found
+
+
+def _has_images(folder: str) -> bool:
+    return next(walk_images(Path(folder)), None) is not None
+
+
+def _direct_files(folder: str) -> list[str]:
+    """Tar files, or else parquet files."""
     found = locations.entries(folder)
     for suffix in (".tar", ".parquet"):
         chosen = [file for file in found if locations.suffix(file) == suffix]
@@ -126,7 +142,8 @@ def _shard_files(folder: str) -> list[str]:
 
 def _names_in(folder: str) -> Iterator[str]:
     if locations.is_url(folder):
-        raise DataError(f"{folder} has no tar or parquet files; a list of images (.txt) may name URLs")
+        suffixes = SUFFIXES | HEIC_SUFFIXES
+        return (name for name in locations.walk(folder) if locations.suffix(name) in suffixes)
     return (os.path.relpath(file, folder).replace(os.sep, "/") for file in walk_images(Path(folder)))
 
 

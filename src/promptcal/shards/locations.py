@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from promptcal.errors import DataError, MissingPackageError, PromptCALError, shorten
+from promptcal.errors import DataError, MissingPackageError, PromptCALError, TryAgainError, shorten
 from promptcal.runtime.reading import check_is_file, read_image
 
 _WILDCARDS = frozenset("*?[")
@@ -40,23 +40,29 @@ def beside(location: str, name: str) -> str:
 
 @contextmanager
 def opened(location: str) -> Iterator[BinaryIO]:
-    """The file, opened to be read; a `DataError` if it does not exist or cannot be read."""
+    """The file, opened to be read."""
+    with _accessing(location), _open(location) as file:
+        yield file
+
+
+@contextmanager
+def _accessing(location: str) -> Iterator[None]:
+    """A `DataError` if the file or folder cannot be read, and a `TryAgainError` if a remote one cannot be reached."""
     try:
-        with _open(location) as file:
-            yield file
-    except FileNotFoundError as error:
-        raise DataError(f"{location} does not exist any more; restore it, then run the same command again") from error
+        yield
     except PromptCALError:
         raise
-    except Exception as error:  # packages for URLs raise any exception
-        if not isinstance(error, OSError) and not is_url(location):
+    except FileNotFoundError as error:
+        raise DataError(f"{location} does not exist any more; restore it, then run the same command again") from error
+    except Exception as error:  # of a remote file system, any exception
+        if not is_url(location) and not isinstance(error, OSError):
             raise
-        raise _unreadable(location, error) from error
-
-
-def _unreadable(location: str, error: Exception) -> DataError:
-    reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-    return DataError(f"{location} cannot be read ({shorten(reason, 200)}); correct that, then run the command again")
+        reason = shorten(getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__, 200)
+        if is_url(location) and isinstance(error, OSError) and not isinstance(error, PermissionError):
+            raise TryAgainError(f"{location} cannot be read ({reason}); run the same command again later") from error
+        raise DataError(
+            f"{location} cannot be read ({reason}); check its permissions, then run the same command again"
+        ) from error
 
 
 def read_location(location: str) -> bytes:
@@ -70,11 +76,8 @@ def matching(pattern: str) -> list[str]:
     if not is_url(pattern):
         return sorted(os.path.abspath(path) for path in glob.glob(os.path.expanduser(pattern), recursive=True))
     protocol, _, rest = pattern.partition("://")
-    system = _file_system(pattern)
-    try:
-        found = system.glob(rest)
-    except Exception as error:  # any, by the package for the URL
-        raise _unreadable(pattern, error) from error
+    with _accessing(pattern):
+        found = _file_system(pattern).glob(rest)
     return sorted(f"{protocol}://{str(path).removeprefix(f'{protocol}://')}" for path in found)
 
 
@@ -83,6 +86,16 @@ def entries(folder: str) -> list[str]:
     if is_url(folder):
         return matching(f"{folder.rstrip('/')}/*")
     return sorted(entry.path for entry in os.scandir(folder) if not entry.name.startswith("."))
+
+
+def walk(folder: str) -> Iterator[str]:
+    """The names of all files below a remote folder, relative to it, in the order of its file system."""
+    with _accessing(folder):
+        files = _file_system(folder)
+        root = files._strip_protocol(folder)
+        for path, _, names in files.walk(root, on_error="raise"):
+            below = path[len(root) :].strip("/")
+            yield from (f"{below}/{name}".lstrip("/") for name in sorted(names))
 
 
 def _open(location: str) -> Any:

@@ -58,6 +58,8 @@ def opened_parquet(location: str) -> Iterator[Any]:
                     raise DataError(f"{location} has two columns of the same name; rename one")
                 yield opened
         except (ArrowException, OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # of the system; those of Arrow have no number
             raise DataError(
                 f"{location} is no readable parquet file ({shorten(' '.join(str(error).split()), 200)}); write it "
                 "again, then run the same command again"

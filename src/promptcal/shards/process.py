@@ -14,7 +14,7 @@ from promptcal.runtime.progress import progress_bar
 from promptcal.shards.engines import EngineSettings, engine
 from promptcal.shards.engines.worker import WorkerShare, array_share
 from promptcal.shards.find_shards import DEFAULT_SIZE, find_shards
-from promptcal.shards.manifest import InputShard, ShardManifest, ShardPlan
+from promptcal.shards.manifest import InputShard, ShardManifest
 from promptcal.shards.shard_folder import ShardFolder
 from promptcal.shards.shard_task import ShardModel, ShardResult, ShardTask
 from promptcal.shards.unique_ids import check_ids_differ
@@ -53,54 +53,65 @@ def process_shards(job: ShardJob, console: Console) -> ShardSummary:
     plan = folder.begin(job.model.identity(), job.source, find)
     share = array_share() if job.engine == "array" else WorkerShare()
     own = plan.shards[share.index :: share.n]
-    todo = folder.unfinished(ShardPlan(work={}, source=[], shards=own))
-    results: list[ShardResult] = []
+    todo = folder.unfinished(own)
+    done = _Done(len(own), len(own) - len(todo))
     stop = StopRequest()
     try:
         with stop.listening(), progress_bar(console) as bar:
-            _compute(job, todo, results, bar, len(own))
-            _check_problems(results, len(own))
+            _compute(job, todo, done, bar)
+            done.check_problems()
             manifest = folder.finish(plan, partial(_check_ids, folder, bar))
     except KeyboardInterrupt:
-        done = len(own) - len(todo) + sum(result.problem is None for result in results)
-        message = f"stopped; {done} of {len(own)} shards are finished, and the same command continues"
+        message = f"stopped; {done.described()}, and the same command continues"
         raise Interrupted(message, stop.exit_code) from None
-    return ShardSummary(
-        folder,
-        manifest,
-        len(plan.shards),
-        len(own) - len(todo),
-        sum(result.rows for result in results),
-        sum(result.unreadable for result in results),
-    )
+    return ShardSummary(folder, manifest, len(plan.shards), len(own) - len(todo), done.rows, done.unreadable)
 
 
-def _compute(job: ShardJob, todo: Sequence[InputShard], results: list[ShardResult], bar: Any, n_own: int) -> None:
-    task = bar.add_task("shards", total=n_own, completed=n_own - len(todo), note="")
+class _Done:
+    """What is finished of ``n`` shards."""
+
+    def __init__(self, n: int, finished: int) -> None:
+        self.n = n
+        self.finished = finished
+        self.rows = self.unreadable = 0
+        self.problems: list[ShardResult] = []
+
+    def add(self, result: ShardResult) -> None:
+        if result.problem is not None:
+            self.problems.append(result)
+            return
+        self.finished += 1
+        self.rows += result.rows
+        self.unreadable += result.unreadable
+
+    def described(self) -> str:
+        return f"{self.finished} of {self.n} shards are finished"
+
+    def check_problems(self) -> None:
+        if self.problems:
+            first = min(self.problems, key=lambda result: result.problem == "access")
+            more = f" ({len(self.problems) - 1} more shards have problems)" if len(self.problems) > 1 else ""
+            kind = TryAgainError if first.problem == "access" else DataError
+            raise kind(f"{first.message}{more}; the other {self.finished} shards are finished and kept")
+
+
+def _compute(job: ShardJob, todo: Sequence[InputShard], done: _Done, bar: Any) -> None:
+    task = bar.add_task("shards", total=done.n, completed=done.finished, note="")
 
     def receive(result: ShardResult) -> None:
-        results.append(result)
-        rows = sum(each.rows for each in results)
-        bar.update(task, advance=1, note=f"{rows:,} rows")
-        if result.problem in ("disk", "output"):
-            done = n_own - len(todo) + sum(each.problem is None for each in results)
-            said = f"{result.message}: {done} of {n_own} shards are finished and kept"
-            if result.problem == "output":
-                raise RunError(f"{said}; make the output writable, then run the same command again")
-            raise TryAgainError(f"{said}; free some space, then run the same command again")
+        done.add(result)
+        bar.update(task, advance=1, note=f"{done.rows:,} rows")
+        if result.problem not in ("disk", "output"):
+            return
+        kept = f"{result.message}: {done.described()} and kept"
+        if result.problem == "output":
+            raise RunError(f"{kept}; make the output writable, then run the same command again")
+        raise TryAgainError(f"{kept}; free some space, then run the same command again")
 
     if todo:
         engine(job.engine)(todo, ShardTask(job.model, job.output.absolute(), job.device), job.settings, receive)
 
 
-def _check_problems(results: Sequence[ShardResult], n_own: int) -> None:
-    problems = [result.message for result in results if result.problem is not None]
-    if problems:
-        more = f" ({len(problems) - 1} more shards have problems)" if len(problems) > 1 else ""
-        raise DataError(f"{problems[0]}{more}; the other {n_own - len(problems)} shards are finished and kept")
-
-
-def _check_ids(folder: ShardFolder, bar: Any, shards: list[InputShard]) -> None:
-    rows = sum(entry.rows for shard in shards if (entry := folder.entry(shard.name)) is not None)
+def _check_ids(folder: ShardFolder, bar: Any, shards: list[InputShard], rows: int) -> None:
     task = bar.add_task("comparing ids", total=len(shards), note="")
-    check_ids_differ(folder, shards, rows, lambda done: bar.update(task, completed=done))
+    check_ids_differ(folder, shards, rows, lambda done, total: bar.update(task, completed=done, total=total))

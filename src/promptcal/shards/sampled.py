@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -112,7 +113,7 @@ def sample_images(
     if not sample.position:
         raise DataError(f"{', '.join(source)} contains no images; check the path")
     names, places = sample.chosen()
-    return ImageSet(_distinct(names, "the source"), PlaceSource(places), root)
+    return ImageSet(_distinct(names, "the source"), PlaceSource(places), root, n_source=sample.position)
 
 
 def sample_embeddings(
@@ -124,8 +125,11 @@ def sample_embeddings(
     on_progress: OnProgress = lambda done: None,
 ) -> FeatureSet:
     """All labelled rows of the shards and about ``n`` others, each with the same probability."""
+    import pyarrow as pa
+
     sizes = row_counts(shards)
     total = sum(sizes)
+    wanted = pa.array(sorted(labelled), pa.string())
     drawn = min(total, round(n * total / max(1, total - len(labelled))))  # labelled rows are drawn, too
     chosen = np.arange(0, dtype=np.int64)
     if drawn < total:
@@ -137,7 +141,7 @@ def sample_embeddings(
     for number, (shard, size) in enumerate(zip(shards, sizes, strict=True), 1):
         of_shard = chosen[np.searchsorted(chosen, first) : np.searchsorted(chosen, first + size)] - first
         picked = np.arange(size) if drawn == total else of_shard
-        _read_chosen(shard, picked, labelled, names, parts)
+        _read_chosen(shard, picked, wanted, names, parts)
         first += size
         on_progress(number)
     if not parts:
@@ -145,7 +149,7 @@ def sample_embeddings(
     if len({part.shape[1] for part in parts}) > 1:
         raise DataError(f"the shards of {origin} have embeddings of different lengths; give those of one model")
     table = rows_of_array(np.concatenate(parts), origin)
-    return FeatureSet(_distinct(names, origin), table, origin, None, has_ids=True)
+    return FeatureSet(_distinct(names, origin), table, origin, None, has_ids=True, n_source=total)
 
 
 def row_counts(shards: Sequence[InputShard]) -> list[int]:
@@ -157,10 +161,8 @@ def row_counts(shards: Sequence[InputShard]) -> list[int]:
     return sizes
 
 
-def _read_chosen(
-    shard: InputShard, picked: np.ndarray, labelled: frozenset[str], names: list[str], parts: list[np.ndarray]
-) -> None:
-    """Add the picked and the labelled rows of a shard; only groups with such rows are read."""
+def _read_chosen(shard: InputShard, picked: np.ndarray, wanted: Any, names: list[str], parts: list[np.ndarray]) -> None:
+    """Add the picked rows of a shard and those with the ``wanted`` ids; only groups with such rows are read."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -168,7 +170,6 @@ def _read_chosen(
     with opened_parquet(shard.location) as file:
         id_name, list_name, _ = embedding_columns(file.schema_arrow, shard.location)
         width = file.schema_arrow.field(list_name).type.list_size
-        wanted = pa.array(sorted(labelled), pa.string())
         for group in range(file.num_row_groups):
             column = file.read_row_group(group, columns=[id_name]).column(0)
             ids = pa.array(id_texts(column, id_name, shard.location, first), pa.string())

@@ -120,20 +120,20 @@ class ShardFolder:
         entry = ShardEntry.read(described)
         return entry if file.stat().st_size == entry.bytes else None
 
-    def unfinished(self, plan: ShardPlan) -> list[InputShard]:
-        return [shard for shard in plan.shards if self.entry(shard.name) is None]
+    def unfinished(self, shards: Sequence[InputShard]) -> list[InputShard]:
+        return [shard for shard in shards if self.entry(shard.name) is None]
 
-    def finish(self, plan: ShardPlan, check: Callable[[list[InputShard]], None]) -> ShardManifest | None:
-        """Write the manifest if all shards are finished; ``check`` may reject what they contain."""
+    def finish(self, plan: ShardPlan, check: Callable[[list[InputShard], int], None]) -> ShardManifest | None:
+        """Write the manifest if all shards are finished; ``check`` gets the number of rows and may reject them."""
         with self._locked():
             entries = [entry for shard in plan.shards if (entry := self.entry(shard.name)) is not None]
             if len(entries) < len(plan.shards):
                 return None
-            if self.manifest_file.is_file():
-                return self.manifest()
-            check(plan.shards)
-            files.remove_leftovers(self.path)
             manifest = ShardManifest.of(plan, entries)
+            if self.manifest_file.is_file() and (stored := self.manifest()).shards == manifest.shards:
+                return stored
+            check(plan.shards, manifest.rows)
+            files.remove_leftovers(self.path)
             manifest.write(self.manifest_file)
             return manifest
 

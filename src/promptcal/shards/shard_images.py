@@ -1,12 +1,11 @@
 """The images of an input shard, a few at a time, so that they can be decoded anywhere."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from promptcal.data import ImageSet
 from promptcal.data.sources import FileSource, ImageSource
-from promptcal.errors import DataError, shorten
+from promptcal.errors import DataError
 from promptcal.shards import locations
 from promptcal.shards.manifest import InputShard
 from promptcal.shards.parquet_images import parquet_chunks, parquet_places
@@ -22,24 +21,6 @@ def image_chunks(shard: InputShard, size: int) -> Iterator[ImageChunk]:
 def image_places(shard: InputShard) -> Iterator[tuple[list[str], list[Place]]]:
     """The ids of the images and where they are, in blocks, in the order of `image_chunks`; no image is read."""
     return _PLACES[shard.kind](shard)
-
-
-@dataclass(frozen=True)
-class UniqueIds:
-    """Rejects an id that a shard has twice."""
-
-    shard: InputShard
-    seen: set[str]
-
-    def check(self, ids: Sequence[str]) -> None:
-        before = len(self.seen)
-        self.seen.update(ids)
-        if len(self.seen) == before + len(ids):
-            return
-        earlier: set[str] = set()
-        twice = next((i for i in ids if i in earlier or earlier.add(i)), "")  # type: ignore[func-returns-value]
-        named = f" {shorten(twice)}" if twice else ""
-        raise DataError(f"{self.shard.location} has the id{named} twice; an id names one image")
 
 
 def _lines(shard: InputShard) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from promptcal.errors import DataError, PromptCALError
+from promptcal.errors import DataError, PromptCALError, TryAgainError, shorten
 from promptcal.shards.assigner import Assigner
 from promptcal.shards.decoders import Decoders
 from promptcal.shards.embedder import EmbeddedBlock, Embedder
@@ -19,7 +19,7 @@ from promptcal.shards.embedding_shards import embedded_blocks
 from promptcal.shards.manifest import InputShard, ShardEntry, UnreadableEntry, versions
 from promptcal.shards.shard_files import embedding_column, write_entry, write_shard
 from promptcal.shards.shard_folder import ShardFolder
-from promptcal.shards.shard_images import UniqueIds, image_chunks
+from promptcal.shards.shard_images import image_chunks
 
 _IMAGES_AT_ONCE = 16  # that are decoded as one piece of work
 # Errors of the output that waiting does not remove: no permission, or something else at the name of a shard.
@@ -52,14 +52,14 @@ class ShardModel(Protocol):
 class ShardResult:
     """A finished shard, or why it could not be finished.
 
-    ``problem``: "input" if this shard is damaged and others may not be, "disk" if none can be written now, "output" if
-    none can be written before the user changes something.
+    ``problem``: "input" if this shard is damaged and others may not be, "access" if it could not be read at this
+    moment, "disk" if none can be written now, "output" if none can be written before the user changes something.
     """
 
     name: str
     rows: int = 0
     unreadable: int = 0
-    problem: Literal["input", "disk", "output"] | None = None
+    problem: Literal["input", "access", "disk", "output"] | None = None
     message: str = ""
 
 
@@ -112,14 +112,22 @@ def _tables(
     """The columns of each block; an empty shard has one block without rows, which gives the schema."""
     import torch
 
-    unique = UniqueIds(shard, set())
+    ids: set[str] = set()
     is_empty = True
     for block in blocks:
-        unique.check(block.ids)
+        _add_distinct(ids, block.ids, shard)
         yield _columns(block, model, with_embeddings)
         is_empty = False
     if is_empty:
         yield _columns(EmbeddedBlock([], [], torch.empty(0, model.width)), model, with_embeddings)
+
+
+def _add_distinct(ids: set[str], more: list[str], shard: InputShard) -> None:
+    """Add ids to those of a shard; a `DataError` that names the first one that it has twice."""
+    for name in more:
+        if name in ids:
+            raise DataError(f"{shard.location} has the id {shorten(name)} twice; an id names one image")
+        ids.add(name)
 
 
 def _columns(block: EmbeddedBlock, model: LoadedModel, with_embeddings: bool) -> dict[str, Any]:
@@ -148,13 +156,18 @@ class ShardTask:
                 entry = assign_shard(shard, loaded, folder)
             else:
                 entry = embed_shard(shard, loaded, folder, decoders)
+        except TryAgainError as error:
+            return ShardResult(shard.name, problem="access", message=str(error))
         except PromptCALError as error:
             return ShardResult(shard.name, problem="input", message=str(error))
         except OSError as error:
             if error.errno is None:
                 raise
-            problem: Literal["disk", "output"] = "output" if error.errno in _LASTING else "disk"
-            return ShardResult(shard.name, problem=problem, message=_described(error))
+            finished = folder.entry(shard.name)  # by another command, which removed what this one was writing
+            if finished is None:
+                problem: Literal["disk", "output"] = "output" if error.errno in _LASTING else "disk"
+                return ShardResult(shard.name, problem=problem, message=_described(error))
+            entry = finished
         return ShardResult(entry.name, entry.rows, len(entry.unreadable))
 
 

@@ -14,7 +14,7 @@ from promptcal.shards.manifest import InputShard
 from promptcal.shards.parquet_images import opened_parquet
 from promptcal.shards.shard_folder import ShardFolder
 
-_HASHES_AT_ONCE = 2**27  # 1 GB
+_HASHES_AT_ONCE = 2**26  # 0.5 GB, and twice that when they are put together
 _ROWS = 2**16
 _LONGEST = 2**14  # bytes of an id
 _START, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)  # FNV-1a
@@ -24,10 +24,13 @@ def check_ids_differ(
     folder: ShardFolder,
     shards: Sequence[InputShard],
     rows: int,
-    on_progress: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
     at_once: int = _HASHES_AT_ONCE,
 ) -> None:
-    """A `DataError` that names the id and its shards if two rows have the same id."""
+    """A `DataError` that names the id and its shards if two rows have the same id.
+
+    ``on_progress`` gets how many shards were read, and how many are read in all.
+    """
     parts = max(1, -(-rows // at_once))
     for part in range(parts):
         found = [np.empty(0, dtype=np.uint64)]
@@ -35,7 +38,7 @@ def check_ids_differ(
             for ids in _ids(folder, shard):
                 hashes = hash_texts(ids)
                 found.append(hashes if parts == 1 else hashes[hashes % np.uint64(parts) == part])
-            on_progress(part * len(shards) + i + 1)
+            on_progress(part * len(shards) + i + 1, parts * len(shards))
         hashes = np.concatenate(found)
         found.clear()
         hashes.sort()
