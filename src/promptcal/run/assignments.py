@@ -96,7 +96,7 @@ class Assignments:
     @property
     def categories(self) -> list[str]:
         """The name of each image's category."""
-        return [self.names[c] for c in self.clusters]
+        return [self.names[c] for c in self.clusters.tolist()]
 
     def kind(self, cluster: int) -> str:
         """known or new."""
@@ -104,18 +104,18 @@ class Assignments:
 
     def table(self) -> dict[str, list[Any]]:
         """Values by column; None where there is no second category."""
-        has_second = self.second >= 0
+        kinds = [self.kind(c) for c in range(len(self.names))]
+        names = [*self.names, None]  # -1: no second category
+        second_confidence = zip(self.second.tolist(), self.second_confidence.tolist(), strict=True)
         table = {
             "path": self.paths,
             "cluster": self.clusters.tolist(),
             "name": self.categories,
-            "kind": [self.kind(c) for c in self.clusters],
+            "kind": [kinds[c] for c in self.clusters.tolist()],
             "confidence": self.confidence.tolist(),
             "labelled": self.labelled.tolist(),
-            "second": [self.names[c] if exists else None for c, exists in zip(self.second, has_second, strict=True)],
-            "second_confidence": [
-                c if exists else None for c, exists in zip(self.second_confidence.tolist(), has_second, strict=True)
-            ],
+            "second": [names[c] for c in self.second.tolist()],
+            "second_confidence": [None if c < 0 else confidence for c, confidence in second_confidence],
         }
         if self.stability is not None:
             table["stability"] = self.stability.tolist()
@@ -136,7 +136,7 @@ class Assignments:
 
     def _cells(self) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         table = self.table()
-        return list(table), zip(*(map(_cell, column) for column in table.values()), strict=True)
+        return list(table), zip(*map(_column_cells, table.values()), strict=True)
 
     @classmethod
     def read_csv(cls, file: Path, names: list[str], known: list[bool]) -> "Assignments":
@@ -203,7 +203,11 @@ def as_text(value: Any) -> str:
     return value
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.4f}" if isinstance(value, float) else "" if value is None else value
+def _column_cells(values: list[Any]) -> list[Any]:
+    """The values of a column as text; a column has one type, beside None."""
+    first = next((value for value in values if value is not None), None)
+    if isinstance(first, bool):
+        return ["yes" if value else "no" for value in values]
+    if isinstance(first, float):
+        return ["" if value is None else f"{value:.4f}" for value in values]
+    return ["" if value is None else value for value in values]
