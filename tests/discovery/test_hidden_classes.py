@@ -133,10 +133,11 @@ def test_each_known_class_is_hidden_in_one_round():
     known = np.unique(labels[labels >= 0])
     rounds = hidden_problems(CountProblem(features, labels, ImageCounts(42, 102)), seed=0)
     assert len(rounds) == 5
-    hidden = [np.setdiff1d(known, problem.labels) for problem in rounds]
+    hidden = [np.setdiff1d(known, problem.labels) for problem, _ in rounds]
     assert sorted(np.concatenate(hidden)) == known.tolist()
-    for problem in rounds:
-        assert len(problem.labels) == 42  # only labelled images: the truth is known
+    for problem, truth in rounds:
+        assert len(problem.labels) == len(truth) == 42  # only labelled images: the truth is known
+        assert (truth[problem.labels >= 0] == problem.labels[problem.labels >= 0]).all()
         counts = np.bincount(problem.labels[problem.labels >= 0])
         assert set(counts[counts > 0]) == {3}  # half of six labels
         assert problem.images == ImageCounts(int(counts.sum()), 42 - int(counts.sum()))
