@@ -8,14 +8,7 @@ from torch import Tensor
 
 from promptcal.config import Config
 from promptcal.data import ImageSet, read_labels
-from promptcal.discovery.class_count import (
-    EXPECTED_TRIALS,
-    ClassCount,
-    count_classes,
-    count_with_hidden_classes,
-    expected_steps,
-)
-from promptcal.discovery.trials import Trial
+from promptcal.discovery.class_count import ClassCount, count_classes, expected_steps
 from promptcal.errors import ConfigError
 from promptcal.methods import METHODS, resolve
 from promptcal.models import PromptedViT
@@ -59,14 +52,10 @@ def pretrained_vit(config: Config) -> tuple[PromptedViT, int]:
 
 def count_from_features(features: Tensor, labels: np.ndarray, config: Config, console: Console) -> ClassCount:
     """The number of classes as ``estimation.search`` says; of many images, the calibrated search uses a part."""
-    if config.estimation.search == "calibrated":
-        return _count_calibrated(features, labels, config, console)
+    search = config.estimation.search
     with progress_bar(console) as bar:
-        task = bar.add_task("counting classes", total=EXPECTED_TRIALS, note="")
-
-        def show(trial: Trial) -> None:
-            bar.update(task, advance=1, note=f"{trial.n_classes} classes: {100 * trial.accuracy:.1f} %")
-
+        steps = expected_steps(labels, search)
+        task = bar.add_task("counting classes", total=steps, note="")
         count = count_classes(
             features,
             labels,
@@ -75,28 +64,10 @@ def count_from_features(features: Tensor, labels: np.ndarray, config: Config, co
             max_iter=config.clustering.max_iter,
             tol=config.clustering.tol,
             seed=derive_seed(config.seed, "class count"),
-            search=config.estimation.search,
-            on_trial=show,
-        )
-        bar.update(task, total=len(count.trials), completed=len(count.trials))
-    return count
-
-
-def _count_calibrated(features: Tensor, labels: np.ndarray, config: Config, console: Console) -> ClassCount:
-    with progress_bar(console) as bar:
-        steps = expected_steps(labels)
-        task = bar.add_task("counting classes", total=steps, note="")
-        count = count_with_hidden_classes(
-            features,
-            labels,
-            max_classes=config.estimation.max_classes,
-            n_init=config.estimation.n_init,
-            max_iter=config.clustering.max_iter,
-            tol=config.clustering.tol,
-            seed=derive_seed(config.seed, "class count"),
+            search=search,
             on_step=lambda note: bar.update(task, advance=1, note=note),
         )
-        bar.update(task, completed=steps)
+        bar.update(task, total=steps, completed=steps)
     return count
 
 

@@ -144,18 +144,31 @@ class Assignments:
         rows = read_csv_rows(file, "path", "cluster", "confidence", "labelled", "second", "second_confidence")
         number = {name: i for i, name in enumerate(names)}
         try:
+            values = [  # not the text of all rows, which takes several times the memory
+                (
+                    as_text(row["path"]),
+                    int(row["cluster"]),
+                    float(row["confidence"]),
+                    row["labelled"] == "yes",
+                    number.get(row["second"], -1),
+                    float(row["second_confidence"] or 0),
+                    float(row["stability"]) if "stability" in row else None,
+                )
+                for row in rows
+            ]
+            paths, clusters, confidence, labelled, second, second_confidence, stability = (
+                map(list, zip(*values, strict=True)) if values else ([] for _ in range(7))
+            )
             found = cls(
-                [as_text(row["path"]) for row in rows],
-                np.array([int(row["cluster"]) for row in rows], dtype=np.int64),
-                np.array([float(row["confidence"]) for row in rows], dtype=np.float64),
+                paths,
+                np.array(clusters, dtype=np.int64),
+                np.array(confidence, dtype=np.float64),
                 names,
                 known,
-                np.array([row["labelled"] == "yes" for row in rows], dtype=bool),
-                np.array([number.get(row["second"], -1) for row in rows], dtype=np.int64),
-                np.array([float(row["second_confidence"] or 0) for row in rows], dtype=np.float64),
-                stability=np.array([float(row["stability"]) for row in rows])
-                if rows and "stability" in rows[0]
-                else None,
+                np.array(labelled, dtype=bool),
+                np.array(second, dtype=np.int64),
+                np.array(second_confidence, dtype=np.float64),
+                stability=np.array(stability) if stability and stability[0] is not None else None,
             )
         except (ValueError, TypeError, OverflowError) as error:
             raise damaged(file, error) from error
@@ -174,14 +187,14 @@ def category_names(classes: Sequence[str], n_clusters: int) -> list[str]:
     return [*classes, *(next(unused) for _ in range(n_clusters - len(classes)))]
 
 
-def read_csv_rows(file: Path, *columns: str) -> list[dict[str, Any]]:
+def read_csv_rows(file: Path, *columns: str) -> Iterator[dict[str, Any]]:
     """The rows of a CSV file that the fit wrote; a `RunError` if it cannot be read or lacks one of the columns."""
     try:
         with file.open(newline="", encoding="utf-8") as opened:
             reader = csv.DictReader(_lines(opened))
             if not set(columns) <= set(reader.fieldnames or ()):
                 raise ValueError("a column is missing")
-            return list(reader)
+            yield from reader
     except OSError as error:
         raise RunError(f"{file} cannot be read ({error.strerror}); fit again with --overwrite") from error
     except (ValueError, csv.Error) as error:
