@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from promptcal.discovery.class_count import ClassCount, count_with_hidden_classes
+from promptcal.discovery.class_count import ClassCount, count_classes
 
 
 class Features(NamedTuple):
@@ -78,7 +78,7 @@ def main() -> None:
         n_classes, inside, errors, widths, seconds = int(data.truth.max()) + 1, 0, [], [], []
         for seed in range(args.first_seed, args.first_seed + args.trials):
             labels, began = labels_of(data, seed), time.process_time()
-            count = count_with_hidden_classes(data.features, labels, seed=seed)
+            count = count_classes(data.features, labels, seed=seed, search="calibrated")
             seconds.append(time.process_time() - began)
             assert count.interval is not None
             low, high = count.interval

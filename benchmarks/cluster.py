@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--ids", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--report", action="store_true", help="also write the report")
-    parser.add_argument("--adapt", action="store_true", help="also try projections")
+    parser.add_argument("--adapt", action="store_true", help="also try whitened features")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -45,7 +45,7 @@ class SemiSupervisedDiscovery(
 
     Args:
         n_classes: Number of categories, known and new together; "auto": estimated.
-        adapt: Train a small projection of the features, and use it if held-out labels show a gain.
+        adapt: Whiten the features by the covariance within the labelled classes, if hidden labels show a gain.
         overrides: Settings, such as ("clustering.n_init=10",).
         random_state: Seed; None is 0.
         device: auto, cpu, cuda or mps.
@@ -58,7 +58,7 @@ class SemiSupervisedDiscovery(
         confidence_: Calibrated probability of each row's cluster.
         stability_: Share of the starts of the read-out that agree on each row (None with clustering.readout=kmeans).
         cluster_centers_: Mean of the L2-normalised rows of each cluster.
-        adaptation_: Which projection is used and why (None without ``adapt``).
+        adaptation_: Whether the features are whitened and why (None without ``adapt``).
         threshold_: Cosine with the nearest centroid below which a row is in none of the categories.
 
     >>> X = np.array([[9.0, 1.0], [8.0, 1.0], [1.0, 7.0], [1.0, 9.0], [-5.0, -5.0], [-5.0, -6.0]])

@@ -47,7 +47,7 @@ def test_each_number_is_clustered_once(monkeypatch):
 
     monkeypatch.setattr(trials, "SemiSupervisedKMeans", watch)
     features, labels = mixture(8, 4, each=15)
-    count = count_classes(features, labels, on_trial=lambda trial: shown.append(trial.n_classes))
+    count = count_classes(features, labels, on_step=lambda note: shown.append(int(note.split()[0])))
     assert len(clustered) == len(set(clustered))
     assert clustered == shown
     assert sorted(clustered) == [trial.n_classes for trial in count.trials]

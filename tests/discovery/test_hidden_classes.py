@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from promptcal.discovery import class_count
-from promptcal.discovery.class_count import ClassCount, count_with_hidden_classes
+from promptcal.discovery.class_count import ClassCount, count_classes
 from promptcal.discovery.hidden_classes import (
     SHARE,
     CountProblem,
@@ -133,10 +133,11 @@ def test_each_known_class_is_hidden_in_one_round():
     known = np.unique(labels[labels >= 0])
     rounds = hidden_problems(CountProblem(features, labels, ImageCounts(42, 102)), seed=0)
     assert len(rounds) == 5
-    hidden = [np.setdiff1d(known, problem.labels) for problem in rounds]
+    hidden = [np.setdiff1d(known, problem.labels) for problem, _ in rounds]
     assert sorted(np.concatenate(hidden)) == known.tolist()
-    for problem in rounds:
-        assert len(problem.labels) == 42  # only labelled images: the truth is known
+    for problem, truth in rounds:
+        assert len(problem.labels) == len(truth) == 42  # only labelled images: the truth is known
+        assert (truth[problem.labels >= 0] == problem.labels[problem.labels >= 0]).all()
         counts = np.bincount(problem.labels[problem.labels >= 0])
         assert set(counts[counts > 0]) == {3}  # half of six labels
         assert problem.images == ImageCounts(int(counts.sum()), 42 - int(counts.sum()))
@@ -192,7 +193,7 @@ def test_the_interval_of_the_known_share_is_widened_by_errors_that_it_does_not_e
 def test_the_interval_has_the_number_of_classes_of_a_mixture(seed, tmp_path):
     features, _, labels = mixture(24, 12, each=16, dim=16, seed=seed)
     steps = []
-    count = count_with_hidden_classes(features, labels, max_classes=60, seed=seed, on_step=steps.append)
+    count = count_classes(features, labels, max_classes=60, seed=seed, on_step=steps.append, search="calibrated")
     assert count.interval is not None
     assert count.interval[0] <= 24 <= count.interval[1]
     assert abs(count.n_classes - 24) <= 4
@@ -210,7 +211,7 @@ def test_the_interval_has_the_number_of_classes_of_a_mixture(seed, tmp_path):
 
 def test_few_known_classes_have_no_interval_and_the_reason_says_so():
     features, _, labels = mixture(6, 3, each=20, spread=0.2)
-    count = count_with_hidden_classes(features, labels, max_classes=12, n_init=2)
+    count = count_classes(features, labels, max_classes=12, n_init=2, search="calibrated")
     assert count.interval is None
     assert count.start == count.n_classes
     assert "an interval needs two labels of each of 4 known classes" in count.reason
@@ -219,7 +220,7 @@ def test_few_known_classes_have_no_interval_and_the_reason_says_so():
 @pytest.mark.filterwarnings("ignore:the estimate of:promptcal.errors.PromptCALWarning")
 def test_two_labels_of_four_classes_are_enough():
     features, _, labels = mixture(6, 4, each=4, dim=6)
-    count = count_with_hidden_classes(features, labels, max_classes=12)
+    count = count_classes(features, labels, max_classes=12, search="calibrated")
     assert count.interval is not None
     assert 4 <= count.interval[0] <= count.n_classes <= count.interval[1] <= 12
 
@@ -227,4 +228,4 @@ def test_two_labels_of_four_classes_are_enough():
 def test_the_largest_number_must_be_above_the_known_classes():
     features, _, labels = mixture(6, 5, each=10)
     with pytest.raises(ConfigError, match="above the 5 known classes"):
-        count_with_hidden_classes(features, labels, max_classes=5)
+        count_classes(features, labels, max_classes=5, search="calibrated")

@@ -12,6 +12,7 @@ import promptcal as package
 from promptcal import api
 from promptcal.data import embedded_set
 from promptcal.errors import ConfigError, DataError, PromptCALError, RunError
+from promptcal.metrics import discovery_accuracy
 from promptcal.run import Run
 
 N, CLASSES, WIDTH = 150, 5, 12
@@ -131,9 +132,8 @@ def test_the_number_of_classes_is_estimated_with_and_without_labels(tmp_path):
     assert len(api.cluster(**given, output=tmp_path / "b").names) == CLASSES
 
 
-def test_a_projection_is_used_only_if_held_out_labels_show_a_gain(tmp_path, monkeypatch):
-    """In two directions the rows vary much, which says nothing about the class; a projection can remove them."""
-    monkeypatch.setattr("promptcal.pipeline.adaptation.STEPS", 80)
+def test_features_are_whitened_only_if_hidden_labels_show_a_gain(tmp_path):
+    """In two directions the rows vary much, which says nothing about the class; whitening shrinks them."""
     generator = np.random.default_rng(0)
     truth = generator.integers(6, size=600)
     rows = generator.normal(size=(600, 64))
@@ -142,25 +142,34 @@ def test_a_projection_is_used_only_if_held_out_labels_show_a_gain(tmp_path, monk
     rows = rows @ np.linalg.qr(generator.normal(size=(64, 64))).Q
     labels = np.where((truth < 5) & (generator.random(600) < 0.8), truth, -1)
     noisy = {"features": rows, "labels": labels, "adapt": True, "report": False, "progress": False}
-    fast = (*FAST, "clustering.readout=kmeans", "data.validation_fraction=0.3")
+    fast = (*FAST, "clustering.readout=kmeans")
     gained = api.cluster(**noisy, n_classes=6, output=tmp_path / "a", overrides=fast)
     adaptation = gained.directory.results().adaptation
-    assert adaptation.used != "none"
-    assert "more than chance explains" in adaptation.reason
-    assert gained.config.features.projection == adaptation.used
+    assert adaptation.used == gained.config.features.projection == "whitened"
+    assert adaptation.whitened > adaptation.without + 0.1
+    assert adaptation.reason.endswith("a clear gain")
+    left = api.cluster(**noisy | {"adapt": False}, n_classes=6, output=tmp_path / "left", overrides=fast)
+    right = [
+        discovery_accuracy(truth[labels < 0], r.assignments().clusters[labels < 0], range(5)) for r in (gained, left)
+    ]
+    assert right[0].all > right[1].all + 0.1
     assert not np.allclose(gained.embeddings(), rows / np.linalg.norm(rows, axis=1, keepdims=True), atol=0.01)
-    assert np.array_equal(  # the stored projection is applied to new features
+    assert np.array_equal(  # what is stored is applied to new features
         api.predict(run=gained, images=rows, accept_all=True, progress=False).clusters[labels < 0],
         gained.assignments().clusters[labels < 0],
     )
     again = api.cluster(features=rows, start_from=gained.path, output=tmp_path / "c", progress=False, report=False)
     assert np.allclose(again.embeddings(), gained.embeddings(), atol=1e-5)
-    easy = api.cluster(
-        features=ROWS, ids=IDS, labels=LABELS, n_classes=5, adapt=True, output=tmp_path / "b", report=False,
-        progress=False, overrides=fast,
-    )  # fmt: skip
-    assert easy.directory.results().adaptation.used == "none"
-    assert "no clear gain" in easy.directory.results().adaptation.reason
+    easy = {"features": ROWS, "ids": IDS, "n_classes": 5, "adapt": True, "report": False, "progress": False}
+    of_all = {IDS[i]: f"class {TRUTH[i]}" for i in range(0, N, 2)}
+    for labels_of_easy, reason in (
+        (of_all, "no clear gain"),
+        ({IDS[0]: "a", IDS[1]: "b"}, "labels of too few classes"),
+    ):
+        unchanged = api.cluster(**easy, labels=labels_of_easy, output=tmp_path / "b", overwrite=True, overrides=fast)
+        adaptation = unchanged.directory.results().adaptation
+        assert (adaptation.used, unchanged.config.features.projection) == ("none", "none")
+        assert reason in adaptation.reason
 
 
 def bad_rows(value):

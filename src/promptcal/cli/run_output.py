@@ -45,8 +45,8 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
     if results.comparison is not None:
         console.print(describe_comparison(results.comparison), markup=False, highlight=False)
     if results.adaptation is not None:
-        projection = "without a projection" if results.adaptation.used == "none" else "after a projection"
-        console.print(f"Clustered {projection}: {results.adaptation.reason}.", markup=False, highlight=False)
+        features = "The features are" + (" not" if results.adaptation.used == "none" else "")
+        console.print(f"{features} whitened: {results.adaptation.reason}.", markup=False, highlight=False)
     if results.changes is not None:
         changes = results.changes
         console.print(

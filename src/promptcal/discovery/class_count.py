@@ -1,10 +1,10 @@
 """Estimates the number of classes, known and new.
 
-`count_with_hidden_classes` gives a number with an interval (`hidden_classes`). `count_classes` is the procedure of Vaze
+The calibrated search gives a number with an interval (`hidden_classes`). The published search is the procedure of Vaze
 et al. (CVPR 2022): run plain k-means on all images, compute the accuracy of the labelled images under the best matching
-of clusters to classes, and search for its maximum over K. Two additions: a coarse grid of K comes first, because the
-accuracy is not unimodal, and Brent's search refines the best one. Few labels cannot separate neighbouring K, so among
-those within one standard error of the best accuracy, the silhouette decides.
+of clusters to classes, and search for its maximum over K. The grid search has two additions: a coarse grid of K comes
+first, because the accuracy is not unimodal, and Brent's search refines the best one. Few labels cannot separate
+neighbouring K, so among those within one standard error of the best accuracy, the silhouette decides.
 """
 
 import math
@@ -17,7 +17,13 @@ from pydantic import field_serializer
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from promptcal.discovery.hidden_classes import EXPECTED_STEPS, Calibrated, can_calibrate, count_with_interval
+from promptcal.discovery.hidden_classes import (
+    EXPECTED_STEPS,
+    Calibrated,
+    CalibratedCount,
+    can_calibrate,
+    count_with_interval,
+)
 from promptcal.discovery.known_share import ImageCounts
 from promptcal.discovery.trials import Trial, Trials
 from promptcal.errors import ConfigError, LabelError, PromptCALWarning
@@ -26,7 +32,10 @@ from promptcal.runtime.json_model import JSONModel
 
 _MAX_CLASSES = 1000
 _GRID = 8
-EXPECTED_TRIALS = _GRID + 8  # approximately; the search has no fixed number
+_EXPECTED_TRIALS = _GRID + 8  # approximately; the search has no fixed number
+_BY_ACCURACY = "k-means recovers the labelled classes best"
+
+Search = Literal["calibrated", "grid", "published"]
 
 
 class CountEstimate(JSONModel):
@@ -68,7 +77,7 @@ class ClassCount(JSONModel):
     bounds: tuple[int, int]
     interval: tuple[int, int] | None = None
     estimates: tuple[CountEstimate, ...] = ()
-    reason: str = "k-means recovers the labelled classes best"
+    reason: str = _BY_ACCURACY
 
     @field_serializer("trials")
     def _by_name(self, trials: tuple[Trial, ...]) -> list[dict[str, Any]]:
@@ -119,55 +128,14 @@ def _search_grid(trials: Trials, low: int, high: int) -> Trial:
     return max(trials.near_best(), key=lambda trial: trial.silhouette)
 
 
-def expected_steps(labels: np.ndarray) -> int:
-    """Of `count_with_hidden_classes`, approximately."""
-    return EXPECTED_STEPS if can_calibrate(labels) else EXPECTED_TRIALS
+def expected_steps(labels: np.ndarray, search: Search) -> int:
+    """Of `count_classes`, approximately."""
+    return EXPECTED_STEPS if search == "calibrated" and can_calibrate(labels) else _EXPECTED_TRIALS
 
 
 def default_max_classes(n_known: int, n_images: int) -> int:
     """A tenth of the number of images, at most 1,000, and more than the known classes."""
     return min(max(n_known + 1, min(_MAX_CLASSES, n_images // 10)), n_images)
-
-
-def count_with_hidden_classes(
-    features: Tensor,
-    labels: np.ndarray,
-    *,
-    max_classes: int | None = None,
-    n_init: int = 10,
-    max_iter: int = 100,
-    tol: float = 1e-4,
-    seed: int = 0,
-    images: ImageCounts | None = None,
-    on_step: Callable[[str], None] = lambda note: None,
-) -> ClassCount:
-    """Estimate the number of classes with an interval; of fewer than 4 known classes, as `count_classes` does.
-
-    ``images`` are the numbers of all images if the features are those of a part of them.
-    """
-    if not can_calibrate(labels):
-        count = count_classes(
-            features, labels, max_classes=max_classes, n_init=n_init, max_iter=max_iter, tol=tol, seed=seed,
-            on_trial=lambda trial: on_step(f"{trial.n_classes} classes: {100 * trial.accuracy:.1f} %"),
-        )  # fmt: skip
-        reason = "k-means recovers the labelled classes best; an interval needs two labels of each of 4 known classes"
-        return count.model_copy(update={"reason": reason})
-    low = len(np.unique(labels[labels >= 0]))
-    high = _largest(low, len(features), max_classes, default_max_classes(low, len(features)))
-    found = count_with_interval(
-        features, labels, max_classes=high, max_iter=max_iter, tol=tol, seed=seed, images=images, on_step=on_step
-    )
-    best = found.estimates[0]
-    count = ClassCount(
-        n_classes=round(best.n_classes),
-        trials=found.trials,
-        bounds=(low, high),
-        interval=(math.floor(best.low + 1e-9), math.ceil(best.high - 1e-9)),
-        estimates=tuple(CountEstimate.of(estimate) for estimate in found.estimates),
-        reason=f"by the {best.estimator}, whose error on hidden known classes is {100 * best.error:.0f} %",
-    )
-    _warn_at_bound(count)
-    return count
 
 
 def count_classes(
@@ -179,36 +147,57 @@ def count_classes(
     max_iter: int = 100,
     tol: float = 1e-4,
     seed: int = 0,
-    search: Literal["grid", "published"] = "grid",
-    on_trial: Callable[[Trial], None] = lambda trial: None,
+    search: Search = "grid",
+    images: ImageCounts | None = None,
+    on_step: Callable[[str], None] = lambda note: None,
 ) -> ClassCount:
     """Estimate the number of classes of embeddings with some labels (-1 = unlabelled), at most ``max_classes``.
 
-    ``search="published"`` is the procedure of Vaze et al. without the two additions.
+    ``search="calibrated"`` hides known classes and gives an interval; with fewer than 4 known classes it is "grid".
+    ``search="published"`` is the procedure of Vaze et al., and "grid" is that with the two additions.
+    ``images`` are the numbers of all images if the features are those of a part of them.
     """
-    low = len(np.unique(labels[labels >= 0]))
+    low, n = len(np.unique(labels[labels >= 0])), len(features)
     if low < 2:
         raise LabelError("estimating the number of classes needs labelled images of at least 2 classes; label more")
-    default = min(_MAX_CLASSES, len(features)) if search == "published" else default_max_classes(low, len(features))
-    high = _largest(low, len(features), max_classes, default)
-    trials = Trials(features, labels, n_init=n_init, max_iter=max_iter, tol=tol, seed=seed, on_trial=on_trial)
-    if search == "published":
-        search_brent(lambda n: trials(n).accuracy, low, high)
-        best = max(trials, key=lambda trial: trial.accuracy)
+    high = min(_MAX_CLASSES, n) if search == "published" else default_max_classes(low, n)
+    high = high if max_classes is None else max_classes
+    if not low < high <= n:
+        raise ConfigError(f"max_classes must be above the {low} known classes and at most the {n} images, not {high}")
+    if search == "calibrated" and can_calibrate(labels):
+        found = count_with_interval(
+            features, labels, max_classes=high, max_iter=max_iter, tol=tol, seed=seed, images=images, on_step=on_step
+        )
+        count = _described(found, (low, high))
     else:
-        best = _search_grid(trials, low, high)
-    count = ClassCount(n_classes=best.n_classes, trials=tuple(trials), bounds=(low, high))
+
+        def show(trial: Trial) -> None:
+            on_step(f"{trial.n_classes} classes: {100 * trial.accuracy:.1f} %")
+
+        trials = Trials(features, labels, n_init=n_init, max_iter=max_iter, tol=tol, seed=seed, on_trial=show)
+        if search == "published":
+            search_brent(lambda n_classes: trials(n_classes).accuracy, low, high)
+            best = max(trials, key=lambda trial: trial.accuracy)
+        else:
+            best = _search_grid(trials, low, high)
+        missing = "; an interval needs two labels of each of 4 known classes" if search == "calibrated" else ""
+        count = ClassCount(
+            n_classes=best.n_classes, trials=tuple(trials), bounds=(low, high), reason=_BY_ACCURACY + missing
+        )
     _warn_at_bound(count)
     return count
 
 
-def _largest(n_known: int, n_images: int, max_classes: int | None, default: int) -> int:
-    high = default if max_classes is None else max_classes
-    if not n_known < high <= n_images:
-        raise ConfigError(
-            f"max_classes must be above the {n_known} known classes and at most the {n_images} images, not {high}"
-        )
-    return high
+def _described(found: CalibratedCount, bounds: tuple[int, int]) -> ClassCount:
+    best = found.estimates[0]
+    return ClassCount(
+        n_classes=round(best.n_classes),
+        trials=found.trials,
+        bounds=bounds,
+        interval=(math.floor(best.low + 1e-9), math.ceil(best.high - 1e-9)),
+        estimates=tuple(CountEstimate.of(estimate) for estimate in found.estimates),
+        reason=f"by the {best.estimator}, whose error on hidden known classes is {100 * best.error:.0f} %",
+    )
 
 
 def _warn_at_bound(count: ClassCount) -> None:

@@ -89,6 +89,13 @@ def divergence(p: Tensor, prior: Tensor) -> Tensor:
     return (p * (p.clamp(min=_LEAST).log() - prior.clamp(min=_LEAST).log())).sum(dim=-1)
 
 
+def find_neighbours(features: Tensor, k: int, centroids: Tensor) -> Tensor:
+    """`nearest_neighbours` of few images or on a GPU, otherwise `neighbours_by_cluster`."""
+    if features.device.type != "cpu" or len(features) <= _MOST_EXACT:
+        return nearest_neighbours(features, k)
+    return neighbours_by_cluster(features, k, centroids)
+
+
 def nearest_neighbours(features: Tensor, k: int) -> Tensor:
     """The ``k`` images with the largest cosine with each image, without itself (images x k)."""
     found = []
@@ -205,11 +212,7 @@ class _Heads:
         self.prior = None if prior is None else prior.to(features)
         self.weight = F.normalize(starts, dim=2).requires_grad_()
         self.bias = starts.new_zeros(starts.shape[:2]).requires_grad_()
-        n_neighbours = min(NEIGHBOURS, len(features) - 1)
-        if features.device.type != "cpu" or len(features) <= _MOST_EXACT:
-            self.neighbours = nearest_neighbours(features, n_neighbours)
-        else:
-            self.neighbours = neighbours_by_cluster(features, n_neighbours, starts[0])
+        self.neighbours = find_neighbours(features, min(NEIGHBOURS, len(features) - 1), starts[0])
 
     def head(self, number: int) -> LinearHead:
         return LinearHead(SHARP * self.weight[number].detach().cpu(), self.bias[number].detach().cpu())

@@ -129,7 +129,7 @@ def count_with_interval(
     found = estimate(problem.part(MOST_IMAGES, seed), max_classes, kmeans, seed, on_step)
     errors: dict[str, list[float]] = {name: [] for name in found.numbers}
     spreads: list[float] = []
-    for number, hidden in enumerate(hidden_problems(problem, seed)):
+    for number, (hidden, _) in enumerate(hidden_problems(problem, seed)):
         k = problem.n_known
         most = max(k + 1, min(len(hidden.labels) // 2, round(max_classes * k / found.numbers[SHARE])))
         again = estimate(hidden, most, kmeans, derive_seed(seed, "round", number), on_step)
@@ -161,7 +161,14 @@ class KMeansSettings(NamedTuple):
     tol: float
 
 
-def hidden_problems(problem: CountProblem, seed: int) -> list[CountProblem]:
+class HiddenProblem(NamedTuple):
+    """Images with some of their labels removed, and all of their labels."""
+
+    problem: CountProblem
+    truth: np.ndarray
+
+
+def hidden_problems(problem: CountProblem, seed: int) -> list[HiddenProblem]:
     """The labelled images, or part of them, with a fifth of the classes hidden; each class is hidden once.
 
     Half of the labels of the other classes are removed, but two are left of each. At least three problems are given if
@@ -182,7 +189,8 @@ def hidden_problems(problem: CountProblem, seed: int) -> list[CountProblem]:
             remaining[members[: max(2, len(members) // 2)]] = label
         n_labelled = int((remaining >= 0).sum())
         if can_measure(remaining) and n_labelled < len(remaining):
-            found.append(part._replace(labels=remaining, images=ImageCounts(n_labelled, len(remaining) - n_labelled)))
+            images = ImageCounts(n_labelled, len(remaining) - n_labelled)
+            found.append(HiddenProblem(part._replace(labels=remaining, images=images), part.labels))
     return found
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from promptcal.discovery.heads import nearest_neighbours
+from promptcal.discovery.whitening import whitening
 
 NEIGHBOURS = 30
 _NEAREST = 10
@@ -173,23 +174,9 @@ def measure_known_share(
 
 
 def whitened(features: Tensor, labels: np.ndarray) -> Tensor:
-    """Embeddings in which the labelled classes have equal spread in all directions, L2-normalised again.
-
-    The covariance within the classes is S = (1 - a) S_w + a tr(S_w) / dim I with a small a, and x becomes
-    S^-1/2 (x - m) with the mean m of the class means.
-    """
-    rows = torch.from_numpy(np.flatnonzero(labels >= 0)).to(features.device)
-    own, x = torch.from_numpy(labels).to(features.device)[rows], features[rows]
-    sums = x.new_zeros(int(own.max()) + 1, x.shape[1]).index_add_(0, own, x)
-    means = sums / own.bincount().unsqueeze(1)
-    within = x - means[own]
-    covariance = within.T @ within / max(1, len(x) - len(means))
-    spread = covariance.trace() / len(covariance)
-    identity = torch.eye(len(covariance), dtype=x.dtype, device=x.device)
-    if not spread > 0:  # one image of each class
-        return features
-    values, vectors = torch.linalg.eigh((1 - _SHRINKAGE) * covariance + _SHRINKAGE * spread * identity)
-    return F.normalize((features - means.mean(dim=0)) @ (vectors * values.rsqrt()), dim=1)
+    """Embeddings in which the labelled classes have equal spread in all directions; unchanged for one image of each."""
+    found = whitening(features, labels, _SHRINKAGE)
+    return features if found is None else found.apply(features)
 
 
 def _parts(items: np.ndarray, n_parts: int, generator: np.random.Generator) -> np.ndarray:

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptcal.discovery.heads import nearest_neighbours
-from promptcal.discovery.kmeans import SemiSupervisedKMeans
+from promptcal.discovery.heads import find_neighbours
+from promptcal.discovery.kmeans import SemiSupervisedKMeans, cluster_sums
 from promptcal.metrics import contingency_table
 
 NEIGHBOURS = 10
@@ -126,10 +126,12 @@ def measure_connections(
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Connections:
     """Of L2-normalised embeddings; of more than `MOST_IMAGES`, a random part is used. Progress is by cluster."""
-    order = np.random.default_rng(seed).permutation(len(features))[:MOST_IMAGES]
-    chosen = torch.from_numpy(np.sort(order))
-    part, own = features[chosen], clusters[chosen.numpy()]
-    neighbours = nearest_neighbours(part, min(NEIGHBOURS, len(part) - 1)).cpu().numpy()
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(features))[:MOST_IMAGES])
+    own, on_device = clusters[chosen], torch.from_numpy(chosen).to(features.device)
+    part = features[on_device]
+    centroids = cluster_sums(part, torch.from_numpy(own).to(part.device), n_clusters)[0]
+    neighbours = find_neighbours(part, min(NEIGHBOURS, len(part) - 1), centroids).cpu().numpy()
+    part = part.cpu()  # halves are small problems, for which a GPU is slower
     halves = np.full(n_clusters, np.nan)
     for cluster in range(n_clusters):
         halves[cluster] = _connection_of_halves(part, neighbours, np.flatnonzero(own == cluster), seed)

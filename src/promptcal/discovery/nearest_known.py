@@ -5,10 +5,16 @@ from collections.abc import Sequence
 import numpy as np
 
 
+def sums_by_cluster(embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
+    """The sum of the embeddings of each cluster, in float64."""
+    ends = np.bincount(clusters, minlength=n_clusters).cumsum()
+    members = np.split(np.argsort(clusters, kind="stable"), ends[:-1])
+    return np.stack([embeddings[rows].sum(axis=0, dtype=np.float64) for rows in members])
+
+
 def unit_centroids(embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
     """The L2-normalised mean embedding of each cluster; 0 for an empty cluster."""
-    sums = np.zeros((n_clusters, embeddings.shape[1]), dtype=np.float64)
-    np.add.at(sums, clusters, embeddings)
+    sums = sums_by_cluster(embeddings, clusters, n_clusters)
     return (sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)).astype(np.float32)
 
 

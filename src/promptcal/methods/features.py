@@ -1,7 +1,6 @@
-"""Features of another model instead of images: `promptcal cluster`. Only the read-out is trained, and on request a
-small projection before it."""
+"""Features of another model instead of images: `promptcal cluster`. Only the read-out is trained."""
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 from rich.console import Console
@@ -11,7 +10,7 @@ from promptcal.config import Config
 from promptcal.config.schema import Section
 from promptcal.data.feature_set import FeatureSet
 from promptcal.methods.base import Method, StageContext
-from promptcal.models.feature_network import FeatureNetwork
+from promptcal.models.feature_network import FeatureNetwork, ProjectionKind
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import isolated_rng
 from promptcal.training.stage import Stage
@@ -21,7 +20,7 @@ class FeaturesSection(Section):
     """The features, and what is done with them before they are clustered."""
 
     width: int = Field(1, ge=1, le=1_000_000, description="numbers of a row")
-    projection: Literal["none", "linear", "mlp"] = Field("none", description="what is trained on the features")
+    projection: ProjectionKind = Field("none", description="what changes the features before they are clustered")
 
 
 class FeaturesConfig(Config):
@@ -48,7 +47,7 @@ class Features(Method[FeaturesConfig]):
         with progress_bar(console) as bar:
             task = bar.add_task("reading features", total=len(features), note="")
             rows = features.embeddings(on_progress=lambda done: bar.update(task, completed=done))
-        device = next((p.device for p in network.parameters()), rows.device)
+        device = next((p.device for p in network.buffers()), rows.device)
         return features.names, network.embed(rows.to(device))
 
     def stage(self, name: str, network: nn.Module, context: StageContext) -> Stage:

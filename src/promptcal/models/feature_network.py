@@ -1,4 +1,4 @@
-"""The network of a run on features of another model: nothing, or a small projection that starts as the identity."""
+"""The network of a run on features of another model: the features as they are, or whitened."""
 
 from typing import Literal
 
@@ -6,24 +6,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-ProjectionKind = Literal["none", "linear", "mlp"]
+ProjectionKind = Literal["none", "whitened"]
 
 
 class FeatureNetwork(nn.Module):
-    """x + f(x), L2-normalised: f is 0, a linear layer, or two layers with a GELU between them; its last layer starts
-    at 0. With the kind "none" it has no parameters."""
+    """The features as they are ("none"), or (x - offset) matrix, L2-normalised ("whitened"). Nothing is trained."""
 
-    def __init__(self, width: int, kind: ProjectionKind) -> None:
+    offset: Tensor
+    matrix: Tensor
+
+    def __init__(self, width: int, projection: ProjectionKind) -> None:
         super().__init__()
         self.embedding_width = width
-        self.change: nn.Module | None = None
-        if kind == "linear":
-            self.change = nn.Linear(width, width, bias=False)
-            nn.init.zeros_(self.change.weight)
-        elif kind == "mlp":
-            last = nn.Linear(2 * width, width, bias=False)
-            nn.init.zeros_(last.weight)
-            self.change = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), last)
+        self.is_whitened = projection == "whitened"
+        if self.is_whitened:
+            self.register_buffer("offset", torch.zeros(width))
+            self.register_buffer("matrix", torch.eye(width))
 
     smallest_side = 1  # no images are resized for it
 
@@ -31,12 +29,12 @@ class FeatureNetwork(nn.Module):
         """It always computes in float32."""
 
     def forward(self, features: Tensor) -> Tensor:
-        return features if self.change is None else F.normalize(features + self.change(features), dim=1)
+        return F.normalize((features - self.offset) @ self.matrix, dim=1) if self.is_whitened else features
 
     @torch.no_grad()
     def embed(self, features: Tensor, block: int = 4096) -> Tensor:
-        """The embeddings of L2-normalised features, block by block; the features themselves without a projection."""
-        if self.change is None:
+        """The embeddings of L2-normalised features, block by block; the features themselves if nothing changes them."""
+        if not self.is_whitened:
             return features
         embeddings = torch.empty_like(features)
         for first in range(0, len(features), block):

@@ -1,109 +1,93 @@
-"""A small projection of given features, trained with the losses of PromptCAL's warm-up, if held-out labels show a gain.
+"""Whitening of given features, if labels that are hidden for a comparison show a gain.
 
-Views are the features with some of their numbers set to 0. The projection starts as the identity.
+A projection that was trained with the losses of PromptCAL's warm-up gained less, and lost on some features.
 """
 
-from collections.abc import Callable
+import math
 
 import numpy as np
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from promptcal.config.schema import LossConfig
-from promptcal.data.sampler import BalancedSampler
+from promptcal.discovery.hidden_classes import CountProblem, HiddenProblem, hidden_problems
 from promptcal.discovery.kmeans import SemiSupervisedKMeans
+from promptcal.discovery.known_share import ImageCounts
 from promptcal.discovery.sampling import sample_rows
-from promptcal.methods.losses import semi_supervised_terms
-from promptcal.models.feature_network import FeatureNetwork, ProjectionKind
-from promptcal.pipeline.continuation import is_clearly_better
+from promptcal.discovery.whitening import whitening
+from promptcal.metrics import match_clusters
+from promptcal.models.feature_network import FeatureNetwork
 from promptcal.pipeline.session import Session
 from promptcal.pipeline.task import Task
-from promptcal.run.results import Adaptation, ProjectionTrial
+from promptcal.run.results import Adaptation
 from promptcal.runtime.progress import progress_bar
-from promptcal.runtime.seeds import derive_seed, isolated_rng
+from promptcal.runtime.seeds import derive_seed
 
-KINDS: tuple[ProjectionKind, ...] = ("linear", "mlp")
-STEPS = 200
-_BATCH = 256
-_DROPPED = 0.2  # share of the numbers of a row that a view lacks
-_LR = 0.006  # over the square root of the width: a change of all weights by d has a norm of d x that root
-_MOST_COMPARED = 10_000  # rows that are clustered to compare projections
+SHRINKAGE = 0.5  # of the covariance within classes
+_MOST_LABELLED = 20_000  # rows that the covariance is computed from
 _STARTS = 5
 
 
 def adapt_features(task: Task, features: Tensor, session: Session) -> tuple[FeatureNetwork, Adaptation]:
-    """The projection that puts clearly more held-out labels into their class than none does, if there is one."""
-    frozen: FeatureNetwork = task.network
-    n_held_out = int((task.held_out >= 0).sum())
-    if not n_held_out:
-        return frozen, Adaptation(used="none", n_held_out=0, trials=[], reason="no label can be held out to compare")
-    networks: dict[ProjectionKind, FeatureNetwork] = {"none": frozen}
-    right: dict[ProjectionKind, np.ndarray] = {}
+    """The network that whitens the features, or the one that leaves them as they are, and why.
+
+    A fifth of the known classes is hidden among the labelled rows at a time, with half of the labels of the others
+    (`hidden_problems`), and k-means sorts the rows that have no label then.
+    """
+    labels, seed = task.training_labels, derive_seed(task.config.seed, "adaptation")
+    n_labelled = int((labels >= 0).sum())
+    problem = CountProblem(features, labels, ImageCounts(n_labelled, len(labels) - n_labelled))
+    rounds = hidden_problems(problem, seed) if n_labelled else []
+    if not rounds:
+        reason = "labels of too few classes, so nothing can be compared"
+        return task.network, Adaptation(used="none", reason=reason)
+    n_classes = int(labels.max()) + 1
+    right, counts = np.zeros((2, n_classes)), np.zeros(n_classes)
     with progress_bar(session.console) as bar:
-        bar_task = bar.add_task("adapting the features", total=len(KINDS) * STEPS, note="")
-        for kind in KINDS:
-            networks[kind] = train_projection(
-                features,
-                task.training_labels,
-                kind,
-                task.config.loss,
-                seed=derive_seed(task.config.seed, "adaptation", kind),
-                on_step=lambda: bar.advance(bar_task),
-            )
-        for kind, network in networks.items():
-            right[kind] = classified_right(network, features, task)
-    shares = {kind: float(found.mean()) for kind, found in right.items()}
-    trials = [ProjectionTrial(projection=kind, held_out=share) for kind, share in shares.items()]
-    best = max(KINDS, key=lambda kind: shares[kind])
-    compared = f"{shares[best]:.1%} of {n_held_out} held-out labels are right with the best projection ({best}), "
-    compared += f"{shares['none']:.1%} without one"
-    if is_clearly_better(right[best], right["none"]):
-        used, reason = best, f"{compared}: more than chance explains"
-    else:
-        used, reason = "none", f"{compared}: no clear gain"
-    return networks[used], Adaptation(used=used, n_held_out=n_held_out, trials=trials, reason=reason)
+        bar_task = bar.add_task("comparing whitened features", total=len(rounds), note="")
+        for hidden in rounds:
+            scored = hidden.problem.labels < 0
+            counts += np.bincount(hidden.truth[scored], minlength=n_classes)
+            for number, is_right in enumerate(_compare(hidden, seed)):
+                right[number] += np.bincount(hidden.truth[scored], is_right[scored], minlength=n_classes)
+            bar.advance(bar_task)
+    without, whitened = right[:, counts > 0] / counts[counts > 0]
+    is_better = is_clearly_above_zero(whitened - without)
+    shares = f"{whitened.mean():.1%} of hidden labels are right after whitening, {without.mean():.1%} without it"
+    adaptation = Adaptation(
+        used="whitened" if is_better else "none",
+        without=float(without.mean()),
+        whitened=float(whitened.mean()),
+        reason=f"{shares} (means of {len(without)} classes): {'a clear' if is_better else 'no clear'} gain",
+    )
+    return (fit_whitening(features, labels, seed) if is_better else task.network), adaptation
 
 
-def train_projection(
-    features: Tensor,
-    labels: np.ndarray,
-    kind: ProjectionKind,
-    loss: LossConfig,
-    *,
-    seed: int,
-    on_step: Callable[[], None] = lambda: None,
-) -> FeatureNetwork:
-    """Train a projection of L2-normalised features with some labels (-1 = unlabelled)."""
-    device, numbers = features.device, torch.from_numpy(labels)
-    with isolated_rng(seed):
-        network = FeatureNetwork(features.shape[1], kind).to(device)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=_LR / features.shape[1] ** 0.5)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS)
-    sampler, generator = BalancedSampler(numbers >= 0, _BATCH), torch.Generator().manual_seed(seed)
-    rows = torch.cat([sampler.epoch(seed + i) for i in range(-(-STEPS // sampler.steps_per_epoch))])[:STEPS]
-    for batch in rows:
-        views = features[batch.to(device)].repeat(2, 1)
-        kept = torch.rand(views.shape, generator=generator) >= _DROPPED
-        z = network(F.normalize(views * kept.to(views), dim=1))
-        terms = semi_supervised_terms(z @ z.T, numbers[batch].repeat(2).to(device), loss)
-        optimiser.zero_grad()
-        ((1 - loss.alpha) * terms.self_supervised + loss.alpha * terms.supervised).backward()
-        optimiser.step()
-        schedule.step()
-        on_step()
-    return network.eval()
+def fit_whitening(features: Tensor, labels: np.ndarray, seed: int) -> FeatureNetwork:
+    """The network that whitens features by some of their labels (-1: none)."""
+    labelled = np.flatnonzero(labels >= 0)
+    chosen = labelled[sample_rows(labels[labelled], _MOST_LABELLED, seed).numpy()]
+    of_chosen = np.full(len(labels), -1)
+    of_chosen[chosen] = labels[chosen]
+    network = FeatureNetwork(features.shape[1], "whitened").to(features.device)
+    found = whitening(features, of_chosen, SHRINKAGE)
+    if found is not None:
+        network.load_state_dict(found._asdict())
+    return network
 
 
-def classified_right(network: FeatureNetwork, features: Tensor, task: Task) -> np.ndarray:
-    """Of each held-out label, whether k-means with the other labels puts its row into the cluster of its class."""
-    labels, held_out = task.training_labels, task.held_out
-    seed = derive_seed(task.config.seed, "adaptation", "comparison")
-    others = np.flatnonzero(held_out < 0)
-    chosen = others[sample_rows(labels[others], _MOST_COMPARED, seed).numpy()]
-    rows = np.concatenate([np.flatnonzero(held_out >= 0), chosen])
-    kmeans = SemiSupervisedKMeans(task.config.n_classes, _STARTS, random_state=seed)
-    kmeans.fit(network.embed(features[torch.from_numpy(rows).to(features.device)]), labels[rows])
-    n_held_out = int((held_out >= 0).sum())
-    class_of_cluster = np.append(kmeans.classes_, np.full(task.config.n_classes, -1))
-    return class_of_cluster[kmeans.labels_[:n_held_out]] == held_out[rows[:n_held_out]]
+def _compare(hidden: HiddenProblem, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whether k-means puts each row into its class, of the features as they are and of whitened ones."""
+    features, labels = hidden.problem.features, hidden.problem.labels
+    found = whitening(features, labels, SHRINKAGE)
+    n_classes, scored = len(np.unique(hidden.truth)), labels < 0
+
+    def is_right(rows: Tensor) -> np.ndarray:
+        clusters = SemiSupervisedKMeans(n_classes, _STARTS, random_state=seed).fit(rows, labels).labels_
+        class_of = match_clusters(hidden.truth[scored], clusters[scored])
+        return np.array([class_of.get(cluster, -1) for cluster in range(n_classes)])[clusters] == hidden.truth
+
+    return is_right(features), is_right(features if found is None else found.apply(features))
+
+
+def is_clearly_above_zero(values: np.ndarray) -> bool:
+    """Whether the mean is above 0 by two standard errors."""
+    return len(values) > 1 and float(values.mean()) > 2 * float(values.std(ddof=1)) / math.sqrt(len(values))

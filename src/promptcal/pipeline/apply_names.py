@@ -264,7 +264,7 @@ def _write(
         calibration.write(target.calibration_file)
         results = directory.results()
         if results is not None:
-            categories = describe_categories(assignments, run.embeddings())
+            categories = describe_categories(assignments, torch.from_numpy(run.embeddings()))
             categories.write_csv(target.categories_file)
             update: dict[str, Any] = {"categories": categories}
             if len(assignments.names) < len(run.names):

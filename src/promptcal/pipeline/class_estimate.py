@@ -8,15 +8,8 @@ from torch import Tensor
 
 from promptcal.config import Config
 from promptcal.data import ImageSet, read_labels
-from promptcal.discovery.class_count import (
-    EXPECTED_TRIALS,
-    ClassCount,
-    count_classes,
-    count_with_hidden_classes,
-    expected_steps,
-)
+from promptcal.discovery.class_count import ClassCount, count_classes, expected_steps
 from promptcal.discovery.known_share import ImageCounts
-from promptcal.discovery.trials import Trial
 from promptcal.errors import ConfigError
 from promptcal.methods import METHODS, resolve
 from promptcal.models import PromptedViT
@@ -66,14 +59,10 @@ def count_from_features(
 
     ``images`` are the numbers of all images, of which the features may be a part.
     """
-    if config.estimation.search == "calibrated":
-        return _count_calibrated(features, labels, images, config, console)
+    search = config.estimation.search
     with progress_bar(console) as bar:
-        task = bar.add_task("counting classes", total=EXPECTED_TRIALS, note="")
-
-        def show(trial: Trial) -> None:
-            bar.update(task, advance=1, note=f"{trial.n_classes} classes: {100 * trial.accuracy:.1f} %")
-
+        steps = expected_steps(labels, search)
+        task = bar.add_task("counting classes", total=steps, note="")
         count = count_classes(
             features,
             labels,
@@ -82,31 +71,11 @@ def count_from_features(
             max_iter=config.clustering.max_iter,
             tol=config.clustering.tol,
             seed=derive_seed(config.seed, "class count"),
-            search=config.estimation.search,
-            on_trial=show,
-        )
-        bar.update(task, total=len(count.trials), completed=len(count.trials))
-    return count
-
-
-def _count_calibrated(
-    features: Tensor, labels: np.ndarray, images: ImageCounts, config: Config, console: Console
-) -> ClassCount:
-    with progress_bar(console) as bar:
-        steps = expected_steps(labels)
-        task = bar.add_task("counting classes", total=steps, note="")
-        count = count_with_hidden_classes(
-            features,
-            labels,
-            max_classes=config.estimation.max_classes,
-            n_init=config.estimation.n_init,
-            max_iter=config.clustering.max_iter,
-            tol=config.clustering.tol,
-            seed=derive_seed(config.seed, "class count"),
+            search=search,
             images=images,
             on_step=lambda note: bar.update(task, advance=1, note=note),
         )
-        bar.update(task, completed=steps)
+        bar.update(task, total=steps, completed=steps)
     return count
 
 

@@ -202,7 +202,7 @@ def write_result(
             write_contact_sheets(directory.sheets_folder, prepared.pictures, assignments)
         _write_report_inputs(prepared, assignments, session)
         with working(session.console, "describing the categories"):
-            categories = describe_categories(assignments, features)
+            categories = describe_categories(assignments, outcome.features)
     categories.write_csv(directory.categories_file)
     checked = (
         directory.config_file,

@@ -255,7 +255,7 @@ class ClusterRequest(ResultRequest):
     truth: Any = option(cli=Path | None, help="CSV with true classes, used only to report accuracy.")
     adapt: bool = option(
         False,
-        help="Train a small projection of the features on the labels, and use it if held-out labels show a gain.",
+        help="Whiten the features by the covariance within the labelled classes, if hidden labels show a gain.",
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import torch
 
 from promptcal.discovery.nearest_known import unit_centroids
 from promptcal.report import measures
@@ -39,7 +40,7 @@ class ClusterAnalysis:
     @cached_property
     def categories(self) -> CategoryTable:
         """Nearest known class and advice for each category."""
-        return self.stored_categories or describe_categories(self.assignments, self.embeddings)
+        return self.stored_categories or describe_categories(self.assignments, torch.from_numpy(self.embeddings))
 
     @cached_property
     def centroids(self) -> np.ndarray:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
+from promptcal.discovery.nearest_known import sums_by_cluster
 from promptcal.metrics import contingency_table, match_clusters
 
 N_NEIGHBOURS = 8
+_BLOCK = 2048  # images whose embeddings are in float64 at a time
 
 
 def cohesion(own_cosine: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
@@ -52,19 +54,23 @@ def other_category_margins(
     and the unit centroid m_own of the own cluster without the image itself. If the image is the only one of its
     cluster, or there is no other cluster, nothing can be compared: the result is the own cluster and -infinity.
     """
-    sums = np.zeros((n_clusters, embeddings.shape[1]), dtype=np.float64)
-    np.add.at(sums, clusters, embeddings)
-    z, own, rows = embeddings[images].astype(np.float64), clusters[images], np.arange(len(images))
+    sums, sizes = sums_by_cluster(embeddings, clusters, n_clusters), np.bincount(clusters, minlength=n_clusters)
     lengths = np.linalg.norm(sums, axis=1)
-    cosines = np.where(lengths > 0, z @ sums.T / np.maximum(lengths, 1e-12), -np.inf)
-    cosines[rows, own] = -np.inf
-    best = cosines.argmax(axis=1)
-    without = sums[own] - z
-    own_lengths = np.linalg.norm(without, axis=1)
-    own_cosines = (z * without).sum(axis=1) / np.maximum(own_lengths, 1e-12)
-    alone = np.bincount(clusters, minlength=n_clusters)[own] == 1
-    has_none = alone | np.isneginf(cosines[rows, best])
-    return np.where(has_none, own, best), np.where(has_none, -np.inf, cosines[rows, best] - own_cosines)
+    others, margins = np.empty(len(images), dtype=np.int64), np.empty(len(images))
+    for first in range(0, len(images), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        z, own = embeddings[images[block]].astype(np.float64), clusters[images[block]]
+        rows = np.arange(len(own))
+        cosines = np.where(lengths > 0, z @ sums.T / np.maximum(lengths, 1e-12), -np.inf)
+        cosines[rows, own] = -np.inf
+        best = cosines.argmax(axis=1)
+        without = sums[own] - z
+        own_lengths = np.linalg.norm(without, axis=1)
+        own_cosines = (z * without).sum(axis=1) / np.maximum(own_lengths, 1e-12)
+        has_none = (sizes[own] == 1) | np.isneginf(cosines[rows, best])
+        others[block] = np.where(has_none, own, best)
+        margins[block] = np.where(has_none, -np.inf, cosines[rows, best] - own_cosines)
+    return others, margins
 
 
 def nearest_neighbours(embeddings: np.ndarray, k: int = N_NEIGHBOURS) -> np.ndarray:

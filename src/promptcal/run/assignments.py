@@ -96,7 +96,7 @@ class Assignments:
     @property
     def categories(self) -> list[str]:
         """The name of each image's category."""
-        return [self.names[c] for c in self.clusters]
+        return [self.names[c] for c in self.clusters.tolist()]
 
     def kind(self, cluster: int) -> str:
         """known or new."""
@@ -104,18 +104,18 @@ class Assignments:
 
     def table(self) -> dict[str, list[Any]]:
         """Values by column; None where there is no second category."""
-        has_second = self.second >= 0
+        kinds = [self.kind(c) for c in range(len(self.names))]
+        names = [*self.names, None]  # -1: no second category
+        second_confidence = zip(self.second.tolist(), self.second_confidence.tolist(), strict=True)
         table = {
             "path": self.paths,
             "cluster": self.clusters.tolist(),
             "name": self.categories,
-            "kind": [self.kind(c) for c in self.clusters],
+            "kind": [kinds[c] for c in self.clusters.tolist()],
             "confidence": self.confidence.tolist(),
             "labelled": self.labelled.tolist(),
-            "second": [self.names[c] if exists else None for c, exists in zip(self.second, has_second, strict=True)],
-            "second_confidence": [
-                c if exists else None for c, exists in zip(self.second_confidence.tolist(), has_second, strict=True)
-            ],
+            "second": [names[c] for c in self.second.tolist()],
+            "second_confidence": [None if c < 0 else confidence for c, confidence in second_confidence],
         }
         if self.stability is not None:
             table["stability"] = self.stability.tolist()
@@ -136,7 +136,7 @@ class Assignments:
 
     def _cells(self) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         table = self.table()
-        return list(table), zip(*(map(_cell, column) for column in table.values()), strict=True)
+        return list(table), zip(*map(_column_cells, table.values()), strict=True)
 
     @classmethod
     def read_csv(cls, file: Path, names: list[str], known: list[bool]) -> "Assignments":
@@ -144,18 +144,31 @@ class Assignments:
         rows = read_csv_rows(file, "path", "cluster", "confidence", "labelled", "second", "second_confidence")
         number = {name: i for i, name in enumerate(names)}
         try:
+            values = [  # not the text of all rows, which takes several times the memory
+                (
+                    as_text(row["path"]),
+                    int(row["cluster"]),
+                    float(row["confidence"]),
+                    row["labelled"] == "yes",
+                    number.get(row["second"], -1),
+                    float(row["second_confidence"] or 0),
+                    float(row["stability"]) if "stability" in row else None,
+                )
+                for row in rows
+            ]
+            paths, clusters, confidence, labelled, second, second_confidence, stability = (
+                map(list, zip(*values, strict=True)) if values else ([] for _ in range(7))
+            )
             found = cls(
-                [as_text(row["path"]) for row in rows],
-                np.array([int(row["cluster"]) for row in rows], dtype=np.int64),
-                np.array([float(row["confidence"]) for row in rows], dtype=np.float64),
+                paths,
+                np.array(clusters, dtype=np.int64),
+                np.array(confidence, dtype=np.float64),
                 names,
                 known,
-                np.array([row["labelled"] == "yes" for row in rows], dtype=bool),
-                np.array([number.get(row["second"], -1) for row in rows], dtype=np.int64),
-                np.array([float(row["second_confidence"] or 0) for row in rows], dtype=np.float64),
-                stability=np.array([float(row["stability"]) for row in rows])
-                if rows and "stability" in rows[0]
-                else None,
+                np.array(labelled, dtype=bool),
+                np.array(second, dtype=np.int64),
+                np.array(second_confidence, dtype=np.float64),
+                stability=np.array(stability) if stability and stability[0] is not None else None,
             )
         except (ValueError, TypeError, OverflowError) as error:
             raise damaged(file, error) from error
@@ -174,14 +187,14 @@ def category_names(classes: Sequence[str], n_clusters: int) -> list[str]:
     return [*classes, *(next(unused) for _ in range(n_clusters - len(classes)))]
 
 
-def read_csv_rows(file: Path, *columns: str) -> list[dict[str, Any]]:
+def read_csv_rows(file: Path, *columns: str) -> Iterator[dict[str, Any]]:
     """The rows of a CSV file that the fit wrote; a `RunError` if it cannot be read or lacks one of the columns."""
     try:
         with file.open(newline="", encoding="utf-8") as opened:
             reader = csv.DictReader(_lines(opened))
             if not set(columns) <= set(reader.fieldnames or ()):
                 raise ValueError("a column is missing")
-            return list(reader)
+            yield from reader
     except OSError as error:
         raise RunError(f"{file} cannot be read ({error.strerror}); fit again with --overwrite") from error
     except (ValueError, csv.Error) as error:
@@ -203,7 +216,11 @@ def as_text(value: Any) -> str:
     return value
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:.4f}" if isinstance(value, float) else "" if value is None else value
+def _column_cells(values: list[Any]) -> list[Any]:
+    """The values of a column as text; a column has one type, beside None."""
+    first = next((value for value in values if value is not None), None)
+    if isinstance(first, bool):
+        return ["yes" if value else "no" for value in values]
+    if isinstance(first, float):
+        return ["" if value is None else f"{value:.4f}" for value in values]
+    return ["" if value is None else value for value in values]

@@ -6,10 +6,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from promptcal.discovery.links import Connections, measure_connections
 from promptcal.discovery.merging import suggest_merges
 from promptcal.discovery.nearest_known import nearest_known, unit_centroids
+from promptcal.discovery.partition import BLOCK
 from promptcal.metrics import contingency_table
 from promptcal.run.assignments import Assignments
 from promptcal.runtime import files
@@ -90,18 +92,17 @@ class CategoryTable(JSONModel):
         ]
 
 
-def describe_categories(assignments: Assignments, embeddings: np.ndarray) -> CategoryTable:
-    """From the final assignments of the images and their embeddings."""
+def describe_categories(assignments: Assignments, features: Tensor) -> CategoryTable:
+    """From the final assignments of the images and their L2-normalised embeddings."""
     n = len(assignments.names)
     known = np.flatnonzero(assignments.known)
     order = np.concatenate([known, np.flatnonzero(~np.asarray(assignments.known, dtype=bool))]).astype(np.int64)
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
-    features = torch.nn.functional.normalize(torch.from_numpy(np.asarray(embeddings, dtype=np.float32)), dim=1)
     connections = measure_connections(features, position[assignments.clusters], n, len(known))
-    centroids = unit_centroids(features.numpy(), assignments.clusters, n)
+    centroids = unit_centroids(features.cpu().numpy(), assignments.clusters, n)
     nearest, cosine = nearest_known(centroids, [int(number) for number in known])
-    part_of = parts_of_known(assignments, features.numpy() @ centroids.T)
+    part_of = parts_of_known(assignments, _nearest_of_labelled(assignments, features, centroids))
     merges = _suggested(connections, order, part_of)
     split = _splits(assignments, connections, position)
     stability = assignments.category_stability()
@@ -126,17 +127,24 @@ def describe_categories(assignments: Assignments, embeddings: np.ndarray) -> Cat
     return CategoryTable(categories=categories, merges=merges)
 
 
-def parts_of_known(assignments: Assignments, cosines: np.ndarray) -> dict[int, int]:
-    """The known class that each discovered category is probably part of; ``cosines`` are those with the centroids.
+def _nearest_of_labelled(assignments: Assignments, features: Tensor, centroids: np.ndarray) -> np.ndarray:
+    """The category with the nearest centroid of each labelled image."""
+    labelled = torch.from_numpy(np.flatnonzero(assignments.labelled)).to(features.device)
+    columns = torch.from_numpy(centroids.T).to(features.device)
+    return torch.cat([(features[rows] @ columns).argmax(dim=1) for rows in labelled.split(BLOCK)]).cpu().numpy()
+
+
+def parts_of_known(assignments: Assignments, nearest: np.ndarray) -> dict[int, int]:
+    """The known class that each discovered category is probably part of; ``nearest`` is the category with the nearest
+    centroid of each labelled image.
 
     If a discovered category with m images is part of a known class with u other unlabelled images, then about m / (m +
     u) of the labelled images of the class are nearest to it. At least half as many must be, and two of them.
     """
-    nearest, known = cosines.argmax(axis=1), np.asarray(assignments.known, dtype=bool)
-    n = len(assignments.names)
+    known, n = np.asarray(assignments.known, dtype=bool), len(assignments.names)
     unlabelled = np.bincount(assignments.clusters[~assignments.labelled], minlength=n)
     own = assignments.clusters[assignments.labelled]
-    lost = contingency_table(own, nearest[assignments.labelled], n, n)
+    lost = contingency_table(own, nearest, n, n)
     labelled = np.maximum(np.bincount(own, minlength=n), 1)
     found = {}
     for category in np.flatnonzero(~known).tolist():

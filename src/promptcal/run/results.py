@@ -107,20 +107,14 @@ class Comparison(JSONModel):
     kept: Literal["frozen", "trained"]
 
 
-class ProjectionTrial(JSONModel):
-    """The share of held-out labels that are right with a projection of given features ("none": without one)."""
-
-    projection: Literal["none", "linear", "mlp"]
-    held_out: float
-
-
 class Adaptation(JSONModel):
-    """Which projection of given features is ``used``, and the ``reason``: the trials on ``n_held_out`` labels."""
+    """Whether given features are whitened, and the ``reason``: the shares of hidden labels that are right ``without``
+    it and with ``whitened`` features (None if too few classes have labels)."""
 
-    used: Literal["none", "linear", "mlp"]
-    n_held_out: int
-    trials: list[ProjectionTrial]
+    used: Literal["none", "whitened"]
     reason: str
+    without: float | None = None
+    whitened: float | None = None
 
 
 class RunResults(JSONModel):
@@ -134,7 +128,7 @@ class RunResults(JSONModel):
     were spent on (`PhaseClock`): the seconds by phase, which add up to them; empty in files of earlier versions.
     ``comparison`` compares the first result, of the frozen backbone, with the trained one. ``is_first``: the run has
     the first one, and ``selected`` is its accuracy.
-    ``adaptation`` says whether given features are projected (None if that was not tried).
+    ``adaptation`` says whether given features are whitened (None if that was not tried).
     ``categories`` describes each category (None in files of earlier versions). ``automatic_merges`` are the clusters
     that were merged after training, if the number of classes was estimated with an interval (None otherwise).
     ``unmet_conditions`` says what the published protocol has and this run does not (None for the default protocol).

@@ -1,5 +1,6 @@
 """Arrays of a run directory, checked when they are read: a value that was edited or damaged is one sentence."""
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,8 +68,10 @@ def read_embeddings(file: Path, n_images: int) -> np.ndarray:
         raise RunError(f"{file} has {found} for {n_images} images instead of float32; fit again")
     if embeddings.nbytes > free_host_memory():
         raise RunError(f"{file} has {embeddings.nbytes / 2**30:,.0f} GB, which is more than the free memory; fit again")
-    if not np.isfinite(embeddings).all():
+    embeddings = np.load(file, allow_pickle=False)  # read, not copied from the mapped file, whose pages take memory too
+    largest = max(float(embeddings.max()), -float(embeddings.min()))
+    if not math.isfinite(largest):
         raise damaged(file, "it has values that are not finite")
-    if np.abs(embeddings).max() > _LARGEST_VALUE:
+    if largest > _LARGEST_VALUE:
         raise damaged(file, "it has values that are too large")
-    return np.array(embeddings)
+    return embeddings
