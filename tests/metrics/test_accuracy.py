@@ -20,6 +20,14 @@ def test_worked_example():
     assert accuracy.new == 2 / 2
 
 
+def test_a_notebook_shows_rounded_accuracies():
+    pytest.importorskip("pandas")
+    accuracy = discovery_accuracy(np.array(["a", "a", "b"]), np.array([0, 1, 1]), ["a", "b"])
+    assert repr(accuracy).startswith("DiscoveryAccuracy(all=0.667, known=0.667, new=nan, ")
+    assert "<td>all</td><td>0.667</td>" in accuracy._repr_html_()
+    assert accuracy.to_pandas()["all"].tolist() == [2 / 3]
+
+
 def test_separate_matchings_are_more_lenient():
     # one cluster holds all points: a joint matching makes it one class, separate matchings make it one per part
     truth, clusters = [0, 0, 0, 1, 1], [4, 4, 4, 4, 4]

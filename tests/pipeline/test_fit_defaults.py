@@ -64,8 +64,9 @@ def test_quick_trains_no_network_but_the_read_out(tmp_path, small_set, common_se
     images, _, labels = small_set
     settings = [s for s in common_settings if not s.startswith("clustering.readout")]
     fit(
-        images=images, labels=labels, n_classes=4, quick=True, output=tmp_path / "run", overrides=settings, report=False
-    )
+        images=images, labels=labels, n_classes=4, quick=True, output=tmp_path / "run", report=False,
+        overrides=[*settings, "precision=fp32"],
+    )  # fmt: skip
     run = Run(tmp_path / "run", "cpu")
     assert run.config.method == "frozen"
     assert run.directory.results().stages == {}

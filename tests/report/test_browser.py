@@ -418,6 +418,10 @@ def test_labels_that_look_wrong_are_listed_and_corrected(browser, hostile_run, t
     clusters = data["clusters"]
     pairs = list(zip(mislabelled["image"], mislabelled["other"], strict=True))
     assert captions == [f"{clusters[data['images']['cluster'][i]]['label']} → {clusters[c]['name']}" for i, c in pairs]
+    for element, caption in zip(all_of(page, "#mislabelled .caption"), captions, strict=True):
+        is_cut = "return arguments[0].scrollHeight > arguments[0].clientHeight + 1"
+        assert len(caption) > 40 or not page.execute_script(is_cut, element), caption
+        assert page.execute_script("return arguments[0].scrollWidth <= arguments[0].clientWidth", element), caption
     keys(page, "a")
     one(page, "#accept-suggestions").click()
     assert dict(downloaded(page)[1:]) == given_labels(data) | {paths[i]: clusters[c]["label"] for i, c in pairs}

@@ -35,6 +35,15 @@ def test_without_a_bf16_gpu_auto_is_float32(device):
     assert choose_dtype("bf16", device) == torch.bfloat16
 
 
+def test_a_network_that_is_not_trained_computes_in_bf16_on_cpus_with_fast_bf16(monkeypatch):
+    for bf16, amx, dtype in ((True, False, torch.bfloat16), (False, False, torch.float32), (True, True, torch.float32)):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda answer=bf16: answer)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda answer=amx: answer)
+        assert choose_dtype("auto", CPU, trains=False) == dtype
+        assert choose_dtype("auto", CPU) == choose_dtype("fp32", CPU, trains=False) == torch.float32
+    assert choose_dtype("auto", MPS, trains=False) == torch.float32
+
+
 def test_bf16_that_ends_the_process_on_a_cpu_is_an_error_before_it_is_used(monkeypatch):
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
     monkeypatch.setattr(device_module, "_BF16_PRODUCT", "import os; os.kill(os.getpid(), 4)")

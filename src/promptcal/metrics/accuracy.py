@@ -1,7 +1,7 @@
 """Clustering accuracy for category discovery: clusters are matched to classes, then scored as All / Known / New."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,10 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_matrix
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
+from promptcal.runtime.frames import data_frame
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class DiscoveryAccuracy:
     """Accuracies in [0, 1]; NaN if there are no points to score.
 
@@ -31,6 +33,17 @@ class DiscoveryAccuracy:
 
     def __str__(self) -> str:
         return f"All {100 * self.all:.1f}  Known {100 * self.known:.1f}  New {100 * self.new:.1f}"
+
+    def __repr__(self) -> str:
+        return f"DiscoveryAccuracy({', '.join(f'{key}={value:.3f}' for key, value in asdict(self).items())})"
+
+    def _repr_html_(self) -> str:
+        rows = (f"<tr><td>{key}</td><td>{value:.3f}</td></tr>" for key, value in asdict(self).items())
+        return f"<table>{''.join(rows)}</table>"
+
+    def to_pandas(self) -> Any:
+        """A data frame with one row."""
+        return data_frame({key: [value] for key, value in asdict(self).items()})
 
 
 def contingency_table(rows: np.ndarray, columns: np.ndarray, n_rows: int, n_columns: int) -> np.ndarray:

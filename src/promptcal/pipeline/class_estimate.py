@@ -3,6 +3,7 @@
 from dataclasses import fields
 
 import numpy as np
+import torch
 from rich.console import Console
 from torch import Tensor
 
@@ -47,9 +48,8 @@ def count_classes_of(request: EstimateRequest) -> ClassCount:
 def pretrained_vit(config: Config) -> tuple[PromptedViT, int]:
     """The pretrained backbone without prompts, and the shorter side that images are resized to for it."""
     device = choose_device(config.device)
-    vit = frozen_vit(METHODS[config.method](config).build_vit(pretrained=True), config.model.train_blocks)
-    vit.set_compute_dtype(choose_dtype(config.precision, device))
-    return vit.to(device).eval(), stored_side(config, vit)
+    vit = frozen_vit(METHODS[config.method](config).build_vit(pretrained=True), config, device).eval()
+    return vit, stored_side(config, vit)
 
 
 def count_from_features(
@@ -79,11 +79,11 @@ def count_from_features(
     return count
 
 
-def frozen_vit(vit: PromptedViT, train_blocks: int) -> PromptedViT:
+def frozen_vit(vit: PromptedViT, config: Config, device: torch.device) -> PromptedViT:
     """The same backbone without prompts; ``train_blocks`` as in ``vit``, whose parameters it shares."""
-    plain = PromptedViT(vit.backbone, prompts=0, train_blocks=train_blocks)
-    plain.set_compute_dtype(vit.compute_dtype)
-    return plain
+    plain = PromptedViT(vit.backbone, prompts=0, train_blocks=config.model.train_blocks)
+    plain.set_compute_dtype(choose_dtype(config.precision, device, trains=False))
+    return plain.to(device)
 
 
 def stored_side(config: Config, vit: PromptedViT) -> int:

@@ -33,7 +33,7 @@ def make_first_result(prepared: Prepared, session: Session, *, report: bool) -> 
     if stored is not None:
         return replace(stored, features=stored.features.to(session.device))
     config = without_training(prepared.config)
-    vit = frozen_vit(prepared.network.vit, config.model.train_blocks)
+    vit = frozen_vit(prepared.network.vit, config, session.device)
     frozen = replace(prepared, config=config, method=METHODS[config.method](config), network=DiscoveryNetwork(vit))
     features = frozen_features(prepared, session)
     outcome = assign(frozen, features, session)

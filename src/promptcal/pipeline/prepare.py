@@ -28,6 +28,7 @@ from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.pipeline.task import Task, TestImages
 from promptcal.run.directory import RunDirectory
 from promptcal.run.results import RunResults
+from promptcal.runtime.device import choose_dtype
 from promptcal.runtime.free_memory import check_sizes
 from promptcal.runtime.phases import COUNTING, READING
 from promptcal.runtime.progress import progress_bar
@@ -155,8 +156,9 @@ def _without_labels(settings: Settings) -> Settings:
 
 
 def _build_vit(config: Config, session: Session, *, pretrained: bool) -> SeededViT:
-    seeded = build_vit(METHODS[config.method](config), pretrained=pretrained)
-    seeded.vit.set_compute_dtype(session.dtype)
+    method = METHODS[config.method](config)
+    seeded = build_vit(method, pretrained=pretrained)
+    seeded.vit.set_compute_dtype(choose_dtype(config.precision, session.device, trains=method.trains))
     return seeded
 
 
@@ -196,7 +198,7 @@ def _estimate_classes(
 ) -> tuple[ClassCount, Tensor]:
     """In the embeddings of the pretrained backbone, which are returned; the images are decoded already."""
     problem.check(max(1, len(problem.classes)))
-    plain = frozen_vit(seeded.vit, config.model.train_blocks).to(session.device).eval()
+    plain = frozen_vit(seeded.vit, config, session.device).eval()
     features = embed_all(plain, view, len(problem.images), "embedding", session)
     with session.clock.phase(COUNTING, session.device):
         count = session.group.on_first(

@@ -21,7 +21,7 @@ def frozen_features(prepared: Prepared, session: Session) -> Tensor:
     """The embeddings by the pretrained backbone without prompts. The network must not be trained yet."""
     if prepared.frozen_features is not None:
         return prepared.frozen_features
-    plain = frozen_vit(prepared.network.vit, prepared.config.model.train_blocks)
+    plain = frozen_vit(prepared.network.vit, prepared.config, session.device)
     return embed_all(plain, prepared.view, len(prepared.problem.images), "frozen features", session)
 
 
@@ -35,7 +35,7 @@ def score_frozen(
     config, problem = prepared.config, prepared.problem
     assignment = KMeansAssignment(config.loss.affinity_temperature, use_labels=False)
     if prepared.test is not None:  # test images have no labels to give to k-means
-        plain = frozen_vit(prepared.network.vit, config.model.train_blocks)
+        plain = frozen_vit(prepared.network.vit, config, session.device)
         return {"kmeans": score_test(prepared, prepared.test, plain, assignment, "frozen test features", session)}
     features = frozen_features(prepared, session) if features is None else features
 

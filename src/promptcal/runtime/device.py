@@ -55,14 +55,26 @@ _HAS_FP32_PRECISION = hasattr(torch.backends.cuda.matmul, "fp32_precision")  # s
 COMPILE_FROM_STEPS = 2000  # compiling takes half a minute on an H200 and saves 30 ms a step there
 
 
-def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """The dtype of a network's matrix products; "auto" is bf16 on GPUs with fast bf16 products, else fp32."""
+def choose_dtype(precision: str, device: torch.device, *, trains: bool = True) -> torch.dtype:
+    """The dtype of a network's matrix products; "auto" is bf16 on GPUs with fast bf16 products, else fp32.
+
+    For a network that is never trained, "auto" is also bf16 on CPUs with fast bf16 products: three times faster.
+    """
     if precision == "auto":
-        fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-        return torch.bfloat16 if fast else torch.float32
+        if device.type == "cuda":
+            is_fast = torch.cuda.get_device_capability(device) >= (8, 0)
+        else:
+            is_fast = device.type == "cpu" and not trains and _has_fast_bf16()
+        return torch.bfloat16 if is_fast else torch.float32
     if precision == "bf16" and device.type == "cpu":
         _check_bf16_on_cpu()
     return {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+
+
+def _has_fast_bf16() -> bool:
+    """Whether the CPU has AVX-512 instructions for bf16 products. With AMX it has others, which may not work."""
+    can = {name: getattr(torch.cpu, f"_is_{name}_supported", lambda: False) for name in ("avx512_bf16", "amx_tile")}
+    return bool(can["avx512_bf16"]()) and not can["amx_tile"]()
 
 
 _BF16_PRODUCT = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(x, x)"
