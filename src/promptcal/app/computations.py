@@ -22,7 +22,7 @@ class EmbeddingFile:
     """The embeddings of a run. Only rows that are asked for are in memory, for as long as they are used."""
 
     def __init__(self, mapped: np.memmap) -> None:
-        self._file = Path(str(mapped.filename)).open("rb")  # stays the same file if the run gets another result
+        self._file = Path(str(mapped.filename)).open("rb")  # noqa: SIM115 - stays the same file if the run gets another result
         self._offset, self._is_fortran = mapped.offset, mapped.flags.f_contiguous and not mapped.flags.c_contiguous
         self.shape = mapped.shape
 
@@ -41,7 +41,8 @@ def _embeddings(path: str, n_images: int, changed: float) -> EmbeddingFile:
 
 def embeddings(path: str, n_images: int) -> EmbeddingFile:
     """The embeddings of a run, checked once until another run is asked for or the run has another result."""
-    return _embeddings(path, n_images, StoredRun(path, warn_if_unfinished=False).directory.embeddings_file.stat().st_mtime)
+    file = StoredRun(path, warn_if_unfinished=False).directory.embeddings_file
+    return _embeddings(path, n_images, file.stat().st_mtime)
 
 
 def split_parts(path: str, n_images: int, images: np.ndarray, n: int, on_progress: OnProgress) -> np.ndarray:

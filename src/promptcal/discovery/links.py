@@ -116,6 +116,20 @@ class Connections:
         return ClassConnections(between.max(axis=1, initial=0.0), self.halves[: self.n_known])
 
 
+class Neighbourhoods(NamedTuple):
+    """Images (all, or a random part of `MOST_IMAGES`) with the nearest neighbours of each among them. They do not
+    depend on clusters."""
+
+    images: np.ndarray
+    neighbours: np.ndarray
+
+    @classmethod
+    def of(cls, features: Tensor, seed: int = 0) -> "Neighbourhoods":
+        images = np.sort(np.random.default_rng(seed).permutation(len(features))[:MOST_IMAGES])
+        part = features[torch.from_numpy(images)]
+        return cls(images, nearest_neighbours(part, min(NEIGHBOURS, len(part) - 1)).cpu().numpy())
+
+
 def measure_connections(
     features: Tensor,
     clusters: np.ndarray,
@@ -123,13 +137,12 @@ def measure_connections(
     n_known: int,
     *,
     seed: int = 0,
+    near: Neighbourhoods | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Connections:
     """Of L2-normalised embeddings; of more than `MOST_IMAGES`, a random part is used. Progress is by cluster."""
-    order = np.random.default_rng(seed).permutation(len(features))[:MOST_IMAGES]
-    chosen = torch.from_numpy(np.sort(order))
-    part, own = features[chosen], clusters[chosen.numpy()]
-    neighbours = nearest_neighbours(part, min(NEIGHBOURS, len(part) - 1)).cpu().numpy()
+    near = Neighbourhoods.of(features, seed) if near is None else near
+    part, own, neighbours = features[torch.from_numpy(near.images)], clusters[near.images], near.neighbours
     halves = np.full(n_clusters, np.nan)
     for cluster in range(n_clusters):
         halves[cluster] = _connection_of_halves(part, neighbours, np.flatnonzero(own == cluster), seed)

@@ -3,12 +3,24 @@
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.sparse import csr_array
+
+_BLOCK = 4096
+
+
+def sums_by_cluster(embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
+    """The sum of the embeddings of each cluster (clusters x dim), in float64."""
+    sums = np.zeros((n_clusters, embeddings.shape[1]), dtype=np.float64)
+    for first in range(0, len(embeddings), _BLOCK):
+        own = clusters[first : first + _BLOCK]
+        members = csr_array((np.ones(len(own)), (own, np.arange(len(own)))), shape=(n_clusters, len(own)))
+        sums += members @ embeddings[first : first + _BLOCK].astype(np.float64)
+    return sums
 
 
 def unit_centroids(embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
     """The L2-normalised mean embedding of each cluster; 0 for an empty cluster."""
-    sums = np.zeros((n_clusters, embeddings.shape[1]), dtype=np.float64)
-    np.add.at(sums, clusters, embeddings)
+    sums = sums_by_cluster(embeddings, clusters, n_clusters)
     return (sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)).astype(np.float32)
 
 

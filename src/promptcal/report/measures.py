@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.neighbors import NearestNeighbors
 
+from promptcal.discovery.nearest_known import sums_by_cluster
 from promptcal.metrics import contingency_table, match_clusters
 
 N_NEIGHBOURS = 8
@@ -52,8 +53,7 @@ def other_category_margins(
     and the unit centroid m_own of the own cluster without the image itself. If the image is the only one of its
     cluster, or there is no other cluster, nothing can be compared: the result is the own cluster and -infinity.
     """
-    sums = np.zeros((n_clusters, embeddings.shape[1]), dtype=np.float64)
-    np.add.at(sums, clusters, embeddings)
+    sums = sums_by_cluster(embeddings, clusters, n_clusters)
     z, own, rows = embeddings[images].astype(np.float64), clusters[images], np.arange(len(images))
     lengths = np.linalg.norm(sums, axis=1)
     cosines = np.where(lengths > 0, z @ sums.T / np.maximum(lengths, 1e-12), -np.inf)

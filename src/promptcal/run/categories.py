@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from promptcal.discovery.links import Connections, measure_connections
+from promptcal.discovery.links import Connections, Neighbourhoods, measure_connections
 from promptcal.discovery.merging import suggest_merges
 from promptcal.discovery.nearest_known import nearest_known, unit_centroids
 from promptcal.metrics import contingency_table
@@ -90,15 +90,18 @@ class CategoryTable(JSONModel):
         ]
 
 
-def describe_categories(assignments: Assignments, embeddings: np.ndarray) -> CategoryTable:
-    """From the final assignments of the images and their embeddings."""
+def describe_categories(
+    assignments: Assignments, embeddings: np.ndarray, near: Neighbourhoods | None = None
+) -> CategoryTable:
+    """From the final assignments of the images and their embeddings, and from the `Neighbourhoods` of the embeddings,
+    if they are known already."""
     n = len(assignments.names)
     known = np.flatnonzero(assignments.known)
     order = np.concatenate([known, np.flatnonzero(~np.asarray(assignments.known, dtype=bool))]).astype(np.int64)
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
     features = torch.nn.functional.normalize(torch.from_numpy(np.asarray(embeddings, dtype=np.float32)), dim=1)
-    connections = measure_connections(features, position[assignments.clusters], n, len(known))
+    connections = measure_connections(features, position[assignments.clusters], n, len(known), near=near)
     centroids = unit_centroids(features.numpy(), assignments.clusters, n)
     nearest, cosine = nearest_known(centroids, [int(number) for number in known])
     part_of = parts_of_known(assignments, features.numpy() @ centroids.T)

@@ -13,6 +13,7 @@ import { open, swatch as swatchOf } from "./looking.js";
 import { createLikelyClasses, createNeighbours, createOrigins, createTruth, positionsOf } from "./lookups.js";
 import { display, model, NONE, onChange } from "./model.js";
 import { neighboursPage } from "./neighbours.js";
+import { waitingFor } from "./progress.js";
 import { overviewPage } from "./overview.js";
 import { base, get } from "./server.js";
 
@@ -87,6 +88,7 @@ function draw() { if (shown) setChildren(view, PAGES[shown][1](report).view); }
 async function update() {
   const version = model.version;
   const data = await attempt(() => get("api/pages"));
+  if (!data && !report) setChildren(view, h("p", {}, "This page could not be computed. ", h("button", { type: "button", id: "compute-again", onclick: () => { setChildren(view, waitingFor("computing the pages")); update(); } }, "Try again")));
   if (!data) return;
   report = { ...contextOf(data), version };
   const scroll = document.getElementById("main").scrollTop;
@@ -100,7 +102,7 @@ onChange(() => { if (view.isConnected) updateSoon(); });
 
 function show(name) {
   shown = name;
-  if (report) draw(); else setChildren(view, h("p", { class: "loading" }, "Computing this page …"));
+  if (report) draw(); else setChildren(view, waitingFor("computing the pages"));
   if (!report || report.version !== model.version) update();
   return view;
 }
