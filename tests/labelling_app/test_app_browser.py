@@ -314,6 +314,10 @@ def test_the_lasso_on_the_map_selects_images_for_labelling(page, browser):
     keys(browser, "2")
     page.said("48 images labelled as class 1")
     assert set(page.state()[1]) == {1}
+    canvas.send_keys("+++", Keys.ARROW_LEFT, Keys.ENTER)  # the same by keyboard: what is in view
+    assert 0 < page.selected() < 48
+    keys(browser, Keys.ESCAPE)
+    assert page.selected() == 0
 
 
 def test_a_quick_refit_and_an_export_and_import(page, browser):

@@ -103,6 +103,21 @@ def test_every_view_and_dialog_is_accessible_in_light_and_dark_and_on_a_phone(pa
             opened(lambda name=name: page.tab(name), f"body[data-tab='{name}'] .report-page > section")
 
 
+def test_every_page_of_the_report_is_accessible_and_opened_by_keyboard(browser, continued_run, tmp_path):
+    with served(shutil.copytree(continued_run, tmp_path / "run")) as client:
+        page = Page(browser, client)
+        names = [*PAGES[:2], "changes", *PAGES[2:], "confusion", "training", "attention"]
+        assert sorted(link.get_attribute("data-tab") or "" for link in all_of(browser, "#tabs a")) == sorted(
+            [*names, "label", "map", "refit", "files", ""]
+        )
+        for name in names:
+            one(browser, f"#tabs [data-tab='{name}']").send_keys(Keys.ENTER)
+            until(lambda name=name: all_of(browser, f"body[data-tab='{name}'] .report-page > section"), 60)
+            for screen in on_screens(browser):
+                is_accessible(browser, (*screen, name))
+            size(browser, 1300, 900)
+
+
 def test_the_list_of_runs_says_what_is_wrong_with_each(browser, run_path):
     folder = run_path.parent
     shutil.copytree(run_path, folder / "second <b>run")

@@ -63,6 +63,7 @@ const SHORTCUTS = [
   ["n, p", "next, previous category; n skips a suggestion"],
   ["g", "suggestions"],
   ["/", "filter by path"],
+  ["+ - ← → ↑ ↓", "on the map: zoom, move; Enter selects the images in view"],
   ["u", "undo; Shift u or Ctrl y: redo"],
   ["Esc", "clear the selection, close a window"],
   ["?", "show these shortcuts"],

@@ -50,7 +50,7 @@ function build(data) {
     open: (image) => open(image, [image]),
     listed: (list) => [h("p", { id: "lasso-count", role: "status" }, `${plural(list.length, "image")} in the lasso are selected. Label them below, or press a digit.`)],
     about: [
-      "Near points are similar images; large distances have no meaning. ● known ◆ discovered. Draw a lasso to select images. Zoom in to see them.",
+      "Near points are similar images; large distances have no meaning. ● known ◆ discovered. Draw a lasso to select images, or press Enter for those in view. Zoom in to see them.",
       ...(shown.length < model.n ? [`${count(shown.length)} of ${count(model.n)} images, from all categories.`] : []),
     ],
   });

@@ -22,7 +22,7 @@ const PAGES = {
   overview: ["Overview", overviewPage], categories: ["Categories", categoriesPage], changes: ["Changes", changesPage], labels: ["Labels", labelsPage], confusion: ["Confusion", confusionPage],
   training: ["Training", trainingPage], neighbours: ["Neighbours", neighboursPage], attention: ["Attention", attentionPage],
 };
-const view = h("section", { class: "page report-page" });
+const view = h("section", { class: "page report-page", tabIndex: 0 }); // so that the keyboard scrolls it
 let report = null; // what the pages are made from
 let shown = "";
 let waiting = 0;

@@ -29,6 +29,9 @@ export function setChildren(element, ...children) {
   element.replaceChildren(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
 }
 
+// a box that scrolls sideways, also by keyboard
+export const scrollBox = (label, content) => h("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": label }, content);
+
 // draws again what is in a box; the focus, and the place in a text, stay where they were
 export function keepFocus(box, draw) {
   const before = box.contains(document.activeElement) ? document.activeElement : null;
