@@ -18,6 +18,7 @@ from promptcal.run.stored_run import StoredRun
 from promptcal.runtime import files
 
 Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+VISIBLE = "return [...document.querySelectorAll(arguments[0])].some((element) => element.checkVisibility())"
 PAGES = ("overview", "categories", "labels", "neighbours")  # of every run with labels
 
 
@@ -76,7 +77,7 @@ def test_every_view_and_dialog_is_accessible_in_light_and_dark_and_on_a_phone(pa
 
     def opened(show, selector, close=True):
         show()
-        until(lambda: [element for element in all_of(browser, selector) if element.is_displayed()], 60)
+        until(lambda: browser.execute_script(VISIBLE, selector), 60)
         is_accessible(browser, (*screen, selector))
         if close:
             browser.execute_script("for (const dialog of document.querySelectorAll('dialog[open]')) dialog.close()")

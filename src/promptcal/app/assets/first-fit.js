@@ -53,6 +53,15 @@ function drawImages() {
     state.phase === "asking" && !state.can_resume ? labelFile(labels ? "Another label file" : "Label file (columns path,label)") : null);
 }
 
+// stays when the check ends: the user may be in the middle of the form
+const skip = { box: h("input", { type: "checkbox", id: "skip" }), text: h("span", {}) };
+skip.row = h("label", { class: "check" }, skip.box, skip.text);
+function showSkip() {
+  if (!state.report) return;
+  skip.row.hidden = state.is_checked && !state.report.unreadable;
+  skip.text.textContent = state.is_checked ? `Skip the ${plural(state.report.unreadable, "file")} that cannot be read` : "Skip files that cannot be read (otherwise they stop the fit)";
+}
+
 function drawChoice() {
   const { report } = state;
   panels.choice.hidden = state.phase !== "asking" || (!report && !state.can_resume);
@@ -64,7 +73,7 @@ function drawChoice() {
   }
   const known = report.classes.length;
   const canEstimate = known >= 2;
-  chosen = chosen || { auto: canEstimate && (state.nClasses === null || state.nClasses === "auto"), number: typeof state.nClasses === "number" ? state.nClasses : Math.max(2, 2 * known), quick: false, skip: false };
+  chosen = chosen || { auto: canEstimate && (state.nClasses === null || state.nClasses === "auto"), number: typeof state.nClasses === "number" ? state.nClasses : Math.max(2, 2 * known), quick: false };
   const number = h("input", { type: "number", id: "n-classes", min: 1, max: 100000, step: 1, value: chosen.number, required: true, "aria-label": "Number of categories, known and new together",
     oninput: () => { chosen.number = Number(number.value); }, onfocus: () => { if (canEstimate) { chosen.auto = false; fixed.checked = true; } } });
   const choice = (id, name, checked, change) => h("input", { type: "radio", id, name, checked, onchange: change });
@@ -72,7 +81,7 @@ function drawChoice() {
   const fixed = choice("fixed", "categories", !chosen.auto, () => { chosen.auto = false; });
   setChildren(panels.choice, h("form", { id: "start-form", onsubmit: (event) => {
     event.preventDefault();
-    ask("start", { n_classes: chosen.auto ? "auto" : chosen.number, quick: chosen.quick, skip_unreadable: chosen.skip });
+    ask("start", { n_classes: chosen.auto ? "auto" : chosen.number, quick: chosen.quick, skip_unreadable: skip.box.checked && !skip.row.hidden });
   } },
   h("h2", {}, "What to look for"),
   h("fieldset", {}, h("legend", {}, "Number of categories, known and new together"),
@@ -81,8 +90,7 @@ function drawChoice() {
   known ? h("fieldset", {}, h("legend", {}, "Training"),
     h("label", { class: "check" }, choice("trained", "training", !chosen.quick, () => { chosen.quick = false; }), "Train the network (a first result, without training, comes before)"),
     h("label", { class: "check" }, choice("quick", "training", chosen.quick, () => { chosen.quick = true; }), "Do not train it (minutes on a CPU)")) : h("p", { class: "note" }, "There are no labels, so similar images are only grouped. Give some labels to find categories of your kind."),
-  report.unreadable || !state.is_checked ? h("label", { class: "check" }, h("input", { type: "checkbox", id: "skip", checked: chosen.skip, onchange: (event) => { chosen.skip = event.target.checked; } }),
-    state.is_checked ? `Skip the ${plural(report.unreadable, "file")} that cannot be read` : "Skip files that cannot be read (otherwise they stop the fit)") : null,
+  skip.row,
   h("p", { class: "muted" }, "The run is written to ", h("span", { class: "path" }, state.output), ". You can stop the fit at any time and continue it later."),
   h("div", { class: "actions" }, h("button", { type: "submit", class: "primary", id: "start" }, "Start"))));
 }
@@ -113,7 +121,8 @@ function update(status) {
   progress.check.show(state);
   progress.fit.show(state);
   drawIfChanged("images", drawImages, [phase, report, labels, can_resume, is_checked]);
-  drawIfChanged("choice", drawChoice, [phase, report, can_resume, is_checked]);
+  drawIfChanged("choice", drawChoice, [phase, report && Math.min(2, report.classes.length), can_resume]);
+  showSkip();
   drawIfChanged("fit", drawFit, [phase, has_result, fault]);
   setChildren(list, messages.map((text) => h("li", {}, text)));
   document.body.dataset.phase = state.phase;

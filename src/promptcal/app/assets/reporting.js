@@ -4,7 +4,7 @@ import { categoryCard } from "./cards.js";
 import { changesPage } from "./changes.js";
 import { confusionPage } from "./confusion.js";
 import { trainingPage } from "./curves.js";
-import { fillLazily, h, plural, setChildren, unpack } from "./dom.js";
+import { fillLazily, h, keepFocus, plural, setChildren, unpack } from "./dom.js";
 import { attempt, labelAs as sendLabels, merge } from "./doing.js";
 import { pictureUrl } from "./grid.js";
 import { selection } from "./labelling.js";
@@ -83,7 +83,7 @@ function contextOf(data) {
   };
 }
 
-function draw() { if (shown) setChildren(view, PAGES[shown][1](report).view); }
+function draw() { if (shown) keepFocus(view, () => setChildren(view, PAGES[shown][1](report).view)); }
 
 async function update() {
   const version = model.version;
