@@ -109,7 +109,11 @@ import("/assets/labelling.js").then(async ({ grid, label, selection }) => {
 COMPUTE = """
 const done = arguments[arguments.length - 1];
 const seconds = {};
-const time = async (name, work) => { const start = performance.now(); await work(); seconds[name] = (performance.now() - start) / 1000; };
+const time = async (name, work) => {
+  const start = performance.now();
+  await work();
+  seconds[name] = (performance.now() - start) / 1000;
+};
 import("/assets/server.js").then(async ({ get, post }) => {
   const images = Array.from({ length: 20000 }, (_, i) => i);
   await time("a split of 20,000 images", () => post("api/split-preview", { images, n: 4 }));
@@ -148,14 +152,16 @@ class MemoryWatch(threading.Thread):
 
     def __init__(self, server: int) -> None:
         super().__init__(daemon=True)
-        self._server, self.most = server, {}
+        self._server = server
+        self.most: dict[int, tuple[float, float]] = {}
 
     def run(self) -> None:
         while True:
             for child in children(self._server):
                 with suppress(OSError, StopIteration):  # it has just ended
                     now = memory(child, "VmRSS"), memory(child, "RssAnon")
-                    self.most[child] = tuple(map(max, now, self.most.get(child, now)))
+                    before = self.most.get(child, now)
+                    self.most[child] = max(now[0], before[0]), max(now[1], before[1])
             time.sleep(0.02)
 
 

@@ -28,7 +28,9 @@ def continued_run(tmp_path_factory, small_folder, small_set, quick_settings):
     root = tmp_path_factory.mktemp("continued")
     common = {"truth": {f"{i:03d}.png": f"class {c}" for i, c in enumerate(small_set[1])}, "progress": False}
     labels = small_folder / "labels.csv"
-    first = fit(images=small_folder, labels=labels, n_classes=4, output=root / "first", overrides=quick_settings, **common)
+    first = fit(
+        images=small_folder, labels=labels, n_classes=4, output=root / "first", overrides=quick_settings, **common
+    )  # fmt: skip
     found = first.assignments()
     named = {path: "owl" for path, c in zip(found.paths, found.clusters, strict=True) if c == 2}
     run = fit(

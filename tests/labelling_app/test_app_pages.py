@@ -106,7 +106,7 @@ def test_every_view_and_dialog_is_accessible_in_light_and_dark_and_on_a_phone(pa
 
 def test_every_page_of_the_report_is_accessible_and_opened_by_keyboard(browser, continued_run, tmp_path):
     with served(shutil.copytree(continued_run, tmp_path / "run")) as client:
-        page = Page(browser, client)
+        Page(browser, client)
         names = [*PAGES[:2], "changes", *PAGES[2:], "confusion", "training", "attention"]
         assert sorted(link.get_attribute("data-tab") or "" for link in all_of(browser, "#tabs a")) == sorted(
             [*names, "label", "map", "refit", "files", ""]

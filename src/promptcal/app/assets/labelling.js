@@ -48,27 +48,33 @@ const entries = () => [
   ...active().map((c) => [c, nameOf(c), sizeOf(c), { mark: swatch(c), kind: kindOf(c) === "new" ? "new" : null, digit: digitOf(c) }]),
 ];
 
-let drawnSide = "";
-function drawSide() {
-  const now = entries();
-  const key = JSON.stringify([now.map(([set_, name, , extra]) => [set_, name, extra && extra.kind]), model.categories.length]);
-  if (key === drawnSide) { // only numbers changed: the list stays, which is faster and keeps the focus
-    for (const [set_, , number] of now) {
-      const button = side.querySelector(`[data-set="${set_}"]`);
-      button.setAttribute("aria-pressed", String(String(set) === String(set_)));
-      const shown = button.querySelector(".set-count");
-      if (shown.textContent !== count(number)) shown.textContent = count(number);
-    }
-    return;
+// A button stays while only its name and number change: whoever clicks at that moment must hit it.
+const buttons = new Map();
+const sideTitle = h("div", { class: "side-title", role: "presentation" });
+function sideButton([key, name, number, extra = {}]) {
+  const shape = [extra.kind, extra.digit, model.categories.length].join();
+  const before = buttons.get(key);
+  if (!before || before.shape !== shape) {
+    const made = Object.assign(entry(key, name, number, extra), { shape });
+    buttons.set(key, made);
+    return made;
   }
-  drawnSide = key;
-  const scroll = side.scrollTop;
+  before.setAttribute("aria-pressed", String(String(set) === String(key)));
+  for (const [part, text] of [[".set-name", name], [".set-count", count(number)]]) {
+    const shown = before.querySelector(part);
+    if (shown.textContent !== text) shown.textContent = text;
+  }
+  return before;
+}
+function drawSide() {
+  const now = entries().map(sideButton);
+  sideTitle.textContent = plural(active().length, "category", "categories");
+  const wanted = [...now.slice(0, 3), sideTitle, ...now.slice(3)];
   const focusedSet = side.contains(document.activeElement) ? document.activeElement.dataset.set : null;
-  setChildren(side, now.slice(0, 3).map((row) => entry(...row)),
-    h("div", { class: "side-title", role: "presentation" }, plural(active().length, "category", "categories")),
-    now.slice(3).map((row) => entry(...row)));
-  side.scrollTop = scroll;
-  if (focusedSet !== null) { const again = side.querySelector(`[data-set="${CSS.escape(focusedSet)}"]`); if (again) again.focus({ preventScroll: true }); }
+  wanted.forEach((element, k) => { if (side.children[k] !== element) side.insertBefore(element, side.children[k] || null); });
+  while (side.children.length > wanted.length) side.lastChild.remove();
+  const again = focusedSet === null ? null : side.querySelector(`[data-set="${CSS.escape(focusedSet)}"]`);
+  if (again && document.activeElement !== again) again.focus({ preventScroll: true });
 }
 
 export function choose(key) {
