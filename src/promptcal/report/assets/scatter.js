@@ -241,6 +241,7 @@ export function createMap(host) {
   }
 
   function selectInside() {
+    project(); // a key may have moved the map since it was drawn
     const list = Array.from(host.order()).filter((image) => {
       const i = indexOf.get(image);
       return i !== undefined && inside(points.x[i], points.y[i]);
