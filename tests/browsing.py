@@ -1,10 +1,12 @@
 """A real browser in tests: its size, its colour scheme, its elements, and waiting for them."""
 
 import time
+from contextlib import suppress
 
 import pytest
 
 By = pytest.importorskip("selenium.webdriver.common.by").By
+StaleElementReferenceException = pytest.importorskip("selenium.common.exceptions").StaleElementReferenceException
 ActionChains = pytest.importorskip("selenium.webdriver").ActionChains
 
 
@@ -19,11 +21,12 @@ def colour_scheme(browser, value):
 
 
 def until(holds, seconds=8):
-    """Wait until ``holds()`` is true, and return its value."""
+    """Wait until ``holds()`` is true, and return its value. An element that is drawn again is looked for again."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if found := holds():
-            return found
+        with suppress(StaleElementReferenceException):
+            if found := holds():
+                return found
         time.sleep(0.03)
     raise AssertionError("it did not become true")
 

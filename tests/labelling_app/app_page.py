@@ -12,7 +12,7 @@ _RUN_AXE = """
 const done = arguments[arguments.length - 1];
 axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21aa"] }).then(done);
 """
-SCREENS = ((1300, "light"), (390, "dark"))  # the width, and the colour scheme
+SCREENS = ((1300, "light"), (1300, "dark"), (390, "light"), (390, "dark"))  # the width, and the colour scheme
 
 
 class Page:

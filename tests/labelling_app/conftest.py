@@ -22,6 +22,24 @@ def finished_run(tmp_path_factory, small_folder, common_settings):
     return run.path
 
 
+@pytest.fixture(scope="session")
+def continued_run(tmp_path_factory, small_folder, small_set, quick_settings):
+    """A trained run that continues another one and has the truth: it has every page of the report."""
+    root = tmp_path_factory.mktemp("continued")
+    common = {"truth": {f"{i:03d}.png": f"class {c}" for i, c in enumerate(small_set[1])}, "progress": False}
+    labels = small_folder / "labels.csv"
+    first = fit(
+        images=small_folder, labels=labels, n_classes=4, output=root / "first", overrides=quick_settings, **common
+    )  # fmt: skip
+    found = first.assignments()
+    named = {path: "owl" for path, c in zip(found.paths, found.clusters, strict=True) if c == 2}
+    run = fit(
+        images=small_folder, labels=named, start_from=first.path, output=root / "run",
+        overrides=["affinity.epochs=1"], **common,
+    )  # fmt: skip
+    return run.path
+
+
 @pytest.fixture
 def run_path(finished_run, tmp_path):
     """A copy that a test may change."""

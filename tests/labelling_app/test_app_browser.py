@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import time
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from test_server import column
 
 from browsing import ActionChains, all_of, keys, one, until
 from promptcal import demo
+from promptcal.app.hub import Hub
+from promptcal.app.label_store import DiskFullError
 
 Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
 SCRIPT = '<img src=x onerror="window.stolen=1"><script>window.stolen=2</script>'
@@ -123,6 +126,104 @@ def test_suggestions_are_named_accepted_except_the_marked_ones_and_skipped(page)
     assert page.selected() == 2
 
 
+class SlowSaving:
+    """A store that needs a while for each action, as on a busy machine; ``problem`` is an error to raise instead."""
+
+    def __init__(self, store):
+        self._append, self.problem = store.append, None
+
+    def __call__(self, action, title):
+        time.sleep(0.3)
+        if self.problem is not None:
+            raise self.problem
+        return self._append(action, title)
+
+
+@pytest.fixture
+def slow_page(browser, run_path):
+    """The page of a run whose server saves slowly; ``page.saving`` is its `SlowSaving`."""
+    hub = Hub(run_path)
+    with served(hub) as client:
+        store = hub.workspace("run").store
+        store.append = saving = SlowSaving(store)
+        page = Page(browser, client)
+        page.saving = saving
+        yield page
+
+
+def test_who_types_faster_than_the_server_saves_loses_no_key(slow_page):
+    page, browser = slow_page, slow_page.browser
+    _, category, _ = page.state()
+    by_size = sorted([2, 3, 4], key=lambda c: (-(category == c).sum(), c))
+    typed = ActionChains(browser, duration=0)
+    typed.send_keys("owl", Keys.ENTER, "great tit", Keys.ENTER, "wren", Keys.ENTER).perform()
+    until(lambda: page.client.get("api/state")["version"] == 3)
+    names = page.state()[0]
+    assert [names[c] for c in by_size] == ["owl", "great tit", "wren"]
+    page.said("Named wren.")
+    page.show("all")
+    images = page.images()
+    page.cells()[0].click()
+    typed = ActionChains(browser, duration=0)  # a label, the next image, its label; then both are undone
+    typed.send_keys("l", "owl", Keys.ENTER, Keys.ARROW_RIGHT, " ", "l", "new one", Keys.ENTER, "uu").perform()
+    until(lambda: page.client.get("api/state")["version"] == 7)
+    names, _, status = page.state()
+    assert names[5:] == []
+    assert not (status == 2).any()
+    keys(browser, "U", "U")
+    until(lambda: page.client.get("api/state")["version"] == 9)
+    names, category, _ = page.state()
+    assert [names[c] for c in category[images[:2]]] == ["owl", "new one"]
+
+
+def test_labels_typed_fast_in_the_viewer_go_to_one_image_after_another(slow_page):
+    page, browser = slow_page, slow_page.browser
+    page.show("all")
+    images = page.images()[:4]
+    page.cells()[0].click()
+    keys(browser, Keys.ENTER)
+    typed = ActionChains(browser, duration=0)
+    typed.send_keys("l", "owl", Keys.ENTER, "class 1", Keys.ENTER, "wren", Keys.ENTER).perform()
+    assert one(browser, "#viewer .viewer-head span").text == "4 of 48"
+    until(lambda: page.client.get("api/state")["version"] == 3)
+    names, category, _ = page.state()
+    assert [names[c] for c in category[images[:3]]] == ["owl", "class 1", "wren"]
+    keys(browser, Keys.ARROW_LEFT, "c")  # the empty field leaves the arrows to the viewer; what is typed stays
+    page.client.act("assign", images=[images[3]], category=0)
+    until(lambda: page.client.get("api/state")["version"] == 4)
+    assert one(browser, "#label-image").get_attribute("value") == "c"
+    assert browser.switch_to.active_element.get_attribute("id") == "label-image"
+    assert one(browser, "#viewer .viewer-head span").text == "3 of 48"
+
+
+def test_an_answer_that_is_not_saved_is_asked_for_again(slow_page):
+    page, browser = slow_page, slow_page.browser
+    heading = page.text(".set-head h2")
+    page.saving.problem = DiskFullError("nothing can be written, so this was not saved")
+    keys(browser, "owl", Keys.ENTER)
+    assert page.text(".set-head h2") != heading  # the next one
+    page.said("was not saved")
+    until(lambda: page.text(".set-head h2") == heading)
+    assert one(browser, "#name").get_attribute("value") == "owl"
+    page.saving.problem = None
+    keys(browser, Keys.ENTER)
+    page.said("Named owl.")
+    keys(browser, "ow")
+    page.client.act("rename", category=0, name="robin")  # by another page
+    until(lambda: page.text("[data-set='0'] .set-name") == "robin")
+    keys(browser, "l", Keys.ENTER)
+    until(lambda: "The category owl exists" in page.text("#dialog h2"))
+    page.click("#cancel")
+    page.saving.problem = DiskFullError("nothing can be written, so this was not saved")
+    page.show("all")
+    page.cells()[0].click()
+    keys(browser, "l", "wren", Keys.ENTER)
+    page.said("was not saved")
+    until(lambda: page.selected() == 1)
+    assert one(browser, "#label-selected").get_attribute("value") == "wren"
+    browser.get_log("browser")
+
+
 def test_filters_by_doubt_label_state_and_path(page):
     browser = page.browser
     page.show("all")
@@ -213,6 +314,10 @@ def test_the_lasso_on_the_map_selects_images_for_labelling(page, browser):
     keys(browser, "2")
     page.said("48 images labelled as class 1")
     assert set(page.state()[1]) == {1}
+    canvas.send_keys("+++", Keys.ARROW_LEFT, Keys.ENTER)  # the same by keyboard: what is in view
+    assert 0 < page.selected() < 48
+    keys(browser, Keys.ESCAPE)
+    assert page.selected() == 0
 
 
 def test_a_quick_refit_and_an_export_and_import(page, browser):

@@ -18,6 +18,7 @@ from promptcal.run.stored_run import StoredRun
 from promptcal.runtime import files
 
 Keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+VISIBLE = "return [...document.querySelectorAll(arguments[0])].some((element) => element.checkVisibility())"
 PAGES = ("overview", "categories", "labels", "neighbours")  # of every run with labels
 
 
@@ -76,7 +77,7 @@ def test_every_view_and_dialog_is_accessible_in_light_and_dark_and_on_a_phone(pa
 
     def opened(show, selector, close=True):
         show()
-        until(lambda: [element for element in all_of(browser, selector) if element.is_displayed()], 60)
+        until(lambda: browser.execute_script(VISIBLE, selector), 60)
         is_accessible(browser, (*screen, selector))
         if close:
             browser.execute_script("for (const dialog of document.querySelectorAll('dialog[open]')) dialog.close()")
@@ -101,6 +102,21 @@ def test_every_view_and_dialog_is_accessible_in_light_and_dark_and_on_a_phone(pa
         opened(lambda: page.tab("files"), "#export-csv")
         for name in PAGES:
             opened(lambda name=name: page.tab(name), f"body[data-tab='{name}'] .report-page > section")
+
+
+def test_every_page_of_the_report_is_accessible_and_opened_by_keyboard(browser, continued_run, tmp_path):
+    with served(shutil.copytree(continued_run, tmp_path / "run")) as client:
+        Page(browser, client)
+        names = [*PAGES[:2], "changes", *PAGES[2:], "confusion", "training", "attention"]
+        assert sorted(link.get_attribute("data-tab") or "" for link in all_of(browser, "#tabs a")) == sorted(
+            [*names, "label", "map", "refit", "files", ""]
+        )
+        for name in names:
+            one(browser, f"#tabs [data-tab='{name}']").send_keys(Keys.ENTER)
+            until(lambda name=name: all_of(browser, f"body[data-tab='{name}'] .report-page > section"), 60)
+            for screen in on_screens(browser):
+                is_accessible(browser, (*screen, name))
+            size(browser, 1300, 900)
 
 
 def test_the_list_of_runs_says_what_is_wrong_with_each(browser, run_path):

@@ -1,12 +1,15 @@
 """From a folder of images to a run, by a real server: check, questions, fit in the background, first result, resume."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
+from PIL import Image
 from serving import served
 
 from promptcal.app.fit_process import parse_progress
@@ -44,7 +47,7 @@ def wait_for(client, phase, seconds=120, **wanted):
 def test_a_folder_is_checked_and_fitted_and_its_first_result_can_be_labelled(photos, quick_settings):
     (photos / "zz.png").write_text("no image")
     with served(hub(photos, settings=quick_settings)) as client:
-        found = wait_for(client, "asking")
+        found = wait_for(client, "asking", is_checked=True)
         assert client.page == "/"
         assert (found["report"]["images"], found["report"]["unlabelled"], found["report"]["unreadable"]) == (49, 36, 1)
         assert sorted(found["report"]["classes"]) == [["class 0", 6], ["class 1", 6]]
@@ -92,6 +95,29 @@ def test_a_cancelled_fit_is_continued_after_a_restart(photos, quick_settings):
         assert wait_for(client, "asking")["problem"] == "The fit was cancelled."
 
 
+def test_a_fit_can_start_before_every_image_was_read(photos, quick_settings):
+    """Reading all images of a large folder takes minutes; here, 30 large ones take seconds."""
+    random = np.random.default_rng(0)
+    large = Image.fromarray(random.integers(0, 255, (2500, 2500, 3), dtype=np.uint8))
+    large.save(photos / "large-0.png", compress_level=1)
+    for i in range(1, 30):
+        os.link(photos / "large-0.png", photos / f"large-{i}.png")
+    (photos / "zz.png").write_text("no image")
+    start = time.monotonic()
+    with served(hub(photos, settings=quick_settings)) as client:
+        found = wait_for(client, "asking")
+        assert time.monotonic() - start < 3
+        assert not found["is_checked"]
+        assert (found["report"]["images"], found["report"]["unlabelled"], found["total"]) == (79, 67, 79)
+        client.post("api/fit/start", CHOICE)
+        found = wait_for(client, "asking", has_result=False)  # the fit finds the file that cannot be read
+        assert "zz.png" in found["problem"]
+        for i in range(30):
+            (photos / f"large-{i}.png").unlink()
+        found = wait_for(client, "asking", is_checked=True)  # the check has started again
+        assert "zz.png" in found["problem"]
+
+
 def test_labels_are_asked_for_and_can_be_sent(photos):
     with served(hub(photos, labels=False)) as client:
         found = wait_for(client, "asking")
@@ -99,7 +125,7 @@ def test_labels_are_asked_for_and_can_be_sent(photos):
         client.post("api/fit/labels", b"path,label\nnothing.png,cat\n")
         assert "nothing.png" in wait_for(client, "asking")["problem"]
         client.post("api/fit/labels", (photos.parent / "labels.csv").read_bytes())
-        found = wait_for(client, "asking")
+        found = wait_for(client, "asking", is_checked=True)
         assert (len(found["report"]["classes"]), found["problem"]) == (2, "")
         assert "not valid" in client.post("api/fit/start", {**CHOICE, "n_classes": "many"}, status=400)["error"]
         assert "no unfinished run" in client.post("api/fit/resume", status=400)["error"]

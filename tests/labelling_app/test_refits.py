@@ -14,9 +14,10 @@ from test_label_state import assignments
 from test_server import column
 
 from promptcal.app import label_state as states
+from promptcal.app.computations import EmbeddingFile
 from promptcal.app.label_formats import read_labels_file, to_csv, to_label_studio
 from promptcal.app.label_state import LabelState
-from promptcal.app.quick_refits import quick_refit, split_parts
+from promptcal.app.quick_refits import centroids_of, quick_refit, rows_of, split_parts
 from promptcal.app.refit_jobs import checked_words
 from promptcal.data.images import ImageSet
 from promptcal.data.sources import FileSource
@@ -45,6 +46,22 @@ def test_a_split_is_that_of_k_means_with_the_largest_part_first():
 def test_a_split_of_many_images_assigns_those_that_were_not_clustered():
     points, truth = blobs([9000, 6000], 0.3)
     assert adjusted_rand_score(split_parts(points, 2), truth) == 1
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_embeddings_in_a_file_give_the_same_as_in_memory(tmp_path, order):
+    points, truth = blobs([3000, 4000, 5000], 0.3)
+    np.save(tmp_path / "embeddings.npy", np.asarray(points, order=order))
+    stored = EmbeddingFile(np.load(tmp_path / "embeddings.npy", mmap_mode="r"))
+    images = np.random.default_rng(0).permutation(len(points))[:11_000]
+    assert np.array_equal(rows_of(stored, images).numpy(), points[images])
+    assert np.array_equal(split_parts(stored, 3, images), split_parts(points[images], 3))
+    members = np.where(np.arange(len(points)) % 7 == 0, -1, truth)
+    means = [points[members == c].astype(np.float64).mean(axis=0) for c in range(3)]
+    assert np.allclose(centroids_of(stored, members, 4).numpy(), [*means, np.zeros(16)], atol=1e-6)
+    state = states.create(state_of(truth, ["a", "b", "c"], [True] * 3), "owl", [0, 1, 2])
+    (_, found), (_, expected) = quick_refit(stored, state, 1.0), quick_refit(points, state, 1.0)
+    assert np.array_equal(found.category, expected.category)
 
 
 def test_images_that_cannot_be_split_are_said():

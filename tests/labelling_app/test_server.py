@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -192,3 +193,30 @@ def test_a_full_disk_while_saving_is_said_and_nothing_changes(run_path):
         fill()
     assert len(workspace.state.categories) == 5 + len(workspace.store.actions())
     workspace.close()
+
+
+def test_pictures_that_were_scrolled_away_are_not_made(run_path, monkeypatch):
+    hub, made, is_open = Hub(run_path), [], threading.Event()
+
+    def get(image, side):
+        made.append(image)
+        is_open.wait(20)
+
+    with served(hub) as client:
+        client.get("api/run")
+        monkeypatch.setattr(hub.workspace("run").pictures, "get", get)
+        connections = []
+        for image in range(30):  # as a page that is scrolled: it asks, and leaves before there is an answer
+            connection = http.client.HTTPConnection(client.host, client.port, timeout=20)
+            connection.request("GET", f"{client.page}image/{image}/160", headers=client.headers())
+            connections.append(connection)
+        while not made:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        client.act("assign", images=[1], category=1)  # does not wait for them
+        for connection in connections:
+            connection.close()
+        time.sleep(0.3)
+        is_open.set()
+        time.sleep(0.3)
+        assert 1 <= len(made) <= max(2, os.cpu_count() or 2)

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from promptcal.data.benchmarks import load_benchmark
-from promptcal.discovery.nearest_known import nearest_known, unit_centroids
+from promptcal.discovery.nearest_known import nearest_known, sums_by_cluster, unit_centroids
 from promptcal.models import PromptedViT
 from promptcal.report import measures
 from promptcal.report.cluster_analysis import ClusterAnalysis
@@ -157,3 +157,11 @@ def test_most_planted_wrong_labels_are_found_among_the_first():
     assert len(set(planted) & set(first)) >= 0.75 * len(planted)
     hits = np.isin(found, planted)
     assert (others[hits] == truth[found[hits]]).mean() > 0.5  # the true class is suggested
+
+
+def test_sums_by_cluster_are_those_of_numpy_over_several_blocks():
+    random = np.random.default_rng(0)
+    embeddings, clusters = random.normal(size=(9000, 5)).astype(np.float32), random.integers(0, 6, 9000)
+    expected = np.zeros((7, 5))
+    np.add.at(expected, clusters, embeddings)
+    assert np.allclose(sums_by_cluster(embeddings, clusters, 7), expected, rtol=0, atol=1e-9)

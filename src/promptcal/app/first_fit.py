@@ -4,6 +4,7 @@ fit runs in a process of its own. Its first result can be labelled while it trai
 import shlex
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from pydantic import BaseModel, ConfigDict
 from promptcal.app.fit_process import FitProcess, Progress
 from promptcal.app.live_events import Events
 from promptcal.app.side_process import Cancelled, SideProcess
+from promptcal.data.images import ImageSet
+from promptcal.data.labels import read_labels
 from promptcal.errors import LabelError, PromptCALError, RunError, one_line
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime import files
@@ -45,13 +48,15 @@ class StartRequest(BaseModel):
 
 @dataclass(frozen=True)
 class FirstFitStatus:
-    """What the page shows. ``has_result``: the run can be labelled. ``can_resume``: there is an unfinished run."""
+    """What the page shows. ``is_checked``: every image was read; before that, its report has only names and labels.
+    ``has_result``: the run can be labelled. ``can_resume``: there is an unfinished run."""
 
     phase: Literal["checking", "asking", "fitting", "finished"]
     step: str = ""
     done: int = 0
     total: int = 0
     problem: str = ""
+    is_checked: bool = False
     has_result: bool = False
     can_resume: bool = False
 
@@ -100,13 +105,14 @@ class FirstFit:
         with self._lock:
             return {**vars(self._status), "messages": self._messages[-_MOST_MESSAGES:]}
 
-    def check(self) -> None:
-        """Read all images and the labels, in the background."""
+    def check(self, problem: str = "") -> None:
+        """List the images and read the labels, then read every image, in the background. ``problem`` is that of a fit
+        before."""
         with self._lock:
             self._check_number += 1
             self._report = None
-            self._set(FirstFitStatus("checking", "reading the images"))
-            threading.Thread(target=self._check, args=(self._check_number,), daemon=True).start()
+            self._set(FirstFitStatus("checking", "listing the images"))
+            threading.Thread(target=self._check, args=(self._check_number, problem), daemon=True).start()
 
     def use_labels(self, content: bytes) -> None:
         """Store a label file that the page sends, beside the run, and check the images with it."""
@@ -167,7 +173,8 @@ class FirstFit:
     def _begin(self, command: list[str]) -> None:
         with self._lock:
             if self._status.phase in ("fitting", "checking"):
-                raise LabelError("the check or the fit is still running; wait for it, or cancel it")
+                raise LabelError("the fit is still running, or the images are being listed; wait for it, or cancel it")
+            self._check_number += 1  # ends a check: the fit reads every image itself
             self._messages = []
             self._process = FitProcess(command)
             self._set(replace(self._status, phase="fitting", step="starting", done=0, total=0, problem=""))
@@ -189,26 +196,36 @@ class FirstFit:
             changed = replace(self._status, step=step, done=done, total=total)
             self._set(changed if changed.has_result else self._on_disk(changed))
 
-    def _check(self, number: int) -> None:
+    def _check(self, number: int, problem: str) -> None:
         request = self._request
         labels = None if request.labels is None else str(request.labels)
-        problem, report = "", None
+
+        def tell(report: dict[str, Any] | None, status: FirstFitStatus) -> None:
+            with self._lock:
+                if number == self._check_number:
+                    self._report = report
+                    self._set(self._on_disk(status))
+
+        def progress(done: int, total: int) -> None:
+            with self._lock:
+                if number == self._check_number:
+                    self._progress("reading every image", done, total)
+
         try:
+            listed = list_folder(request.images, request.labels)
+            tell(listed, FirstFitStatus("asking", "reading every image", 0, listed["images"], problem))
             report = self._computer.call(
                 "folder_check.check_folder",
                 str(request.images),
                 labels,
-                on_progress=lambda done, total: self._progress("reading the images", done, total),
+                on_progress=progress,
                 is_cancelled=lambda: number != self._check_number,
             )
+            tell(report, FirstFitStatus("asking", problem=problem, is_checked=True))
         except Cancelled:
             return
         except PromptCALError as error:
-            problem = one_line(error)
-        with self._lock:
-            if number == self._check_number:
-                self._report = report
-                self._set(self._on_disk(FirstFitStatus("asking", problem=problem)))
+            tell(None, FirstFitStatus("asking", problem=one_line(error)))
 
     def _fit(self, process: FitProcess) -> None:
         problem = ""
@@ -226,9 +243,12 @@ class FirstFit:
             problem = one_line(error)
         with self._lock:
             self._process = None
-            self._set(self._on_disk(FirstFitStatus("asking", problem=problem)))
+            is_checked = self._status.is_checked
+            self._set(self._on_disk(FirstFitStatus("asking", problem=problem, is_checked=is_checked)))
             if self._status.phase == "finished":
                 self._command_file.unlink(missing_ok=True)
+            elif not is_checked and not self._status.can_resume:
+                self.check(problem)  # the fit has ended the check
 
     def _on_disk(self, status: FirstFitStatus) -> FirstFitStatus:
         """The status with what the run directory says."""
@@ -241,6 +261,21 @@ class FirstFit:
         if info.status == "finished" and status.phase != "fitting":
             return replace(status, phase="finished", has_result=True)
         return replace(status, has_result=info.has_result, can_resume=info.status in ("running", "training"))
+
+
+def list_folder(folder: Path, labels: Path | None) -> dict[str, Any]:
+    """What can be said of a folder before an image is read; the other fields are those of `folder_check`."""
+    images = ImageSet.of(folder)
+    counts = Counter(read_labels(labels, images))
+    unlabelled = counts.pop(None, 0)
+    return {
+        "images": len(images),
+        "classes": sorted(counts.items(), key=lambda item: -item[1]),
+        "unlabelled": unlabelled,
+        "unreadable": 0,
+        "problems": [],
+        "warnings": [],
+    }
 
 
 def _free_place(place: Path) -> Path:

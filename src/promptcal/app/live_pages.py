@@ -22,6 +22,7 @@ from promptcal.runtime import files
 from promptcal.runtime.seeds import derive_seed
 
 OnProgress = Callable[[int, int], None]
+_STEPS = 4  # of the pages: the run, neighbours, measures of images, measures of categories
 _NONE = "none of these"
 _COLUMNS = ("cluster", "labelled", "doubtful", "truth", "order", "shown", "neighbours", "neighboursPerImage")
 
@@ -47,14 +48,18 @@ def _report_inputs(path: str, changed: float) -> tuple[ReportInputs, AttentionMa
 def report_pages(path: str, state: LabelState, on_progress: OnProgress) -> tuple[str, bytes | None]:
     """The data of the report's pages for the categories as they are now (JSON), and the sheet of attention maps."""
     changed = (Path(path) / "run.json").stat().st_mtime
+    on_progress(0, _STEPS)
     inputs, maps = _report_inputs(path, changed)
+    on_progress(1, _STEPS)
     stored = inputs.analysis
     now = current_assignments(state, stored.assignments.paths)
     is_same = now.names == stored.assignments.names and np.array_equal(now.clusters, stored.assignments.clusters)
     known = [name for name, is_known in zip(now.names, now.known, strict=True) if is_known]
     advice = stored.stored_categories if is_same else None
     analysis = stored.with_categories(now, known, advice)
+    on_progress(2, _STEPS)
     columns = image_columns(analysis, inputs.thumbnails.sizes)
+    on_progress(3, _STEPS)
     data = {**page_records(inputs, analysis, maps), "images": {name: columns[name] for name in _COLUMNS}}
     data["numbers"] = state.active
     return json.dumps(files.finite(data), separators=(",", ":")), overlay_sheet(maps)

@@ -1,6 +1,8 @@
 """The addresses of the server, and what they answer."""
 
+import asyncio
 import json
+import os
 import re
 import shlex
 from collections.abc import Awaitable, Callable
@@ -73,6 +75,7 @@ class Routes:
         self._hub = hub
         self._assets = read_assets()
         self._pages = render_pages()
+        self._decoding = asyncio.Semaphore(max(2, os.cpu_count() or 2))  # threads are left for the user's actions
 
     def app(self) -> Starlette:
         run, api = "/r/{key}", "/r/{key}/api"
@@ -202,9 +205,11 @@ class Routes:
 
         def preview() -> Response:
             asked = _parse(SplitRequest, body)
-            states.checked_images(workspace.state, asked.images)
+            state = workspace.state
+            states.checked_images(state, asked.images)
             images = np.asarray(asked.images, dtype=np.int64)
-            parts = workspace.computer.call("computations.split_parts", str(workspace.embedded_run), images, asked.n)
+            call, run = workspace.computer.call, str(workspace.embedded_run)
+            parts = call("computations.split_parts", run, len(state), images, asked.n)
             return _json({"parts": packed(parts, "u1")})
 
         return await run_in_threadpool(preview)
@@ -267,7 +272,10 @@ class Routes:
         image, side = request.path_params["image"], request.path_params["side"]
         if side not in SIDES or image >= len(workspace.state):
             return Response("not found", 404)
-        found = await run_in_threadpool(workspace.pictures.get, image, side)
+        async with self._decoding:
+            if await request.is_disconnected():  # it was scrolled away while it waited
+                return Response(status_code=499)
+            found = await run_in_threadpool(workspace.pictures.get, image, side)
         if found is None:
             return Response("no picture", 404)
         headers = {"Cache-Control": "private, max-age=3600", "X-Original": "yes" if found.is_original else "no"}

@@ -75,15 +75,24 @@ class Workspace:
         stored = read_if_newer(directory.map_file, directory.embeddings_file, "images", "coordinates")
         if stored is not None and is_map(stored[0], stored[1], len(self.assignments)):
             return stored[0], stored[1]
-        images, coordinates = self._page_computer.call("live_pages.embedding_map", str(self.path))
+        images, coordinates = self._page_computer.call(
+            "live_pages.embedding_map", str(self.path), on_progress=self._tell("computing the map")
+        )
         return images, coordinates
 
     def report_pages(self) -> str:
         """The data of the report's pages for the categories as they are now, as JSON."""
         data, self._attention_sheet = self._page_computer.call(
-            "live_pages.report_pages", str(self.embedded_run), self._state
+            "live_pages.report_pages",
+            str(self.embedded_run),
+            self._state,
+            on_progress=self._tell("computing the pages"),
         )
         return str(data)
+
+    def _tell(self, step: str) -> Callable[[int, int], None]:
+        """Tells the pages how a computation goes on."""
+        return lambda done, total: self.events.send("computing", {"step": step, "done": done, "total": total})
 
     @property
     def attention_sheet(self) -> bytes | None:

@@ -116,6 +116,22 @@ class Connections:
         return ClassConnections(between.max(axis=1, initial=0.0), self.halves[: self.n_known])
 
 
+class Neighbourhoods(NamedTuple):
+    """Images (all, or a random part of `MOST_IMAGES`) with the nearest neighbours of each among them. They can be used
+    again when the clusters change."""
+
+    images: np.ndarray
+    neighbours: np.ndarray
+
+    @classmethod
+    def of(cls, features: Tensor, clusters: np.ndarray, n_clusters: int, seed: int = 0) -> "Neighbourhoods":
+        """Of L2-normalised embeddings. On a CPU, neighbours are searched in the nearest of the ``clusters``."""
+        images = np.sort(np.random.default_rng(seed).permutation(len(features))[:MOST_IMAGES])
+        part = features[torch.from_numpy(images).to(features.device)]
+        centroids = cluster_sums(part, torch.from_numpy(clusters[images]).to(part.device), n_clusters)[0]
+        return cls(images, find_neighbours(part, min(NEIGHBOURS, len(part) - 1), centroids).cpu().numpy())
+
+
 def measure_connections(
     features: Tensor,
     clusters: np.ndarray,
@@ -123,15 +139,13 @@ def measure_connections(
     n_known: int,
     *,
     seed: int = 0,
+    near: Neighbourhoods | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Connections:
     """Of L2-normalised embeddings; of more than `MOST_IMAGES`, a random part is used. Progress is by cluster."""
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(features))[:MOST_IMAGES])
-    own, on_device = clusters[chosen], torch.from_numpy(chosen).to(features.device)
-    part = features[on_device]
-    centroids = cluster_sums(part, torch.from_numpy(own).to(part.device), n_clusters)[0]
-    neighbours = find_neighbours(part, min(NEIGHBOURS, len(part) - 1), centroids).cpu().numpy()
-    part = part.cpu()  # halves are small problems, for which a GPU is slower
+    near = Neighbourhoods.of(features, clusters, n_clusters, seed) if near is None else near
+    own, neighbours = clusters[near.images], near.neighbours
+    part = features[torch.from_numpy(near.images).to(features.device)].cpu()  # halves are faster on a CPU
     halves = np.full(n_clusters, np.nan)
     for cluster in range(n_clusters):
         halves[cluster] = _connection_of_halves(part, neighbours, np.flatnonzero(own == cluster), seed)

@@ -3,13 +3,19 @@
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.sparse import csr_array
+
+_BLOCK = 4096
 
 
 def sums_by_cluster(embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:
-    """The sum of the embeddings of each cluster, in float64."""
-    ends = np.bincount(clusters, minlength=n_clusters).cumsum()
-    members = np.split(np.argsort(clusters, kind="stable"), ends[:-1])
-    return np.stack([embeddings[rows].sum(axis=0, dtype=np.float64) for rows in members])
+    """The sum of the embeddings of each cluster (clusters x dim), in float64."""
+    sums = np.zeros((n_clusters, embeddings.shape[1]), dtype=np.float64)
+    for first in range(0, len(embeddings), _BLOCK):
+        own = clusters[first : first + _BLOCK]
+        members = csr_array((np.ones(len(own)), (own, np.arange(len(own)))), shape=(n_clusters, len(own)))
+        sums += members @ embeddings[first : first + _BLOCK].astype(np.float64)
+    return sums
 
 
 def unit_centroids(embeddings: np.ndarray, clusters: np.ndarray, n_clusters: int) -> np.ndarray:

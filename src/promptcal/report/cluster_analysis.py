@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from promptcal.discovery.links import Neighbourhoods
 from promptcal.discovery.nearest_known import unit_centroids
 from promptcal.report import measures
 from promptcal.run import Assignments
@@ -30,7 +31,8 @@ class ClusterAnalysis:
     ) -> "ClusterAnalysis":
         """The analysis of the same images in other categories. The neighbours are the same."""
         other = replace(self, assignments=assignments, known_classes=known_classes, stored_categories=stored)
-        other.__dict__["neighbours"] = self.neighbours  # where `cached_property` keeps it
+        kept = {"neighbours": self.neighbours} if stored else {"neighbours": self.neighbours, "near": self.near}
+        other.__dict__.update(kept)  # where `cached_property` keeps them
         return other
 
     @property
@@ -40,7 +42,15 @@ class ClusterAnalysis:
     @cached_property
     def categories(self) -> CategoryTable:
         """Nearest known class and advice for each category."""
-        return self.stored_categories or describe_categories(self.assignments, torch.from_numpy(self.embeddings))
+        return self.stored_categories or describe_categories(
+            self.assignments, torch.from_numpy(self.embeddings), self.near
+        )
+
+    @cached_property
+    def near(self) -> Neighbourhoods:
+        """Neighbours among many images, for the advice on categories."""
+        found = self.assignments
+        return Neighbourhoods.of(torch.from_numpy(self.embeddings), found.clusters, len(found.names))
 
     @cached_property
     def centroids(self) -> np.ndarray:

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from promptcal.discovery.links import Connections, measure_connections
+from promptcal.discovery.links import Connections, Neighbourhoods, measure_connections
 from promptcal.discovery.merging import suggest_merges
 from promptcal.discovery.nearest_known import nearest_known, unit_centroids
 from promptcal.discovery.partition import BLOCK
@@ -92,14 +92,17 @@ class CategoryTable(JSONModel):
         ]
 
 
-def describe_categories(assignments: Assignments, features: Tensor) -> CategoryTable:
-    """From the final assignments of the images and their L2-normalised embeddings."""
+def describe_categories(
+    assignments: Assignments, features: Tensor, near: Neighbourhoods | None = None
+) -> CategoryTable:
+    """From the final assignments of the images and their L2-normalised embeddings, whose `Neighbourhoods` may be known
+    already."""
     n = len(assignments.names)
     known = np.flatnonzero(assignments.known)
     order = np.concatenate([known, np.flatnonzero(~np.asarray(assignments.known, dtype=bool))]).astype(np.int64)
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
-    connections = measure_connections(features, position[assignments.clusters], n, len(known))
+    connections = measure_connections(features, position[assignments.clusters], n, len(known), near=near)
     centroids = unit_centroids(features.cpu().numpy(), assignments.clusters, n)
     nearest, cosine = nearest_known(centroids, [int(number) for number in known])
     part_of = parts_of_known(assignments, _nearest_of_labelled(assignments, features, centroids))

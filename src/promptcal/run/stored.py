@@ -1,6 +1,5 @@
 """Arrays of a run directory, checked when they are read: a value that was edited or damaged is one sentence."""
 
-import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from promptcal.runtime.arrays import read_array
 from promptcal.runtime.free_memory import free_host_memory
 from promptcal.runtime.json_model import damaged
 
+_BLOCK = 4096  # rows that are checked at a time
 _LARGEST_VALUE = 1e15  # of an embedding, so that products of embeddings are finite
 
 
@@ -57,7 +57,7 @@ def read_clusters(file: Path, n_clusters: int, width: int, *, has_head: bool) ->
     return StoredClusters(centroids, columns, head)
 
 
-def read_embeddings(file: Path, n_images: int) -> np.ndarray:
+def map_embeddings(file: Path, n_images: int) -> np.memmap:
     """The embedding of each image, float32 and finite."""
     try:
         embeddings = read_array(file)
@@ -68,10 +68,10 @@ def read_embeddings(file: Path, n_images: int) -> np.ndarray:
         raise RunError(f"{file} has {found} for {n_images} images instead of float32; fit again")
     if embeddings.nbytes > free_host_memory():
         raise RunError(f"{file} has {embeddings.nbytes / 2**30:,.0f} GB, which is more than the free memory; fit again")
-    embeddings = np.load(file, allow_pickle=False)  # read, not copied from the mapped file, whose pages take memory too
-    largest = max(float(embeddings.max()), -float(embeddings.min()))
-    if not math.isfinite(largest):
-        raise damaged(file, "it has values that are not finite")
-    if largest > _LARGEST_VALUE:
-        raise damaged(file, "it has values that are too large")
+    for first in range(0, n_images, _BLOCK):
+        block = np.array(read_array(file)[first : first + _BLOCK])  # mapped again, so that no more is in memory
+        if not np.isfinite(block).all():
+            raise damaged(file, "it has values that are not finite")
+        if np.abs(block).max() > _LARGEST_VALUE:
+            raise damaged(file, "it has values that are too large")
     return embeddings

@@ -68,9 +68,15 @@ class StoredRun:
 
     def embeddings(self) -> "np.ndarray":
         """The embeddings of the fit's own images in the order of the assignments (float32)."""
-        from promptcal.run.stored import read_embeddings
+        import numpy as np
 
-        return read_embeddings(self._unchanged(self.directory.embeddings_file), len(self.assignments()))
+        return np.array(self.mapped_embeddings(len(self.assignments())))
+
+    def mapped_embeddings(self, n_images: int) -> "np.memmap":
+        """`embeddings`, of which only what is used is in memory."""
+        from promptcal.run.stored import map_embeddings
+
+        return map_embeddings(self._unchanged(self.directory.embeddings_file), n_images)
 
     def truth(self) -> list[str | None] | None:
         """The true class of each image in the order of the assignments, if the truth was given."""

@@ -21,7 +21,7 @@ def _damage_as_value_error() -> Iterator[None]:
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
-def read_array(path: Path) -> np.ndarray:
+def read_array(path: Path) -> np.memmap:
     """A memory-mapped .npy file; `ValueError` if it is truncated or damaged."""
     with _damage_as_value_error():
         return np.load(path, mmap_mode="r", allow_pickle=False)

@@ -1,5 +1,5 @@
 // A text field that suggests categories while the user types. Enter takes the suggestion, or creates a category.
-import { h, setChildren } from "./dom.js";
+import { count, h, setChildren } from "./dom.js";
 import { colour, completions, exactly, nameOf, sizeOf } from "./model.js";
 
 let fields = 0;
@@ -24,44 +24,53 @@ export function completingField({ id, label, placeholder, allows = () => true, c
   function draw() {
     shown = options();
     at = Math.max(0, Math.min(at, shown.length - 1));
-    popup.hidden = !shown.length || document.activeElement !== input;
+    const isUnknown = !shown.length && input.value.trim() !== "";
+    popup.hidden = (!shown.length && !isUnknown) || document.activeElement !== input;
     input.setAttribute("aria-expanded", String(!popup.hidden));
-    setChildren(popup, shown.map((option, k) => {
+    setChildren(popup, isUnknown ? h("div", { role: "option", class: "option muted", "aria-disabled": "true" }, "No category has this name.") : null, shown.map((option, k) => {
       const swatch = h("span", { class: "swatch" });
       swatch.style.backgroundColor = option.name ? "transparent" : colour(option.category);
       return h("div", { role: "option", id: `${listId}-${k}`, class: k === at ? "option on" : "option", "aria-selected": String(k === at),
         onpointerdown: (event) => { event.preventDefault(); choose(option); } },
       swatch, h("span", { class: "option-name" }, option.name ? `Create “${option.name}”` : nameOf(option.category)),
-      option.name ? null : h("span", { class: "muted" }, sizeOf(option.category).toLocaleString("en-GB")));
+      option.name ? null : h("span", { class: "muted" }, count(sizeOf(option.category))));
     }));
     if (popup.hidden || !shown.length) input.removeAttribute("aria-activedescendant");
     else input.setAttribute("aria-activedescendant", `${listId}-${at}`);
   }
 
-  function choose(option) {
+  function close() {
     popup.hidden = true;
     input.setAttribute("aria-expanded", "false");
-    onChoose(option, input);
+    input.removeAttribute("aria-activedescendant");
+  }
+
+  function choose(option) {
+    close();
+    onChoose(option);
+  }
+
+  function chooseNow() {
+    const found = input.value.trim() ? options() : [];
+    if (found.length) choose(found[Math.min(at, found.length - 1)]);
+    else input.focus();
   }
 
   input.addEventListener("input", () => { at = 0; draw(); });
   input.addEventListener("focus", () => { at = 0; draw(); });
-  input.addEventListener("blur", () => { popup.hidden = true; input.setAttribute("aria-expanded", "false"); });
+  input.addEventListener("blur", close);
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       at = (at + (event.key === "ArrowDown" ? 1 : -1) + shown.length) % Math.max(1, shown.length);
       draw();
     } else if (event.key === "Enter") {
-      const text = input.value.trim();
-      if (text && shown[at]) choose(shown[at]);
-      else if (text && !canCreate) return;
+      chooseNow();
     } else if (event.key === "Escape") {
       if (popup.hidden) return; // closes the dialog, or leaves the field
-      popup.hidden = true;
-      input.setAttribute("aria-expanded", "false");
+      close();
     } else return;
     event.preventDefault();
     event.stopPropagation();
   });
-  return { element, input, clear() { input.value = ""; draw(); }, chooseNow() { const text = input.value.trim(); if (text) { shown = options(); choose(shown[Math.min(at, shown.length - 1)]); } else input.focus(); } };
+  return { element, input, set(text) { input.value = text; close(); }, chooseNow };
 }

@@ -1,16 +1,18 @@
 // Everything that changes labels: sends the action, says what happened, and offers to undo it.
 import { count, h, plural, setChildren } from "./dom.js";
-import { act, apply, model, nameOf } from "./model.js";
+import { act, apply, inOrder, model, nameOf } from "./model.js";
 import { post, Refused } from "./server.js";
 
 const message = document.getElementById("message");
 let hiding = 0;
+document.addEventListener("close", () => document.body.append(message), true); // of a dialog
 
 export function say(text, { isProblem = false, canUndo = false } = {}) {
   clearTimeout(hiding);
   setChildren(message, h("span", {}, text), canUndo ? h("button", { type: "button", id: "undo-this", onclick: undo }, "Undo") : null,
     h("button", { type: "button", class: "icon", "aria-label": "Close this message", onclick: () => { message.hidden = true; } }, "✕"));
   message.classList.toggle("is-problem", isProblem);
+  (document.querySelector("dialog[open]") || document.body).append(message); // a dialog would cover it
   message.hidden = false;
   hiding = setTimeout(() => { message.hidden = true; }, isProblem ? 20_000 : 5000);
 }
@@ -55,10 +57,11 @@ export async function rename(category, name, offerMerge) {
   return change;
 }
 
-async function step(path, verb, title) {
+const step = (path, verb) => attempt(() => inOrder(async () => {
+  const title = model[path];
   if (title === null) { say(`There is nothing to ${path}.`); return; }
-  const change = await attempt(() => post(`api/${path}`));
-  if (change) { await apply(change); say(`${verb}: ${title}.`); }
-}
-export const undo = () => step("undo", "Undone", model.undo);
-export const redo = () => step("redo", "Done again", model.redo);
+  await apply(await post(`api/${path}`));
+  say(`${verb}: ${title}.`);
+}));
+export const undo = () => step("undo", "Undone");
+export const redo = () => step("redo", "Done again");

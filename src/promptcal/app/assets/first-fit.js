@@ -1,5 +1,5 @@
 // The first fit of a folder: what was found in it, what is missing, progress, and the way to its results.
-import { count, h, plural, setChildren, toggleTheme } from "./dom.js";
+import { count, h, keepFocus, plural, setChildren, toggleTheme } from "./dom.js";
 import { createProgress } from "./progress.js";
 import { get, listen, post, Refused } from "./server.js";
 
@@ -38,18 +38,28 @@ function labelFile(text) {
 
 function drawImages() {
   const { report, labels } = state;
-  const isBusy = state.phase === "checking";
+  const isBusy = state.phase === "checking" || (state.phase === "asking" && report && !state.is_checked && !state.can_resume);
   const more = report ? report.classes.length - MOST_CLASSES : 0;
   setChildren(panels.images, h("h2", {}, "Images and labels"),
     h("dl", { class: "facts" }, [["Folder", state.folder], ["Labels", labels || "no label file"],
       ...(report ? [["Images", count(report.images)], ["Labelled", `${count(report.classes.reduce((sum, [, n]) => sum + n, 0))} in ${plural(report.classes.length, "class", "classes")}`], ["Unlabelled", count(report.unlabelled)]] : [])]
       .flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
     isBusy ? progress.check.element : null,
+    isBusy && report ? h("p", { class: "muted", id: "can-start" }, "You can start already: the fit reads every image, too. This check also looks for duplicates and other problems.") : null,
     report && report.classes.length ? h("p", { class: "classes" }, report.classes.slice(0, MOST_CLASSES).map(([name, n]) => h("span", { class: "chip" }, name, " ", h("span", { class: "muted" }, count(n)))),
       more > 0 ? h("span", { class: "muted" }, `and ${plural(more, "class", "classes")} more`) : null) : null,
     report ? findings(report.problems, "Problems", "warning") : null,
     report ? findings(report.warnings, "Warnings", "notes") : null,
     state.phase === "asking" && !state.can_resume ? labelFile(labels ? "Another label file" : "Label file (columns path,label)") : null);
+}
+
+// stays when the check ends: the user may be in the middle of the form
+const skip = { box: h("input", { type: "checkbox", id: "skip" }), text: h("span", {}) };
+skip.row = h("label", { class: "check" }, skip.box, skip.text);
+function showSkip() {
+  if (!state.report) return;
+  skip.row.hidden = state.is_checked && !state.report.unreadable;
+  skip.text.textContent = state.is_checked ? `Skip the ${plural(state.report.unreadable, "file")} that cannot be read` : "Skip files that cannot be read (otherwise they stop the fit)";
 }
 
 function drawChoice() {
@@ -63,7 +73,7 @@ function drawChoice() {
   }
   const known = report.classes.length;
   const canEstimate = known >= 2;
-  chosen = chosen || { auto: canEstimate && (state.nClasses === null || state.nClasses === "auto"), number: typeof state.nClasses === "number" ? state.nClasses : Math.max(2, 2 * known), quick: false, skip: false };
+  chosen = chosen || { auto: canEstimate && (state.nClasses === null || state.nClasses === "auto"), number: typeof state.nClasses === "number" ? state.nClasses : Math.max(2, 2 * known), quick: false };
   const number = h("input", { type: "number", id: "n-classes", min: 1, max: 100000, step: 1, value: chosen.number, required: true, "aria-label": "Number of categories, known and new together",
     oninput: () => { chosen.number = Number(number.value); }, onfocus: () => { if (canEstimate) { chosen.auto = false; fixed.checked = true; } } });
   const choice = (id, name, checked, change) => h("input", { type: "radio", id, name, checked, onchange: change });
@@ -71,7 +81,7 @@ function drawChoice() {
   const fixed = choice("fixed", "categories", !chosen.auto, () => { chosen.auto = false; });
   setChildren(panels.choice, h("form", { id: "start-form", onsubmit: (event) => {
     event.preventDefault();
-    ask("start", { n_classes: chosen.auto ? "auto" : chosen.number, quick: chosen.quick, skip_unreadable: chosen.skip });
+    ask("start", { n_classes: chosen.auto ? "auto" : chosen.number, quick: chosen.quick, skip_unreadable: skip.box.checked && !skip.row.hidden });
   } },
   h("h2", {}, "What to look for"),
   h("fieldset", {}, h("legend", {}, "Number of categories, known and new together"),
@@ -80,7 +90,7 @@ function drawChoice() {
   known ? h("fieldset", {}, h("legend", {}, "Training"),
     h("label", { class: "check" }, choice("trained", "training", !chosen.quick, () => { chosen.quick = false; }), "Train the network (a first result, without training, comes before)"),
     h("label", { class: "check" }, choice("quick", "training", chosen.quick, () => { chosen.quick = true; }), "Do not train it (minutes on a CPU)")) : h("p", { class: "note" }, "There are no labels, so similar images are only grouped. Give some labels to find categories of your kind."),
-  report.unreadable ? h("label", { class: "check" }, h("input", { type: "checkbox", id: "skip", checked: chosen.skip, onchange: (event) => { chosen.skip = event.target.checked; } }), `Skip the ${plural(report.unreadable, "file")} that cannot be read`) : null,
+  skip.row,
   h("p", { class: "muted" }, "The run is written to ", h("span", { class: "path" }, state.output), ". You can stop the fit at any time and continue it later."),
   h("div", { class: "actions" }, h("button", { type: "submit", class: "primary", id: "start" }, "Start"))));
 }
@@ -102,16 +112,17 @@ function drawFit() {
 
 function drawIfChanged(panel, draw, shown) {
   const key = JSON.stringify(shown);
-  if (drawn[panel] !== key) { drawn[panel] = key; draw(); }
+  if (drawn[panel] !== key) { drawn[panel] = key; keepFocus(panels[panel], draw); }
 }
 
 function update(status) {
   state = { ...state, ...status };
-  const { phase, report, labels, can_resume, has_result, problem: fault, messages } = state;
+  const { phase, report, labels, can_resume, has_result, is_checked, problem: fault, messages } = state;
   progress.check.show(state);
   progress.fit.show(state);
-  drawIfChanged("images", drawImages, [phase, report, labels, can_resume]);
-  drawIfChanged("choice", drawChoice, [phase, report, can_resume]);
+  drawIfChanged("images", drawImages, [phase, report, labels, can_resume, is_checked]);
+  drawIfChanged("choice", drawChoice, [phase, report && Math.min(2, report.classes.length), can_resume]);
+  showSkip();
   drawIfChanged("fit", drawFit, [phase, has_result, fault]);
   setChildren(list, messages.map((text) => h("li", {}, text)));
   document.body.dataset.phase = state.phase;
@@ -131,7 +142,7 @@ async function start() {
   main.replaceChildren(h("section", { class: "page" }, panels.images, panels.choice, panels.fit));
   update(state);
   // a report of a check comes with the whole state
-  listen({ hello: (all) => { say(""); update(all); }, fit: async (status) => update(status.phase !== state.phase ? await get("api/state") : status) }, say);
+  listen({ hello: (all) => { say(""); update(all); }, fit: async (status) => update(status.phase !== state.phase || status.is_checked !== state.is_checked ? await get("api/state") : status) }, say);
   document.body.dataset.ready = "yes";
 }
 start();

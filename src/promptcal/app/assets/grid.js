@@ -38,6 +38,7 @@ export function createGrid({ selection, describe, open, smallest = 150, label = 
     layout = { columns, gap, side: Math.floor((width - gap * (columns - 1)) / columns) };
     const rows = Math.ceil(list.length / columns);
     space.style.height = `${rows * (layout.side + gap) + 8}px`;
+    space.style.setProperty("--side", `${layout.side}px`);
   }
 
   const placeOf = (position) => ({
@@ -60,6 +61,7 @@ export function createGrid({ selection, describe, open, smallest = 150, label = 
     const { text, tag, classes } = describe(image);
     const isSelected = selection.has(image);
     cell.className = `cell ${classes}${isSelected ? " is-selected" : ""}${cell.position === focused ? " is-focused" : ""}${cell.classList.contains("no-picture") ? " no-picture" : ""}`;
+    if (cell.total !== list.length) { cell.total = list.length; cell.setAttribute("aria-setsize", list.length); }
     cell.setAttribute("aria-selected", String(isSelected));
     if (cell.getAttribute("aria-label") !== text) cell.setAttribute("aria-label", text);
     if (cell.tag.textContent !== tag) cell.tag.textContent = tag;
@@ -77,17 +79,15 @@ export function createGrid({ selection, describe, open, smallest = 150, label = 
       cell.classList.remove("no-picture");
     }
     cell.id = `cell-${image}`;
-    cell.setAttribute("aria-setsize", list.length);
     cell.setAttribute("aria-posinset", position + 1);
     cell.style.transform = `translate(${left}px, ${top}px)`;
-    cell.style.width = cell.style.height = `${layout.side}px`;
     showState(cell, image);
   }
 
   function loadPictures() {
     for (const cell of cells.values()) {
       const url = pictureUrl(cell.image, layout.side);
-      if (cell.picture.getAttribute("src") !== url) cell.picture.src = url;
+      if (cell.picture.getAttribute("src") !== url) cell.picture.setAttribute("src", url);
     }
   }
 

@@ -1,17 +1,18 @@
 // The page that labels: categories at the side, suggestions, filters, the grid, and the bar of the selection.
-import { count, h, plural, setChildren } from "./dom.js";
+import { count, h, keepFocus, plural, setChildren } from "./dom.js";
 import { createSelection } from "./picking.js";
 import { askMerge, askSplit, offerMerge } from "./asking.js";
 import { completingField } from "./completing.js";
 import { accept, assign, create, noneOfThese, removeLabels, rename } from "./doing.js";
 import { createGrid } from "./grid.js";
 import { open, swatch } from "./looking.js";
-import { active, GIVEN, isActive, isDoubtful, kindOf, LABELLED, matching, model, nameOf, NONE, onChange, sizeOf, SORTS, suggestions } from "./model.js";
+import { active, exactly, GIVEN, isActive, isDoubtful, kindOf, LABELLED, matching, model, nameOf, NONE, onChange, sizeOf, SORTS, suggestions } from "./model.js";
 
 export const selection = createSelection();
 const filters = { doubt: false, stability: 0, status: "", path: "", sort: "typical" };
 let set = "suggestions"; // or "all", "none", or the number of a category
 const skipped = new Set(); // suggestions
+const saving = new Set(); // suggestions whose answer is being saved
 let suggestion = null;
 
 const describe = (image) => {
@@ -47,111 +48,168 @@ const entries = () => [
   ...active().map((c) => [c, nameOf(c), sizeOf(c), { mark: swatch(c), kind: kindOf(c) === "new" ? "new" : null, digit: digitOf(c) }]),
 ];
 
-let drawnSide = "";
-function drawSide() {
-  const now = entries();
-  const key = JSON.stringify([now.map(([set_, name, , extra]) => [set_, name, extra && extra.kind]), model.categories.length]);
-  if (key === drawnSide) { // only numbers changed: the list stays, which is faster and keeps the focus
-    for (const [set_, , number] of now) {
-      const button = side.querySelector(`[data-set="${set_}"]`);
-      button.setAttribute("aria-pressed", String(String(set) === String(set_)));
-      const shown = button.querySelector(".set-count");
-      if (shown.textContent !== count(number)) shown.textContent = count(number);
-    }
-    return;
+// A button stays while only its name and number change: whoever clicks at that moment must hit it.
+const buttons = new Map();
+const sideTitle = h("div", { class: "side-title", role: "presentation" });
+function sideButton([key, name, number, extra = {}]) {
+  const shape = [extra.kind, extra.digit, model.categories.length].join();
+  const before = buttons.get(key);
+  if (!before || before.shape !== shape) {
+    const made = Object.assign(entry(key, name, number, extra), { shape });
+    buttons.set(key, made);
+    return made;
   }
-  drawnSide = key;
-  const scroll = side.scrollTop;
+  before.setAttribute("aria-pressed", String(String(set) === String(key)));
+  for (const [part, text] of [[".set-name", name], [".set-count", count(number)]]) {
+    const shown = before.querySelector(part);
+    if (shown.textContent !== text) shown.textContent = text;
+  }
+  return before;
+}
+function drawSide() {
+  const now = entries().map(sideButton);
+  sideTitle.textContent = plural(active().length, "category", "categories");
+  const wanted = [...now.slice(0, 3), sideTitle, ...now.slice(3)];
   const focusedSet = side.contains(document.activeElement) ? document.activeElement.dataset.set : null;
-  setChildren(side, now.slice(0, 3).map((row) => entry(...row)),
-    h("div", { class: "side-title", role: "presentation" }, plural(active().length, "category", "categories")),
-    now.slice(3).map((row) => entry(...row)));
-  side.scrollTop = scroll;
-  if (focusedSet !== null) { const again = side.querySelector(`[data-set="${CSS.escape(focusedSet)}"]`); if (again) again.focus({ preventScroll: true }); }
+  wanted.forEach((element, k) => { if (side.children[k] !== element) side.insertBefore(element, side.children[k] || null); });
+  while (side.children.length > wanted.length) side.lastChild.remove();
+  const again = focusedSet === null ? null : side.querySelector(`[data-set="${CSS.escape(focusedSet)}"]`);
+  if (again && document.activeElement !== again) again.focus({ preventScroll: true });
 }
 
 export function choose(key) {
   set = key;
+  forgetName();
   selection.clear();
   if (key === "suggestions") suggestion = remaining()[0] || null;
   draw({ keep: false });
 }
 
 export function step(by) {
-  if (set === "suggestions") { if (by > 0) skip(); return; }
+  if (set === "suggestions") { if (by > 0) skip({ types: false }); return; }
   const order = ["all", "none", ...active()];
   const at = order.indexOf(set);
   choose(order[Math.max(0, Math.min(order.length - 1, at + by))]);
 }
 
 // -- suggestions ------------------------------------------------------------------------------------------
-const remaining = () => suggestions().filter((s) => !skipped.has(s.key));
+const remaining = () => suggestions().filter((s) => !skipped.has(s.key) && !saving.has(s.key));
 function nextSuggestion() {
   const left = remaining();
   if (!suggestion || !left.some((s) => s.key === suggestion.key)) suggestion = left[0] || null;
 }
-function skip() {
+function skip({ types = true } = {}) {
   if (!suggestion) return;
   skipped.add(suggestion.key);
   suggestion = null;
+  forgetName();
   selection.clear();
-  draw({ keep: false });
+  draw({ keep: false, types });
+}
+
+// Shows the next suggestion while the answer to one is saved, so whoever types on never waits and loses no key.
+// If it cannot be saved, the page goes back to it, unless the user is in the middle of the next one.
+async function answer(answered, name, work) {
+  saving.add(answered.key);
+  suggestion = null;
+  forgetName();
+  draw({ keep: false, types: Boolean(name) });
+  const change = await work();
+  saving.delete(answered.key);
+  const isBusy = set !== "suggestions" || selection.size() || (nameForm && nameForm.input.isConnected && nameForm.input.value);
+  if (!change && !isBusy) {
+    suggestion = answered;
+    draw({ keep: false });
+    if (nameForm && name) nameForm.input.value = name;
+  } else draw();
 }
 
 // -- what is above the grid -------------------------------------------------------------------------------
-function nameField(category, then) {
-  const input = h("input", { type: "text", id: "name", maxLength: 200, autocomplete: "off", placeholder: "Name this category", "aria-label": `Name of ${nameOf(category)}`,
-    value: /^new-\d+$/.test(model.categories[category].name) ? "" : model.categories[category].name });
-  return h("form", { class: "inline", onsubmit: async (event) => {
-    event.preventDefault();
-    const name = input.value.trim();
-    if (!name) { input.focus(); return; }
-    const change = await rename(category, name, (target) => offerMerge(category, target, () => then(target)));
-    if (change) then(category);
-  } }, input, h("button", { type: "submit", class: "primary", id: "save-name" }, "Name"));
+let nameForm = null; // stays while its category is shown, so that nothing typed is lost when the page is drawn again
+let drawnHead = "";
+const forgetName = () => { nameForm = null; drawnHead = ""; };
+function nameField(category) {
+  const { name } = model.categories[category];
+  const shown = /^new-\d+$/.test(name) ? "" : name;
+  if (nameForm && nameForm.category === category) {
+    if (nameForm.name !== name && document.activeElement !== nameForm.input) nameForm.input.value = shown;
+    nameForm.name = name;
+    return nameForm.element;
+  }
+  const input = h("input", { type: "text", id: "name", maxLength: 200, autocomplete: "off", placeholder: "Name this category", "aria-label": `Name of ${nameOf(category)}`, value: shown });
+  const element = h("form", { class: "inline", onsubmit: (event) => { event.preventDefault(); saveName(category, input); } },
+    input, h("button", { type: "submit", class: "primary", id: "save-name" }, "Name"));
+  nameForm = { category, name, input, element };
+  return element;
 }
 
-function acceptButton(images) {
+async function saveName(category, input) {
+  const name = input.value.trim();
+  const offer = (target) => offerMerge(category, target, () => { if (set !== "suggestions") choose(target); });
+  const save = () => rename(category, name, offer);
+  if (!name) input.focus();
+  else if (exactly(name, category) >= 0) offer(exactly(name, category)); // a name that exists is an offer to merge
+  else if (set === "suggestions") answer(suggestion, name, save);
+  else {
+    grid.focus();
+    if (!(await save()) && input.isConnected) input.focus();
+  }
+}
+
+// These stay when the page is drawn again: whoever clicks at that moment must hit them.
+const acceptButton = h("button", { type: "button", id: "accept-all", title: "Key Y: these images are in the right category", onclick: () => acceptAll() });
+function updateAccept(images) {
   const marked = images.filter((i) => selection.has(i)).length;
   const rest = images.length - marked;
-  const text = marked ? `Accept all except the ${count(marked)} selected` : `Accept all ${count(rest)}`;
-  return h("button", { type: "button", id: "accept-all", disabled: !rest, title: "Key Y: these images are in the right category", onclick: acceptAll }, text);
+  acceptButton.textContent = marked ? `Accept all except the ${count(marked)} selected` : `Accept all ${count(rest)}`;
+  acceptButton.disabled = !rest;
 }
-export async function acceptAll() {
+const headParts = {
+  left: h("span", {}), title: h("h2", {}), about: h("p", { class: "muted" }),
+  skip: h("button", { type: "button", id: "skip", title: "Key n", onclick: () => skip() }, "Skip ›"),
+  merge: h("button", { type: "button", id: "merge", title: "Key m", onclick: () => mergeSet() }, "Merge into …"),
+  split: h("button", { type: "button", id: "split", title: "Key d", onclick: () => splitSet() }, "Split …"),
+};
+
+export function acceptAll() {
   const images = grid.list().filter((i) => !selection.has(i) && model.category[i] >= 0);
   if (!images.length) return;
-  const finished = suggestion;
-  if (await accept(images) && set === "suggestions" && finished && finished.kind === "check" && !selection.size()) { skipped.delete(finished.key); draw({ keep: false }); }
+  if (set === "suggestions" && suggestion.kind === "check" && !selection.size()) answer(suggestion, "", () => accept(images));
+  else accept(images);
 }
 
 function drawHead(images) {
-  if (set === "suggestions") {
-    if (!suggestion) {
-      setChildren(head, h("h2", {}, "No suggestions are left"), h("p", { class: "muted" }, "Every large category has a name, and no image is doubtful. Quick refit shows the effect of your labels."));
-      return;
-    }
-    const { kind, category } = suggestion;
-    const left = remaining();
-    setChildren(head,
-      h("p", { class: "muted steps" }, `${plural(left.length, "suggestion")} left`, h("span", { class: "space" }), h("button", { type: "button", id: "skip", title: "Key n", onclick: skip }, "Skip ›")),
-      h("h2", {}, swatch(category), kind === "name" ? ` What are these ${count(sizeOf(category))} images?` : ` Are these ${plural(images.length, "image")} really ${nameOf(category)}?`),
-      h("p", { class: "muted" }, kind === "name"
-        ? `They look alike and have no name yet (${nameOf(category)}). Give them one; select those that do not belong and label them on their own.`
-        : "The run is not sure of them. Select those that are wrong and label them; then accept the rest."),
-      h("div", { class: "toolbar" }, kind === "name" ? nameField(category, () => draw({ keep: false })) : null, acceptButton(images),
-        kind === "name" ? h("button", { type: "button", id: "merge", title: "Key m", onclick: () => askMerge(category) }, "Merge into …") : null,
-        kind === "name" ? h("button", { type: "button", id: "split", title: "Key d", onclick: splitSet }, "Split …") : null));
-    return;
-  }
-  const category = typeof set === "number" ? set : null;
-  setChildren(head,
-    h("h2", {}, category === null ? null : swatch(category), ` ${set === "all" ? "All images" : set === "none" ? "None of these" : nameOf(set)}`),
-    category === null ? null : h("div", { class: "toolbar" }, nameField(category, (c) => choose(c)), acceptButton(images),
-      h("button", { type: "button", id: "merge", title: "Key m", onclick: () => askMerge(category, (c) => choose(c)) }, "Merge into …"),
-      h("button", { type: "button", id: "split", title: "Key d", disabled: sizeOf(category) < 2, onclick: splitSet }, "Split …")));
+  const { left, title, about, skip: skipButton, merge, split } = headParts;
+  const asked = set === "suggestions" ? suggestion : null;
+  const category = asked ? asked.category : typeof set === "number" ? set : null;
+  const isNamed = asked ? asked.kind === "name" : category !== null;
+  const mark = category === null ? null : swatch(category);
+  const field = isNamed ? nameField(category) : null;
+  updateAccept(images);
+  split.disabled = category !== null && sizeOf(category) < 2;
+  if (asked) {
+    left.textContent = `${plural(remaining().length, "suggestion")} left`;
+    setChildren(title, mark, asked.kind === "name" ? ` What are these ${count(sizeOf(category))} images?` : ` Are these ${plural(images.length, "image")} really ${nameOf(category)}?`);
+    about.textContent = asked.kind === "name"
+      ? `They look alike and have no name yet (${nameOf(category)}). Give them one; select those that do not belong and label them on their own.`
+      : "The run is not sure of them. Select those that are wrong and label them; then accept the rest.";
+  } else if (set === "suggestions") {
+    title.textContent = "No suggestions are left";
+    about.textContent = "Every large category has a name, and no image is doubtful. Quick refit shows the effect of your labels.";
+  } else setChildren(title, mark, ` ${set === "all" ? "All images" : set === "none" ? "None of these" : nameOf(set)}`);
+  const key = `${set} ${asked && asked.key}`;
+  if (key === drawnHead) return;
+  drawnHead = key;
+  keepFocus(head, () => setChildren(head, asked ? h("p", { class: "muted steps" }, left, h("span", { class: "space" }), skipButton) : null, title,
+    set === "suggestions" ? about : null,
+    category === null ? null : h("div", { class: "toolbar" }, field, acceptButton, isNamed ? [merge, split] : null)));
 }
 
-export function mergeSet() { const c = set === "suggestions" && suggestion ? suggestion.category : set; if (typeof c === "number") askMerge(c, (target) => choose(target)); }
+export function mergeSet() {
+  const isAsked = set === "suggestions";
+  const category = isAsked && suggestion ? suggestion.category : set;
+  if (typeof category === "number") askMerge(category, isAsked ? undefined : choose);
+}
 // splits the selection, or the whole category
 export function splitSet() {
   const images = selection.size() ? selection.list() : set === "suggestions" && suggestion ? matching(suggestion.category, { ...filters, doubt: false, stability: 0, status: "", path: "" })
@@ -178,7 +236,16 @@ const filterRow = h("div", {});
 
 // -- the bar of the selection -----------------------------------------------------------------------------
 const number = h("strong", { id: "selected-count" });
-const finish = async (work) => { const images = selection.list(); if (images.length && await work(images)) { selection.clear(); field.clear(); grid.focus(); } };
+// The selection is cleared at once, so what the user selects and types while it is saved is kept.
+async function finish(work) {
+  const images = selection.list();
+  if (!images.length) return;
+  const text = field.input.value;
+  selection.clear();
+  field.set("");
+  grid.focus();
+  if (!(await work(images)) && !selection.size()) { selection.set(images); field.set(text); }
+}
 export const label = {
   as: (category) => finish((images) => assign(images, category)),
   none: () => finish(noneOfThese),
@@ -199,12 +266,11 @@ selection.onChange(() => {
   bar.hidden = !selection.size();
   document.body.classList.toggle("has-selection", Boolean(selection.size()));
   number.textContent = `${count(selection.size())} selected`;
-  const button = head.querySelector("#accept-all");
-  if (button) button.replaceWith(acceptButton(grid.list()));
+  updateAccept(grid.list());
 });
 
 // -- all of it --------------------------------------------------------------------------------------------
-function draw({ keep = true } = {}) {
+function draw({ keep = true, types = true } = {}) {
   if (typeof set === "number" && (!model.categories[set] || !isActive(set))) set = model.categories[set] ? model.categories[set].mergedInto : "all";
   let images;
   if (set === "suggestions") {
@@ -217,16 +283,14 @@ function draw({ keep = true } = {}) {
   } else images = matching(set, filters);
   filterRow.hidden = set === "suggestions";
   drawSide();
-  const typing = head.contains(document.activeElement) && document.activeElement.id === "name" ? document.activeElement.value : null;
+  const isTyping = document.activeElement.id === "name";
   drawHead(images);
   grid.setList(images, { keep });
   const total = set === "all" || set === "suggestions" ? images.length : sizeOf(set === "none" ? -1 : set);
   counted.textContent = set === "suggestions" ? "" : images.length === total && set !== "all" ? plural(images.length, "image") : `${count(images.length)} of ${plural(set === "all" ? model.n : total, "image")}`;
+  const isAsked = !keep && types && set === "suggestions" && !matchMedia("(pointer: coarse)").matches;
   const name = head.querySelector("#name");
-  if (name && (typing !== null || (!keep && set === "suggestions" && !matchMedia("(pointer: coarse)").matches))) {
-    if (typing !== null && keep) name.value = typing;
-    name.focus({ preventScroll: true });
-  }
+  if (name && (isTyping || isAsked) && document.activeElement !== name) name.focus({ preventScroll: true });
 }
 
 export const selectAll = () => selection.set(grid.list());

@@ -16,49 +16,71 @@ export const swatch = (c) => {
   return mark;
 };
 
-function update() {
+const arrow = (id, text, title, by) => h("button", { type: "button", class: "icon", id, title, onclick: () => step(by), "aria-label": title.split(" ")[0] }, text);
+const picture = h("img", { class: "large-picture" });
+const parts = {
+  previous: arrow("previous-image", "‹", "Previous (←)", -1), next: arrow("next-image", "›", "Next (→)", 1), at: h("span", {}),
+  facts: h("dl", { class: "facts" }), path: h("p", { class: "path", id: "viewer-path" }),
+};
+const field = completingField({
+  id: "label-image", label: "Label of this image", placeholder: "Label this image as …",
+  onChoose: (option) => answer((images) => (option.name ? create(images, option.name) : assign(images, option.category))),
+});
+picture.addEventListener("load", () => picture.classList.toggle("small", Math.max(picture.naturalWidth, picture.naturalHeight) <= 64));
+setChildren(dialog,
+  h("div", { class: "viewer-head" }, parts.previous, parts.at, parts.next, h("span", { class: "space" }),
+    h("button", { type: "button", class: "icon", id: "close-viewer", title: "Close (Esc)", "aria-label": "Close", onclick: () => dialog.close() }, "✕")),
+  h("div", { class: "large-box" }, picture),
+  h("div", { class: "viewer-below" }, parts.facts,
+    h("div", {}, h("div", { class: "actions" }, field.element,
+      h("button", { type: "button", id: "viewer-none", title: "Key 0", onclick: () => noneOfThese([list[position]]) }, "None of these")), parts.path)));
+
+function showFacts() {
   const image = list[position];
-  const picture = h("img", { class: "large-picture", alt: model.paths[image], src: pictureUrl(image, 800) });
-  picture.addEventListener("load", () => picture.classList.toggle("small", Math.max(picture.naturalWidth, picture.naturalHeight) <= 64));
   const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, ...value)];
-  const field = completingField({
-    id: "label-image", label: "Label of this image", placeholder: "Label this image as …",
-    onChoose: async (option) => { if (await (option.name ? create([image], option.name) : assign([image], option.category))) step(1); },
-  });
-  setChildren(dialog,
-    h("div", { class: "viewer-head" },
-      h("button", { type: "button", class: "icon", title: "Previous (←)", "aria-label": "Previous", disabled: position === 0, onclick: () => step(-1) }, "‹"),
-      h("span", {}, `${count(position + 1)} of ${count(list.length)}`),
-      h("button", { type: "button", class: "icon", title: "Next (→)", "aria-label": "Next", disabled: position >= list.length - 1, onclick: () => step(1) }, "›"),
-      h("span", { class: "space" }),
-      h("button", { type: "button", class: "icon", id: "close-viewer", title: "Close (Esc)", "aria-label": "Close", onclick: () => dialog.close() }, "✕")),
-    h("div", { class: "large-box" }, picture),
-    h("div", { class: "viewer-below" },
-      h("dl", { class: "facts" },
-        fact("Category", swatch(model.category[image]), " ", nameOf(model.category[image])),
-        fact("State", STATES[model.status[image]]),
-        fact("Confidence", decimal(model.confidence[image])),
-        model.second[image] >= 0 ? fact("Second best", nameOf(model.second[image]), ` (${decimal(model.secondConfidence[image])})`) : null,
-        model.stability ? fact("Stability", decimal(model.stability[image])) : null),
-      h("div", {}, h("div", { class: "actions" }, field.element,
-        h("button", { type: "button", id: "viewer-none", title: "Key 0", onclick: () => noneOfThese([image]) }, "None of these")),
-      h("p", { class: "path", id: "viewer-path" }, model.paths[image]))));
+  setChildren(parts.facts,
+    fact("Category", swatch(model.category[image]), " ", nameOf(model.category[image])),
+    fact("State", STATES[model.status[image]]),
+    fact("Confidence", decimal(model.confidence[image])),
+    model.second[image] >= 0 ? fact("Second best", nameOf(model.second[image]), ` (${decimal(model.secondConfidence[image])})`) : null,
+    model.stability ? fact("Stability", decimal(model.stability[image])) : null);
+}
+
+function show() {
+  const image = list[position];
+  Object.assign(picture, { alt: model.paths[image], src: pictureUrl(image, 800) });
+  parts.at.textContent = `${count(position + 1)} of ${count(list.length)}`;
+  parts.path.textContent = model.paths[image];
+  parts.previous.disabled = position === 0;
+  parts.next.disabled = position >= list.length - 1;
+  field.set("");
+  showFacts();
 }
 
 export function open(image, images) {
   list = images;
   position = Math.max(0, images.indexOf(image));
-  update();
+  show();
   if (!dialog.open) dialog.showModal();
 }
-function step(by) { if (list[position + by] !== undefined) { position += by; update(); } }
+function step(by) { if (list[position + by] !== undefined) { position += by; show(); } }
+
+// Shows the next image while the label is saved. If it cannot be saved, the image is shown again.
+async function answer(work) {
+  const image = list[position];
+  const shown = list;
+  field.set("");
+  step(1);
+  if (!(await work([image])) && dialog.open && list === shown && !field.input.value) open(image, list);
+}
 
 dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
-dialog.addEventListener("keydown", (event) => {
-  if (isTyping(event.target) || event.ctrlKey || event.metaKey) return;
-  const keys = { ArrowLeft: () => step(-1), ArrowRight: () => step(1), 0: () => noneOfThese([list[position]]), u: undo, U: redo, l: () => dialog.querySelector("#label-image").focus() };
+document.addEventListener("keydown", (event) => {
+  const isInText = isTyping(event.target);
+  if (!dialog.open || event.ctrlKey || event.metaKey || event.altKey || (isInText && (event.target.value || !event.key.startsWith("Arrow")))) return;
+  const keys = { ArrowLeft: () => step(-1), ArrowRight: () => step(1), 0: () => noneOfThese([list[position]]), u: undo, U: redo, l: () => field.input.focus() };
   if (!keys[event.key]) return;
   keys[event.key]();
   event.preventDefault();
 });
-onChange(() => { if (dialog.open) update(); });
+onChange(() => { if (dialog.open) showFacts(); });

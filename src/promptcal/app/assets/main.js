@@ -5,7 +5,7 @@ import * as exporting from "./files.js";
 import * as labelling from "./labelling.js";
 import * as mapping from "./mapping.js";
 import { active, apply, LABELLED, load, model, NONE, onChange, setSnapshot } from "./model.js";
-import { createProgress } from "./progress.js";
+import { createProgress, onComputing } from "./progress.js";
 import * as reporting from "./reporting.js";
 import * as refitting from "./refitting.js";
 import { get, listen, post, Refused } from "./server.js";
@@ -63,6 +63,7 @@ const SHORTCUTS = [
   ["n, p", "next, previous category; n skips a suggestion"],
   ["g", "suggestions"],
   ["/", "filter by path"],
+  ["+ - ← → ↑ ↓", "on the map: zoom, move; Enter selects the images in view"],
   ["u", "undo; Shift u or Ctrl y: redo"],
   ["Esc", "clear the selection, close a window"],
   ["?", "show these shortcuts"],
@@ -154,6 +155,7 @@ async function start() {
     refit: refitting.onEvent,
     reload: async () => setSnapshot(await get("api/state")),
     changed: offerReload,
+    computing: onComputing,
     fit: showFit,
   }, (message) => problem(message));
   document.body.dataset.ready = "yes";

@@ -6,12 +6,14 @@ import { pictureUrl } from "./grid.js";
 import { selection } from "./labelling.js";
 import { open } from "./looking.js";
 import { colour, isDoubtful, model, nameOf, onChange, ordered } from "./model.js";
+import { waitingFor } from "./progress.js";
 import { get } from "./server.js";
 
 const LABELS = ["not labelled", "label of the run", "your label", "none of these"];
 const MOST_PICTURES = 1500;
 const pictures = new Map(); // those that were drawn last are at the end
 let page = null;
+let isLoading = false;
 
 function pictureOf(image, redraw) {
   let picture = pictures.get(image);
@@ -48,7 +50,7 @@ function build(data) {
     open: (image) => open(image, [image]),
     listed: (list) => [h("p", { id: "lasso-count", role: "status" }, `${plural(list.length, "image")} in the lasso are selected. Label them below, or press a digit.`)],
     about: [
-      "Near points are similar images; large distances have no meaning. ● known ◆ discovered. Draw a lasso to select images. Zoom in to see them.",
+      "Near points are similar images; large distances have no meaning. ● known ◆ discovered. Draw a lasso to select images, or press Enter for those in view. Zoom in to see them.",
       ...(shown.length < model.n ? [`${count(shown.length)} of ${count(model.n)} images, from all categories.`] : []),
     ],
   });
@@ -57,9 +59,12 @@ function build(data) {
 export const view = h("section", { class: "page map-page" });
 export async function start() {
   if (page) { page.refresh(true); return; }
-  setChildren(view, h("p", { class: "loading" }, "Loading the map … If the run has none yet, computing it takes a minute."));
+  setChildren(view, waitingFor("loading the map (computing it, if the run has none yet)"));
+  if (isLoading) return;
+  isLoading = true;
   const data = await attempt(() => get("api/map"));
-  if (!data) return;
+  isLoading = false;
+  if (!data) { setChildren(view, h("p", {}, "The map could not be computed. ", h("button", { type: "button", id: "compute-again", onclick: start }, "Try again"))); return; }
   page = build(data);
   setChildren(view, page.view);
   onChange(() => { if (view.isConnected) page.refresh(true); });

@@ -28,6 +28,7 @@ export function load(data) {
 }
 
 export function setSnapshot(state) {
+  if (state.version < model.version) return; // a change came while it was loaded
   for (const name of Object.keys(TYPES)) model[name] = state[name] === null ? null : column(name, state[name]);
   setSmallParts(state);
   tell(true);
@@ -53,11 +54,20 @@ export async function apply(change) {
   tell(confidenceChanged);
 }
 
-export async function act(action) {
-  const change = await post("api/action", action);
+// Runs what changes labels one after another, in the order in which the user did it.
+let last = Promise.resolve();
+export function inOrder(work) {
+  const done = last.then(work);
+  last = done.catch(() => {});
+  return done;
+}
+
+export const send = (path, body) => inOrder(async () => {
+  const change = await post(path, body);
   await apply(change);
   return change;
-}
+});
+export const act = (action) => send("api/action", action);
 
 // -- what is derived from it ------------------------------------------------------------------------------
 const cache = new Map(); // until the next change
@@ -155,7 +165,7 @@ export function completions(text) {
   };
   return active().map((c) => [c, rank(c)]).filter(([, r]) => r < 3).sort((a, b) => a[1] - b[1]).map(([c]) => c);
 }
-export function exactly(text) {
+export function exactly(text, otherThan = -1) {
   const sought = text.trim().toLowerCase();
-  return active().find((c) => model.categories[c].name.toLowerCase() === sought || nameOf(c).toLowerCase() === sought) ?? -1;
+  return active().find((c) => c !== otherThan && (model.categories[c].name.toLowerCase() === sought || nameOf(c).toLowerCase() === sought)) ?? -1;
 }

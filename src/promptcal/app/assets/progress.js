@@ -17,3 +17,11 @@ export function createProgress(label) {
     },
   };
 }
+
+// Shown instead of a page while it is computed; "computing" events of the server say how far it is.
+const waiting = createProgress("Computing");
+export const onComputing = (status) => waiting.show(status);
+export function waitingFor(step) {
+  waiting.show({ step, done: 0, total: 0 });
+  return h("div", { class: "loading" }, waiting.element);
+}

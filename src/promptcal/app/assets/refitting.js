@@ -1,5 +1,5 @@
 // Refits: the effect of the labels in seconds, or a new fit in the background; what moved; accept or discard; history.
-import { count, decodeBase64, h, plural, setChildren } from "./dom.js";
+import { count, decodeBase64, h, plural, scrollBox, setChildren } from "./dom.js";
 import { createSelection } from "./picking.js";
 import { attempt, say } from "./doing.js";
 import { createGrid } from "./grid.js";
@@ -67,7 +67,7 @@ function drawResult() {
     h("div", { class: "actions" },
       h("button", { type: "button", class: "primary", id: "accept-refit", onclick: async () => { if (await change("accept")) say("The refit is accepted.", { canUndo: true }); } }, "Accept"),
       h("button", { type: "button", id: "discard-refit", onclick: () => change("discard") }, "Do not use it")),
-    status.moved.n ? h("div", { class: "scroll" }, h("table", { class: "numbers-table", id: "flows" }, h("thead", {}, h("tr", {}, ["From", "To", "Images"].map((text) => h("th", { scope: "col" }, text)))),
+    status.moved.n ? scrollBox("What moves", h("table", { class: "numbers-table", id: "flows" }, h("thead", {}, h("tr", {}, ["From", "To", "Images"].map((text) => h("th", { scope: "col" }, text)))),
       h("tbody", {}, status.moved.flows.map(([from, target, n]) => h("tr", {}, h("th", { scope: "row" }, display(from)), h("td", {}, display(target)), h("td", {}, count(n))))))) : null,
     status.moved.n ? h("div", { class: "short-grid" }, grid.element) : null);
   grid.setList(images, { keep: false });
@@ -77,7 +77,7 @@ function drawPast() {
   past.hidden = !status.attempts.length;
   const time = (text) => new Date(text).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
   setChildren(past, h("h2", {}, "History"),
-    h("div", { class: "scroll" }, h("table", { class: "numbers-table history", id: "attempts" },
+    scrollBox("History", h("table", { class: "numbers-table history", id: "attempts" },
       h("thead", {}, h("tr", {}, ["Started", "Kind", "State", "Result", ""].map((text) => h("th", { scope: "col" }, text || h("span", { class: "hidden-text" }, "Action"))))),
       h("tbody", {}, status.attempts.map((a) => h("tr", {}, h("th", { scope: "row" }, time(a.started)), h("td", {}, a.kind === "quick" ? "quick refit" : "new fit"),
         h("td", {}, STATES[a.status] || a.status), h("td", { class: "path" }, a.message, a.output ? ` ${a.output}` : ""),

@@ -4,7 +4,7 @@ import { categoryCard } from "./cards.js";
 import { changesPage } from "./changes.js";
 import { confusionPage } from "./confusion.js";
 import { trainingPage } from "./curves.js";
-import { fillLazily, h, plural, setChildren, unpack } from "./dom.js";
+import { fillLazily, h, keepFocus, plural, setChildren, unpack } from "./dom.js";
 import { attempt, labelAs as sendLabels, merge } from "./doing.js";
 import { pictureUrl } from "./grid.js";
 import { selection } from "./labelling.js";
@@ -13,6 +13,7 @@ import { open, swatch as swatchOf } from "./looking.js";
 import { createLikelyClasses, createNeighbours, createOrigins, createTruth, positionsOf } from "./lookups.js";
 import { display, model, NONE, onChange } from "./model.js";
 import { neighboursPage } from "./neighbours.js";
+import { waitingFor } from "./progress.js";
 import { overviewPage } from "./overview.js";
 import { base, get } from "./server.js";
 
@@ -21,7 +22,7 @@ const PAGES = {
   overview: ["Overview", overviewPage], categories: ["Categories", categoriesPage], changes: ["Changes", changesPage], labels: ["Labels", labelsPage], confusion: ["Confusion", confusionPage],
   training: ["Training", trainingPage], neighbours: ["Neighbours", neighboursPage], attention: ["Attention", attentionPage],
 };
-const view = h("section", { class: "page report-page" });
+const view = h("section", { class: "page report-page", tabIndex: 0 }); // so that the keyboard scrolls it
 let report = null; // what the pages are made from
 let shown = "";
 let waiting = 0;
@@ -82,11 +83,12 @@ function contextOf(data) {
   };
 }
 
-function draw() { if (shown) setChildren(view, PAGES[shown][1](report).view); }
+function draw() { if (shown) keepFocus(view, () => setChildren(view, PAGES[shown][1](report).view)); }
 
 async function update() {
   const version = model.version;
   const data = await attempt(() => get("api/pages"));
+  if (!data && !report) setChildren(view, h("p", {}, "This page could not be computed. ", h("button", { type: "button", id: "compute-again", onclick: () => { setChildren(view, waitingFor("computing the pages")); update(); } }, "Try again")));
   if (!data) return;
   report = { ...contextOf(data), version };
   const scroll = document.getElementById("main").scrollTop;
@@ -100,7 +102,7 @@ onChange(() => { if (view.isConnected) updateSoon(); });
 
 function show(name) {
   shown = name;
-  if (report) draw(); else setChildren(view, h("p", { class: "loading" }, "Computing this page …"));
+  if (report) draw(); else setChildren(view, waitingFor("computing the pages"));
   if (!report || report.version !== model.version) update();
   return view;
 }

@@ -1,5 +1,5 @@
 // The confusion matrix of the unlabelled images whose truth is known.
-import { count, fillLazily, h, plural } from "./dom.js";
+import { count, fillLazily, h, plural, scrollBox } from "./dom.js";
 
 export function confusionPage({ data, images, nameOf, swatch, thumb, truthOf, withThumbnail }) {
   const c = data.confusion;
@@ -67,7 +67,7 @@ export function confusionPage({ data, images, nameOf, swatch, thumb, truthOf, wi
       h("strong", {}, count(n)), h("span", {}, `${c.classes[i]} in `), swatch(c.clusters[j]), nameOf(c.clusters[j]))))) : null;
   const view = h("section", {}, h("h2", {}, "Confusion"), message,
     h("div", { class: "beside" },
-      h("div", { class: "matrix" }, h("div", { class: "scroll" }, Math.max(rows, columns) <= 40 ? asTable() : asCanvas()),
+      h("div", { class: "matrix" }, scrollBox("Confusion matrix", Math.max(rows, columns) <= 40 ? asTable() : asCanvas()),
         h("p", { class: "muted" }, "The lines separate known classes from new ones.")),
       h("div", { class: "rest" }, largest, listing)));
   return { view, refresh: () => {} };

@@ -29,6 +29,20 @@ export function setChildren(element, ...children) {
   element.replaceChildren(...children.flat(2).filter((child) => child !== null && child !== undefined && child !== false));
 }
 
+// a box that scrolls sideways, also by keyboard
+export const scrollBox = (label, content) => h("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": label }, content);
+
+// draws again what is in a box; the focus, and the place in a text, stay where they were
+export function keepFocus(box, draw) {
+  const before = box.contains(document.activeElement) ? document.activeElement : null;
+  const range = before && before.type === "text" ? [before.selectionStart, before.selectionEnd] : null;
+  draw();
+  const now = before && (before.isConnected ? before : before.id && box.querySelector(`#${CSS.escape(before.id)}`));
+  if (!now || document.activeElement === now) return;
+  now.focus({ preventScroll: true });
+  if (range && now === before) now.setSelectionRange(...range);
+}
+
 export const svg = (tag, attributes, ...children) => {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
   for (const [key, value] of Object.entries(attributes || {})) element.setAttribute(key, value);

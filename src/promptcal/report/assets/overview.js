@@ -1,6 +1,6 @@
 // The overview of a run: its figures, the sizes of its categories, its accuracy and its settings.
 import { changesSummary } from "./changes.js";
-import { count, decimal, duration, h, percent } from "./dom.js";
+import { count, decimal, duration, h, percent, scrollBox } from "./dom.js";
 
 export const keyFigure = (value, label, extra = "") => h("div", { class: `figure ${extra}` }, h("strong", {}, value), h("span", {}, label));
 
@@ -10,7 +10,7 @@ function accuracyTable(data) {
   return h("div", { class: "panel" },
     h("h2", {}, "Accuracy"),
     h("p", { class: "muted" }, `% of the ${inductive ? "test" : "unlabelled"} images; clusters are matched to classes once, over all images.`),
-    h("div", { class: "scroll" }, h("table", { class: "numbers-table", id: "accuracy" },
+    scrollBox("Accuracy", h("table", { class: "numbers-table", id: "accuracy" },
       h("thead", {}, h("tr", {}, ["", "All", "Known", "New", "NMI", "ARI"].map((name) => h("th", {}, name)))),
       h("tbody", {}, data.accuracy.map((row) => h("tr", { class: row.isResult ? "final-result" : "" },
         h("th", {}, row.step), ["all", "known", "new", "nmi", "ari"].map((part) => h("td", {}, percent(row[part])))))))));

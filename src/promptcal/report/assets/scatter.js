@@ -8,7 +8,7 @@ import { count, h, setChildren } from "./dom.js";
 
 export function createMap(host) {
   const { coordinates, shown, selection } = host;
-  const canvas = h("canvas", { id: "map-canvas", tabIndex: 0, "aria-label": "Map of the images; drag to move, wheel to zoom" });
+  const canvas = h("canvas", { id: "map-canvas", tabIndex: 0, "aria-label": "Map of the images. Drag or arrows move it, the wheel or + and - zoom, Enter selects what is in view." });
   const tip = h("div", { class: "tip", hidden: true });
   const legend = h("div", { class: "legend", id: "legend" });
   const lassoed = h("div", { id: "lassoed" });
@@ -241,6 +241,7 @@ export function createMap(host) {
   }
 
   function selectInside() {
+    project(); // a key may have moved the map since it was drawn
     const list = Array.from(host.order()).filter((image) => {
       const i = indexOf.get(image);
       return i !== undefined && inside(points.x[i], points.y[i]);
@@ -328,8 +329,10 @@ export function createMap(host) {
   }, { passive: false });
   canvas.addEventListener("keydown", (event) => {
     const steps = { ArrowLeft: [40, 0], ArrowRight: [-40, 0], ArrowUp: [0, 40], ArrowDown: [0, -40] };
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "+" || event.key === "=") zoom(1.3);
     else if (event.key === "-") zoom(1 / 1.3);
+    else if (event.key === "Enter") { polygon = [[0, 0], [size.width, 0], [size.width, size.height], [0, size.height]]; selectInside(); }
     else if (steps[event.key]) { viewport = { ...viewport, x: viewport.x + steps[event.key][0], y: viewport.y + steps[event.key][1] }; redraw(); }
     else return;
     event.preventDefault();

@@ -22,7 +22,7 @@ function totalsView() {
       keyFigure(count(all.none), "in none of the categories"), keyFigure(count(all.unreadable), "unreadable")),
     h("p", { class: "note" }, `The numbers are of all images in ${all.folder}. Pictures, map and the other tabs are of the ${count(data.summary.images)} images that the run was fitted on.`),
     h("div", { class: "columns" },
-      h("div", { class: "panel" }, h("h2", {}, "Categories"), h("div", { class: "scroll" }, table)),
+      h("div", { class: "panel" }, h("h2", {}, "Categories"), scrollBox("Categories", table)),
       h("div", { class: "panel" }, h("h2", {}, "Images by confidence"), bars)));
   const refresh = (categoriesChanged) => { if (categoriesChanged) rows.forEach(({ c }, i) => { links[i].textContent = decisions.nameOf(c); }); };
   return { view, refresh };
