@@ -25,7 +25,6 @@ COMMANDS = typer.main.get_command(app).commands
 SETTINGS = settings_page.settings()
 SECTIONS = {key.partition(".")[0] for key in SETTINGS if "." in key}
 OF_EXAMPLES = ("fixmatch",)  # settings of the package in examples/own_method
-PROVIDED = ("run", "embeddings.parquet")  # what the folder has before a page runs
 
 
 def words_of(line):
@@ -114,28 +113,34 @@ def resolve(name):
 
 
 def run_page(page, promptcal, *, slow):
-    """Run the blocks of a page in order. A page may make again what the folder provides."""
-    made, names = set(), {}
+    """Run the blocks of a page in order. Commands of a page may have the same output."""
+    names = {}
     for block in blocks(page):
         if block.mark.startswith("not run") or ((block.mark == "slow") and not slow):
             continue
         if block.language == "sh":
             for line in block.commands:
-                run_command(words_of(line), promptcal, made, f"{page}: {line}")
+                run_command(words_of(line), promptcal, f"{page}: {line}")
         if block.language == "python":
             exec(compile(block.text, f"{page}:{block.line}", "exec"), names)
 
 
-def run_command(words, promptcal, made, shown):
+def run_command(words, promptcal, shown):
     if words[:1] == ["make"] or not words:
         return
     assert words[0] == "promptcal", f"{shown}: say why it is not run: <!-- not run: REASON -->"
-    output = Path(words[words.index("--output") + 1]) if "--output" in words else None
-    if output is not None and output.name in PROVIDED and output not in made and not output.is_absolute():
-        shutil.rmtree(output, ignore_errors=True)
-    made.add(output)
+    if "--output" in words and "--resume" not in words:
+        remove(Path(words[words.index("--output") + 1]))
     code, _, err = promptcal(*words[1:])
     assert code == 0, f"{shown}\n{err}"
+
+
+def remove(output):
+    """Remove what another command of the page, or the folder, has there; everything is in a temporary folder."""
+    if output.is_dir():
+        shutil.rmtree(output)
+    else:
+        output.unlink(missing_ok=True)
 
 
 def is_run(page, mark):
