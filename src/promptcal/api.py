@@ -62,7 +62,8 @@ def _takes_options_of(kind: type[Any]) -> Callable[[Callable[[Any], Any]], Calla
             return function(_request(kind, options, function.__name__, unnamed))
 
         listed = "".join(f"\n    {option.name}: {option.metadata['help']}" for option in _sorted_fields(kind))
-        call.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nArgs:{listed}\n"
+        text, _, returns = inspect.cleandoc(function.__doc__ or "").partition("\n\nReturns:")
+        call.__doc__ = f"{text}\n\nArgs:{listed}\n\nReturns:{returns}\n"
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             _parameters(kind), return_annotation=function.__annotations__["return"]
         )

@@ -60,10 +60,11 @@ class SemiSupervisedDiscovery(
         adaptation_: Which projection is used and why (None without ``adapt``).
         threshold_: Cosine with the nearest centroid below which a row is in none of the categories.
 
-    >>> X = np.array([[9.0, 1.0], [8.0, 1.0], [1.0, 7.0], [1.0, 9.0], [-5.0, -5.0], [-5.0, -6.0]])
-    >>> model = SemiSupervisedDiscovery(n_classes=3, overrides=("clustering.readout=kmeans",))
-    >>> model.fit(X, [5, -1, 7, -1, -1, -1]).labels_
-    array([0, 0, 1, 1, 2, 2])
+    Examples:
+        >>> X = np.array([[9.0, 1.0], [8.0, 1.0], [1.0, 7.0], [1.0, 9.0], [-5.0, -5.0], [-5.0, -6.0]])
+        >>> model = SemiSupervisedDiscovery(n_classes=3, overrides=("clustering.readout=kmeans",))
+        >>> model.fit(X, [5, -1, 7, -1, -1, -1]).labels_
+        array([0, 0, 1, 1, 2, 2])
     """
 
     def __init__(

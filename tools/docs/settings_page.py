@@ -60,7 +60,7 @@ def page() -> str:
     common += [(name, name, section) for name, section in sections_of(Config)]
     parts = [INTRODUCTION, *(_section(title, prefix, kind) for title, prefix, kind in common)]
     for name, kind, methods in method_sections():
-        parts.append(_section(f"{name}, of {', '.join(methods)}", name, kind, methods))
+        parts.append(_section(name, name, kind, methods))
     return "\n".join([*parts, _variants(), _methods(), _presets()])
 
 

@@ -275,9 +275,10 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         classes_: Class ``classes_[i]`` is cluster i.
         kept_centers_: Centroids of the ``n_kept`` best starts (starts x clusters x dim), the best first.
 
-    >>> X = np.array([[0.0], [0.2], [5.0], [5.1], [9.0], [9.1]])
-    >>> SemiSupervisedKMeans(3, n_init=5, random_state=0).fit(X, [-1, 0, -1, 1, -1, -1]).labels_
-    array([0, 0, 1, 1, 2, 2])
+    Examples:
+        >>> X = np.array([[0.0], [0.2], [5.0], [5.1], [9.0], [9.1]])
+        >>> SemiSupervisedKMeans(3, n_init=5, random_state=0).fit(X, [-1, 0, -1, 1, -1, -1]).labels_
+        array([0, 0, 1, 1, 2, 2])
     """
 
     def __init__(

@@ -34,10 +34,11 @@ def contrastive_loss(
     Returns:
         The loss in float32: a scalar, or one value per query with "none".
 
-    >>> s = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-    >>> positives = torch.tensor([[True, False], [False, False]])
-    >>> contrastive_loss(s, positives, torch.ones_like(positives), 1.0, reduction="none")
-    tensor([0.3133, 0.0000])
+    Examples:
+        >>> s = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+        >>> positives = torch.tensor([[True, False], [False, False]])
+        >>> contrastive_loss(s, positives, torch.ones_like(positives), 1.0, reduction="none")
+        tensor([0.3133, 0.0000])
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', not {reduction!r}")

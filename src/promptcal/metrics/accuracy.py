@@ -83,9 +83,10 @@ def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -
     Returns:
         All accuracies, from 0 to 1.
 
-    >>> accuracy = discovery_accuracy(["cat", "cat", "dog", "dog", "emu"], [7, 7, 3, 7, 1], known_classes=["cat"])
-    >>> accuracy.all, accuracy.known, round(accuracy.new, 3)
-    (0.8, 1.0, 0.667)
+    Examples:
+        >>> accuracy = discovery_accuracy(["cat", "cat", "dog", "dog", "emu"], [7, 7, 3, 7, 1], known_classes=["cat"])
+        >>> accuracy.all, accuracy.known, round(accuracy.new, 3)
+        (0.8, 1.0, 0.667)
     """
     y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
     if y_true.shape != y_pred.shape or y_true.ndim != 1:

@@ -20,8 +20,9 @@ def silhouette(points: Tensor, labels: Tensor, block: int = 2048) -> float:
     Returns:
         A number from -1 to 1; NaN with fewer than two clusters, or if each point is a cluster.
 
-    >>> round(silhouette(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([0, 0, 1, 1])), 3)
-    0.98
+    Examples:
+        >>> round(silhouette(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([0, 0, 1, 1])), 3)
+        0.98
     """
     points = points.float()
     clusters, labels = labels.unique(return_inverse=True)

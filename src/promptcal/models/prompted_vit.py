@@ -33,10 +33,11 @@ class PromptedViT(nn.Module):
         pretrained: Whether to load the weights of a named backbone.
         prompt_pooling: "mean" of the supervised prompts' outputs, or "mean-of-normalised" outputs.
 
-    >>> vit = PromptedViT("vit_tiny_patch4_32.promptcal", prompts=5, supervised=2)
-    >>> cls, prompt = vit(torch.zeros(3, 3, 32, 32))
-    >>> cls.shape, prompt.shape
-    (torch.Size([3, 192]), torch.Size([3, 192]))
+    Examples:
+        >>> vit = PromptedViT("vit_tiny_patch4_32.promptcal", prompts=5, supervised=2)
+        >>> cls, prompt = vit(torch.zeros(3, 3, 32, 32))
+        >>> cls.shape, prompt.shape
+        (torch.Size([3, 192]), torch.Size([3, 192]))
     """
 
     def __init__(

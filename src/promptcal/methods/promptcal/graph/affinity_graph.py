@@ -76,13 +76,14 @@ def affinity_graph(queries: Tensor, memory: Tensor, settings: GraphSettings) -> 
     Returns:
         The positives (boolean, n x (n + m)), the threshold, and whether it is exact.
 
-    >>> classes = torch.arange(60) % 3
-    >>> noise = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
-    >>> nodes = torch.nn.functional.one_hot(classes) + 0.1 * noise
-    >>> settings = GraphSettings(k=5, quantile=0.5, include_diagonal=False)
-    >>> positives = affinity_graph(nodes[:6], nodes[6:], settings).positives
-    >>> positives.shape, int(positives.sum()), bool((positives & (classes[:6, None] != classes)).any())
-    (torch.Size([6, 60]), 34, False)
+    Examples:
+        >>> classes = torch.arange(60) % 3
+        >>> noise = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+        >>> nodes = torch.nn.functional.one_hot(classes) + 0.1 * noise
+        >>> settings = GraphSettings(k=5, quantile=0.5, include_diagonal=False)
+        >>> positives = affinity_graph(nodes[:6], nodes[6:], settings).positives
+        >>> positives.shape, int(positives.sum()), bool((positives & (classes[:6, None] != classes)).any())
+        (torch.Size([6, 60]), 34, False)
     """
     nodes = torch.cat([queries, memory])
     compute = _BACKENDS[select_backend(len(nodes), settings, nodes.device)]
