@@ -35,9 +35,11 @@ def run(file: Path) -> nbformat.NotebookNode:
         cell.metadata = {}
         if cell.cell_type == "code":
             cell.execution_count = None
+            cell.outputs = [kept for kept in cell.outputs if kept.get("name") != "stderr"]
             for output in cell.outputs:
-                output.pop("execution_count", None)
-                output.pop("metadata", None) if output.output_type == "stream" else None
+                if output.output_type == "execute_result":
+                    output.execution_count = None
+                    output.data.pop("image/jpeg", None)  # the same picture as image/png
     return notebook
 
 
