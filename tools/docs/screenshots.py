@@ -48,7 +48,7 @@ def main() -> None:
         picture_of_first_fit(page)
         pictures_of_app(page, truth)
         demo = demo or promptcal.demo(output="demo").path.absolute()
-        save(Image.open(demo / "sheets" / "overview.png"), "demo-overview", colours=256)
+        save(Image.open(demo / "sheets" / "overview.png"), "demo-overview.webp")
         picture_of_report(page, demo)
 
 
@@ -69,14 +69,11 @@ def browser() -> Iterator[Any]:
         session.quit()
 
 
-def save(picture: Image.Image, name: str, *, colours: int | None = None) -> None:
-    """As PNG, with so many colours if the picture would be large."""
+def save(picture: Image.Image, name: str) -> None:
+    """As PNG, or as WebP, which is much smaller for a picture of many photographs."""
     IMAGES.mkdir(exist_ok=True)
-    picture = picture.convert("RGB")
-    if colours is not None:
-        picture = picture.quantize(colours, kmeans=4)
-    picture.save(IMAGES / f"{name}.png", optimize=True)
-    print(f"docs/images/{name}.png")
+    picture.convert("RGB").save(IMAGES / name, optimize=True, quality=90)
+    print(f"docs/images/{name}")
 
 
 def shot(page: Any) -> Image.Image:
@@ -106,7 +103,7 @@ def picture_of_first_fit(page: Any) -> None:
         page.get(client.link)
         until(lambda: client.get("api/state")["phase"] == "asking", 120)
         until(lambda: "600" in page.find_element("tag name", "main").text, 30)
-        save(shot(page).crop((0, 0, WIDTH, 620)), "app-first-fit")
+        save(shot(page).crop((0, 0, WIDTH, 620)), "app-first-fit.png")
 
 
 def pictures_of_app(page: Any, truth: dict[str, str]) -> None:
@@ -119,7 +116,7 @@ def pictures_of_app(page: Any, truth: dict[str, str]) -> None:
         page.get(client.link)
         until(lambda: page.execute_script("return document.body.dataset.ready === 'yes'"), 60)
         steps = [shot(page)]
-        save(steps[0], "app-label")
+        save(steps[0], "app-label.png")
         picture_of_map(page)
         found = client.get("api/state")
         names = [category["name"] for category in found["categories"]]
@@ -142,14 +139,14 @@ def pictures_of_app(page: Any, truth: dict[str, str]) -> None:
         one(page, "#quick-refit").click()
         until(lambda: "would move" in page.find_element("tag name", "main").text, 300)
         steps.append(shot(page))
-        save(steps[-1], "app-refit")
+        save(steps[-1], "app-refit.png")
         one(page, "#accept-refit").click()
         page.execute_script("location.hash = '#label'")
         until(lambda: all_of(page, "[data-set]"))
         page.execute_script("[...document.querySelectorAll('.set[data-set]')].at(-1).click()")
         until(lambda: all_of(page, ".cell img.loaded"))
         steps.append(shot(page))
-        save(strip(steps), "labelling-loop", colours=256)
+        save(strip(steps), "labelling-loop.webp")
 
 
 def majority(found: Any, cluster: int, truth: dict[str, str]) -> str:
@@ -171,7 +168,7 @@ def picture_of_map(page: Any) -> None:
         chain = chain.click_and_hold() if k == 0 else chain
     chain.release().perform()
     until(lambda: "in the lasso" in one(page, "main").text)
-    save(shot(page), "app-map")
+    save(shot(page), "app-map.png")
     page.execute_script("location.hash = '#label'")
 
 
@@ -190,7 +187,7 @@ def picture_of_report(page: Any, run: Path) -> None:
     page.get((run / "report.html").absolute().as_uri())
     page.execute_script("location.hash = '#clusters'")
     until(lambda: one(page, "main").text)
-    save(shot(page), "report")
+    save(shot(page), "report.png")
 
 
 if __name__ == "__main__":
