@@ -61,7 +61,7 @@ def test_shards_without_categories(run, predicted, tmp_path):
 
 
 def test_queries_of_the_documentation(predicted):
-    """docs/guides/large.md queries the shards with pyarrow, and with DuckDB where it is installed."""
+    """docs/scaling.md queries the shards with pyarrow, and with DuckDB where it is installed."""
     shards = ds.dataset(predicted / "shards")
     doubtful = shards.to_table(columns=["id", "name", "confidence"], filter=ds.field("confidence") < 0.5)
     table = rows_of(predicted).to_pandas()
