@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo lint test test-slow fuzz test-lowest test-newest coverage audit dist clean
+.PHONY: demo lint docs screenshots notebooks test test-slow fuzz test-lowest test-newest coverage audit dist clean
 
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -20,6 +20,18 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+# The documentation, into build/site. Fails at a broken link, and at anything that a page would load from the network.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# The pictures of the documentation, with headless Chromium; minutes, because the demo runs first.
+screenshots: $(READY)
+	$(BIN)/python tools/docs/screenshots.py
+
+# Runs the notebooks and stores their output, which the documentation shows.
+notebooks: $(READY)
+	$(BIN)/python tools/docs/run_notebooks.py
 
 # One process per core, each with one thread. The test files are distributed among the processes, slow ones first
 # (tests/conftest.py).

@@ -76,7 +76,7 @@ def slope(sizes: Sequence[float], times: Sequence[float]) -> float:
 
 
 def show(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A Markdown table, ready for docs/performance.md."""
+    """A Markdown table, ready for results/measurements.md."""
     print(f"\n{title}\n")
     print("| " + " | ".join(header) + " |")
     print("|" + "|".join("---" for _ in header) + "|")

@@ -91,7 +91,7 @@ def time_communication(group: Group) -> list[float]:
 
 
 def bytes_in_a_step(network: ProjectionNetwork, batch: int, world: int) -> dict[str, int]:
-    """Bytes that a process sends in an affinity step, by the formulas of docs/distributed.md."""
+    """Bytes that a process sends in an affinity step, by the formulas of results/measurements.md."""
     embeddings = 2 * batch // world * network.vit.dim * len(network.tokens) * 4
     trained = 4 * sum(p.numel() for p in network.vit.parameters() if p.requires_grad)
     return {"gathered": 2 * (world - 1) * embeddings, "summed": 2 * (world - 1) * trained // world}

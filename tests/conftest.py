@@ -50,6 +50,7 @@ QUICK = (
 
 # Files with long tests start first, so that no process is left with one of them at the end.
 SLOW_FILES = (
+    "test_code_of_pages",
     "test_torchrun", "test_resume", "test_previous_run", "test_browser", "test_own_packages", "test_making",
     "test_kills", "test_disk", "test_fault_schedule", "test_planted_links", "test_trained_readout",
     "test_methods", "test_cli", "test_figures", "test_precision", "test_demo",

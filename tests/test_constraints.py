@@ -21,7 +21,7 @@ def needed():
     """The packages that promptcal and its optional features need, with the versions allowed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    optional = [line for name, lines in extras.items() if name != "dev" for line in lines]
+    optional = [line for name, lines in extras.items() if name not in ("dev", "docs") for line in lines]
     requirements = map(Requirement, [*project["dependencies"], *optional])
     return {canonicalize_name(r.name): r.specifier for r in requirements}
 

@@ -62,7 +62,8 @@ def _takes_options_of(kind: type[Any]) -> Callable[[Callable[[Any], Any]], Calla
             return function(_request(kind, options, function.__name__, unnamed))
 
         listed = "".join(f"\n    {option.name}: {option.metadata['help']}" for option in _sorted_fields(kind))
-        call.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nArgs:{listed}\n"
+        text, _, returns = inspect.cleandoc(function.__doc__ or "").partition("\n\nReturns:")
+        call.__doc__ = f"{text}\n\nArgs:{listed}\n\nReturns:{returns}\n"
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             _parameters(kind), return_annotation=function.__annotations__["return"]
         )
@@ -110,6 +111,9 @@ def fit(request: FitRequest) -> Run:
     to 1; N x H x W, or N x H x W x 1, 3 or 4), or a Hugging Face `datasets.Dataset`. Labels and truth are a file, a
     mapping path -> label, a data frame, or one label per image; empty, missing or -1 means unlabelled. A config
     is a YAML file, or a `Config`, which is then the whole configuration.
+
+    Returns:
+        The run, with its assignments, network and report on disk.
     """
     return _reported(run_fit(request), request)
 
@@ -120,6 +124,9 @@ def benchmark(request: BenchmarkRequest) -> Run:
 
     ``NAME-inductive`` holds out a tenth of the training images to select an epoch and scores the test images.
     ``NAME-dev`` has only the labelled images of NAME, with half of their classes as new ones, to choose settings on.
+
+    Returns:
+        The run; ``run.directory.results()`` has the accuracies.
     """
     return _reported(run_benchmark(request), request)
 
@@ -130,6 +137,9 @@ def cluster(request: ClusterRequest) -> Run:
 
     Features are a file, an array (rows x numbers), a tensor, or a data frame of numbers whose index has the ids.
     Labels and truth are as in `fit`, with ids instead of paths. No network is trained; `predict` takes new features.
+
+    Returns:
+        The run, as that of `fit`.
     """
     return _reported(run_cluster(request), request)
 
@@ -148,6 +158,13 @@ def demo(*, output: PathOrText = "promptcal-demo", **options: Any) -> Run:
     """The benchmark `mini`: included images and backbone, minutes on a CPU, no network. Options as `benchmark`.
 
     Categories are assigned by the trained read-out, as in `fit`.
+
+    Args:
+        output: Run directory to write.
+        options: Options of `benchmark`, except ``name``.
+
+    Returns:
+        The run, as that of `benchmark`.
     """
     if "name" in options:
         raise ArgumentError("the demo is the benchmark 'mini' and has no option 'name'; use promptcal.benchmark")
@@ -178,6 +195,9 @@ def predict(
         device: auto, cpu, cuda, mps; by default the run's.
         skip_unreadable: Skip images that cannot be read instead of stopping.
         progress: Show progress.
+
+    Returns:
+        The category of each image with its confidence; ``similarity`` and ``accepted`` say how close it is.
     """
     loaded = run if isinstance(run, Run) else Run(run, device)
     if output is not None:
@@ -196,13 +216,20 @@ def predict_shards(request: PredictShardsRequest) -> ShardSummary:
 
     The source is a folder, tar or parquet files, a list of images, or a folder of `embed`. Finished shards are kept. A
     script that calls this with several workers needs ``if __name__ == "__main__":``, because they import it.
+
+    Returns:
+        Numbers of shards and images that are done.
     """
     return run_predict_shards(request)
 
 
 @_takes_options_of(EmbedRequest)
 def embed(request: EmbedRequest) -> ShardSummary:
-    """Embed every image of a source of any size, as `predict_shards`: parquet shards with id, path and embedding."""
+    """Embed every image of a source of any size, as `predict_shards`: parquet shards with id, path and embedding.
+
+    Returns:
+        Numbers of shards and images that are done.
+    """
     return run_embed(request)
 
 
@@ -213,6 +240,9 @@ def evaluate(*, run: PathOrText | Run, truth: Any) -> DiscoveryAccuracy:
     Args:
         run: A run directory.
         truth: A CSV file with the columns path,label, a mapping path -> label, or one label per image.
+
+    Returns:
+        Accuracies from 0 to 1, NMI and ARI.
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
     assignments = loaded.assignments()
@@ -232,7 +262,7 @@ def evaluate(*, run: PathOrText | Run, truth: Any) -> DiscoveryAccuracy:
 
 @checked
 def export(*, run: PathOrText | Run, to: str, output: PathOrText, copy: bool = False, progress: bool = True) -> Path:
-    """Write the categories of a finished run in a format that other programs read; returns the output.
+    """Write the categories of a finished run in a format that other programs read.
 
     Args:
         run: A run directory.
@@ -240,6 +270,9 @@ def export(*, run: PathOrText | Run, to: str, output: PathOrText, copy: bool = F
         output: The file or folder to write; must not exist yet.
         copy: Copy images instead of linking to them.
         progress: Show progress.
+
+    Returns:
+        The output.
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
     export_run(loaded, to, Path(output), copy=copy, console=Console(stderr=True, quiet=not progress))
@@ -258,6 +291,9 @@ def name(*, run: PathOrText | Run, labels: Any = None, undo: bool = False) -> Na
         run: A run directory.
         labels: As in `fit`; usually the file that the report downloads.
         undo: Restore the run as its fit wrote it, instead of applying labels.
+
+    Returns:
+        What was named, merged and moved.
     """
     path = run.path if isinstance(run, Run) else Path(run)
     if undo != (labels is None):
@@ -270,7 +306,13 @@ def name(*, run: PathOrText | Run, labels: Any = None, undo: bool = False) -> Na
 
 @_takes_options_of(EstimateRequest)
 def estimate_classes(request: EstimateRequest) -> ClassCount:
-    """Estimate the number of categories, known and new together: where k-means best recovers the labelled classes."""
+    """Estimate the number of categories, known and new together, with an interval.
+
+    Several estimators are tried on known classes that are hidden, and the one that counts them best is used.
+
+    Returns:
+        The number, its interval, and the reason.
+    """
     if request.output is not None and Path(request.output).exists() and not Path(request.output).is_dir():
         raise DataError(f"the output {request.output} is a file; give a folder")
     if request.run is not None and (request.backbone is not None or request.weights is not None):
@@ -296,6 +338,9 @@ def make_report(
         output: HTML file to write; by default `report.html` in the run directory.
         shards: Folder of shards of `predict_shards`, whose numbers of images the report shows, too.
         progress: Show progress.
+
+    Returns:
+        The path of the report, its size, and how many images it shows.
     """
     loaded = run if isinstance(run, Run) else Run(run, "cpu")
     console = Console(stderr=True, quiet=not progress)
@@ -318,7 +363,7 @@ def make_figure(
     device: str = "auto",
     progress: bool = True,
 ) -> Path:
-    """Write a figure of one run, or of several runs side by side, for a paper; returns its path.
+    """Write a figure of one run, or of several runs side by side, for a paper.
 
     Args:
         name: tsne, confusion, attention, neighbours or curves.
@@ -329,6 +374,9 @@ def make_figure(
         root: Folder with the datasets, as in `benchmark`.
         device: auto, cpu, cuda or mps.
         progress: Show progress.
+
+    Returns:
+        The path of the figure.
     """
     from promptcal.report.figures import write_figure  # imports matplotlib, which takes a while
 
@@ -368,6 +416,9 @@ def check(
         min_side: Images with a shorter side of fewer pixels are reported as tiny.
         near_distance: Near duplicates differ in at most this many of 64 bits of a perceptual hash, 0 to 16.
         progress: Show progress.
+
+    Returns:
+        The findings; ``problems`` would harm a fit.
     """
     if not 0 <= near_distance <= MAX_DISTANCE:
         raise ConfigError(f"the near distance must be 0 to {MAX_DISTANCE}, not {near_distance}")
@@ -397,6 +448,9 @@ def datasets(*, root: PathOrText | None = None) -> list[benchmarks.BenchmarkList
 
     Args:
         root: Folder with the datasets; by default the environment variable PROMPTCAL_DATA, or ./data.
+
+    Returns:
+        The benchmarks in their order.
     """
     return benchmarks.list_benchmarks(root)
 
@@ -407,6 +461,9 @@ def table(request: TableRequest) -> TableReport:
 
     Writes CSV, Markdown and a bar plot into ``output``/reports. A run that fails does not stop the others; it is in
     ``summary.problems`` of the result.
+
+    Returns:
+        The table, and the files that were written.
     """
     return make_table(request)
 

@@ -28,12 +28,31 @@ class SavedEstimator(JSONModel):
 
 
 class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
-    """Category discovery with `fit(images, labels)`, `predict`, `predict_proba`, `transform`, `save` and `load`.
+    """Category discovery in images, as a scikit-learn estimator.
 
-    Images and labels are as `promptcal.fit` takes them (-1 = unlabelled). Clusters 0..n-1 are the known classes
-    (`classes_`), the others are new; `names_` names them all. (A run that continues another one keeps its numbers.)
-    `method` chooses another method than PromptCAL. The run directory is temporary unless `output` is given; then the
-    report is written too, and the fitted estimator can be pickled while the directory exists.
+    Clusters 0..n-1 are the known classes, the others are new. (A run that continues another one keeps its numbers.)
+
+    Args:
+        backbone: timm name of a ViT; None: as in `promptcal.fit`.
+        n_classes: Number of categories, known and new together; "auto": estimated.
+        method: Name of another method than PromptCAL.
+        weights: Local weight file for the backbone.
+        config: YAML file of settings, or a `Config`, which is then the whole configuration.
+        preset: Name of a preset, or a mapping of settings.
+        overrides: Settings, such as ("affinity.k=10",).
+        output: Run directory to write; then the report is written too, and the fitted estimator can be pickled while
+            the directory exists. None: a temporary one.
+        random_state: Seed; None is 0.
+        device: auto, cpu, cuda or mps.
+        verbose: Show progress.
+
+    Attributes:
+        labels_: Cluster of each image; labelled images keep that of their class.
+        classes_: The known classes; class ``classes_[i]`` is cluster i.
+        names_: The name of each cluster.
+        cluster_centers_: Mean embedding of each cluster (clusters x dim).
+        assignments_: The `Assignments`, with confidence and stability.
+        run_: The `Run`.
     """
 
     def __init__(
@@ -64,6 +83,15 @@ class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMix
         self.verbose = verbose
 
     def fit(self, images: Any, labels: Any = None) -> "PromptCAL":
+        """Learn the categories.
+
+        Args:
+            images: As in `promptcal.fit`.
+            labels: As in `promptcal.fit`; -1 = unlabelled.
+
+        Returns:
+            The estimator.
+        """
         check_parameters(self)
         options = self.get_params(deep=False)
         options |= {"seed": options.pop("random_state"), "progress": bool(options.pop("verbose"))}
@@ -76,21 +104,50 @@ class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMix
         return self.temporary_folder_.name
 
     def fit_predict(self, images: Any, labels: Any = None) -> np.ndarray:
-        """`fit`, then `labels_`."""
+        """Learn the categories, and return those of the images.
+
+        Args:
+            images: As in `promptcal.fit`.
+            labels: As in `promptcal.fit`; -1 = unlabelled.
+
+        Returns:
+            The cluster of each image (n).
+        """
         return self.fit(images, labels).labels_
 
     def predict(self, images: Any) -> np.ndarray:
-        """Cluster of each image, also of images that `promptcal.predict` puts into none of the categories."""
+        """Assign new images, also those that `promptcal.predict` puts into none of the categories.
+
+        Args:
+            images: As in `fit`.
+
+        Returns:
+            The cluster of each image (n).
+        """
         check_is_fitted(self, "run_")
         return self.run_.predict(images, accept_all=True, progress=bool(self.verbose)).clusters
 
     def predict_proba(self, images: Any) -> np.ndarray:
-        """Probability of each cluster (images x clusters). Rows add up to 1; the largest is that of `predict`."""
+        """The calibrated probability of each cluster.
+
+        Args:
+            images: As in `fit`.
+
+        Returns:
+            Probabilities (n x clusters). Rows add up to 1; the largest is that of `predict`.
+        """
         check_is_fitted(self, "run_")
         return self.run_.predict_proba(images, progress=bool(self.verbose))
 
     def transform(self, images: Any) -> np.ndarray:
-        """L2-normalised embeddings."""
+        """Embed images.
+
+        Args:
+            images: As in `fit`.
+
+        Returns:
+            L2-normalised embeddings (n x dim).
+        """
         check_is_fitted(self, "run_")
         return self.run_.embed(images, progress=bool(self.verbose))[1].cpu().numpy()
 
@@ -112,7 +169,11 @@ class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMix
 
     @checked
     def save(self, path: str | PathLike[str]) -> None:
-        """Copy the run directory to ``path``, which must not exist yet."""
+        """Copy the run directory.
+
+        Args:
+            path: Folder to write, which must not exist yet.
+        """
         check_is_fitted(self, "run_")
         if Path(path).exists():
             raise RunError(f"{path} exists already; choose another place to save to")
@@ -131,7 +192,13 @@ class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMix
     ) -> "PromptCAL":
         """An estimator from a run directory, whether saved by `save` or written by `promptcal fit`.
 
-        It is as verbose as it was when it was saved, unless ``verbose`` is given.
+        Args:
+            path: The run directory.
+            device: auto, cpu, cuda or mps; None: that of the fit.
+            verbose: Show progress; None: as when it was saved.
+
+        Returns:
+            The fitted estimator.
         """
         run = Run(path, device)
         config, saved = run.config, run.path / _SAVED_FILE

@@ -39,9 +39,8 @@ class SemiSupervisedDiscovery(
 ):
     """Sort features into the classes that some of them are labelled with, and into new categories.
 
-    ``fit(X, y)`` takes features (rows x numbers; only their directions count) and labels of any type, -1 (or None, NaN
-    or empty text) = unlabelled. Clusters 0..n-1 are the known classes (``classes_``), the others are new. It is
-    `promptcal.cluster` without files: k-means with labels, a trained read-out, calibration.
+    Clusters 0..n-1 are the known classes (``classes_``), the others are new. It is `promptcal.cluster` without files:
+    k-means with labels, a trained read-out, calibration.
 
     Args:
         n_classes: Number of categories, known and new together; "auto": estimated.
@@ -61,10 +60,11 @@ class SemiSupervisedDiscovery(
         adaptation_: Whether the features are whitened and why (None without ``adapt``).
         threshold_: Cosine with the nearest centroid below which a row is in none of the categories.
 
-    >>> X = np.array([[9.0, 1.0], [8.0, 1.0], [1.0, 7.0], [1.0, 9.0], [-5.0, -5.0], [-5.0, -6.0]])
-    >>> model = SemiSupervisedDiscovery(n_classes=3, overrides=("clustering.readout=kmeans",))
-    >>> model.fit(X, [5, -1, 7, -1, -1, -1]).labels_
-    array([0, 0, 1, 1, 2, 2])
+    Examples:
+        >>> X = np.array([[9.0, 1.0], [8.0, 1.0], [1.0, 7.0], [1.0, 9.0], [-5.0, -5.0], [-5.0, -6.0]])
+        >>> model = SemiSupervisedDiscovery(n_classes=3, overrides=("clustering.readout=kmeans",))
+        >>> model.fit(X, [5, -1, 7, -1, -1, -1]).labels_
+        array([0, 0, 1, 1, 2, 2])
     """
 
     def __init__(
@@ -85,6 +85,15 @@ class SemiSupervisedDiscovery(
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> "SemiSupervisedDiscovery":
+        """Learn the categories.
+
+        Args:
+            X: Features (rows x numbers); only their directions count.
+            y: Labels of any type (rows); -1, None, NaN or an empty text = unlabelled.
+
+        Returns:
+            The estimator.
+        """
         check_parameters(self)
         with _as_argument_error(ValueError, TypeError):
             X = validate_data(self, _dense(X), dtype=[np.float64, np.float32], ensure_min_samples=2)
@@ -128,15 +137,37 @@ class SemiSupervisedDiscovery(
         return Settings(Layers(layers.preset, (features_settings(width), *layers.given)).merged(METHODS[OF_FEATURES]))
 
     def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
-        """`fit`, then `labels_`."""
+        """Learn the categories, and return those of the rows.
+
+        Args:
+            X: Features (rows x numbers); only their directions count.
+            y: Labels as in `fit`.
+
+        Returns:
+            The cluster of each row (rows).
+        """
         return self.fit(X, y).labels_
 
     def predict(self, X: Any) -> np.ndarray:
-        """Cluster of each row, also of rows that are in `none_of_these`."""
+        """Assign rows, also those that are in `none_of_these`.
+
+        Args:
+            X: Features (rows x numbers); only their directions count.
+
+        Returns:
+            The cluster of each row (rows).
+        """
         return np.concatenate([clusters for _, clusters in self._scores(X)])
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Calibrated probability of each cluster (rows x clusters); the largest is that of `predict`."""
+        """The calibrated probability of each cluster.
+
+        Args:
+            X: Features (rows x numbers); only their directions count.
+
+        Returns:
+            Probabilities (rows x clusters); the largest is that of `predict`.
+        """
         found = []
         for scores, clusters in self._scores(X):
             shares = torch.softmax(scores.double() / self.temperature_, dim=1)
@@ -144,7 +175,14 @@ class SemiSupervisedDiscovery(
         return np.concatenate(found)
 
     def transform(self, X: Any) -> np.ndarray:
-        """Cosine of each row with the centroid of each cluster (rows x clusters)."""
+        """Cosines with the centroids.
+
+        Args:
+            X: Features (rows x numbers); only their directions count.
+
+        Returns:
+            The cosine of each row with the centroid of each cluster (rows x clusters).
+        """
         check_is_fitted(self)
         X = self._checked(X)
         centroids = torch.from_numpy(self.cluster_centers_)
@@ -152,7 +190,14 @@ class SemiSupervisedDiscovery(
         return np.concatenate(blocks).astype(X.dtype)
 
     def none_of_these(self, X: Any) -> np.ndarray:
-        """Whether each row is too far from all centroids to be in any of the categories."""
+        """Which rows are too far from all centroids to be in any of the categories.
+
+        Args:
+            X: Features (rows x numbers); only their directions count.
+
+        Returns:
+            Whether each row is (boolean, rows).
+        """
         largest = self.transform(X).max(axis=1)
         return largest < (-np.inf if self.threshold_ is None else self.threshold_)
 

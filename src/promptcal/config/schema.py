@@ -39,12 +39,16 @@ class ModelConfig(Section):
     weights: str | None = Field(None, description="local weight file; none: from the hub")
     pretrained: bool = Field(True, description="no: random weights")
     image_size: int | None = Field(None, ge=8, le=2048, description="pixels; none: the backbone's own")
-    prompts: int = Field(5, ge=0, le=1000)
-    supervised_prompts: int = Field(2, ge=0, le=1000)
-    train_blocks: int = Field(1, ge=0, le=1000)
-    head_hidden: int = Field(2048, ge=1, le=65_536)
-    head_bottleneck: int = Field(256, ge=1, le=16_384)
-    head_prototypes: int = Field(65536, ge=1, le=4_194_304)
+    prompts: int = Field(5, ge=0, le=1000, description="learnable tokens in each block; 0: the plain ViT")
+    supervised_prompts: int = Field(
+        2, ge=0, le=1000, description="prompts whose mean is the token [P], which has losses of its own; 0: none"
+    )
+    train_blocks: int = Field(
+        1, ge=0, le=1000, description="blocks of the ViT that are trained, counted from the last one"
+    )
+    head_hidden: int = Field(2048, ge=1, le=65_536, description="width of the hidden layers of a projection head")
+    head_bottleneck: int = Field(256, ge=1, le=16_384, description="width before the last layer of a projection head")
+    head_prototypes: int = Field(65536, ge=1, le=4_194_304, description="outputs of a projection head")
 
     @model_validator(mode="after")
     def _supervised_exist(self) -> "ModelConfig":
@@ -93,16 +97,25 @@ class LossConfig(Section):
     alpha: float = Field(0.35, ge=0, le=1, description="weight of the supervised term")
     beta: float = Field(0.6, ge=0, le=1, description="weight of CAL against the self-supervised term")
     gamma: float = Field(0.35, ge=0, le=LARGEST_WEIGHT, description="weight of all losses of the prompt token [P]")
-    self_temperature: float = Field(1.0, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT)
-    supervised_temperature: float = Field(0.07, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT)
-    affinity_temperature: float = Field(0.07, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT)
+    self_temperature: float = Field(
+        1.0, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="of the self-supervised contrastive loss"
+    )
+    supervised_temperature: float = Field(
+        0.07, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="of the supervised contrastive loss"
+    )
+    affinity_temperature: float = Field(
+        0.07,
+        ge=LEAST_TEMPERATURE,
+        le=LARGEST_WEIGHT,
+        description="of contrastive affinity learning, and of the confidences of k-means before calibration",
+    )
 
 
 class OptimConfig(Section):
     """SGD with a learning rate that changes by epoch and starts again in each stage."""
 
     epochs: int = Field(200, ge=0, le=MOST_EPOCHS, description="of methods with one stage")
-    lr: float = Field(0.1, gt=0, le=LARGEST_WEIGHT)
+    lr: float = Field(0.1, gt=0, le=LARGEST_WEIGHT, description="learning rate")
     schedule: Literal["cosine", "steps"] = Field(
         "cosine", description="cosine: from lr down towards min_lr; steps: a tenth from each milestone on"
     )
@@ -112,9 +125,14 @@ class OptimConfig(Section):
     warmup_epochs: int = Field(
         0, ge=0, le=MOST_EPOCHS, description="epochs at the start in which the rate rises from min_lr to lr"
     )
-    min_lr: float = Field(1e-4, ge=0, le=LARGEST_WEIGHT)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(5e-5, ge=0, le=LARGEST_WEIGHT)
+    min_lr: float = Field(
+        1e-4,
+        ge=0,
+        le=LARGEST_WEIGHT,
+        description="learning rate at the end of the cosine, and at the start of warmup_epochs",
+    )
+    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
+    weight_decay: float = Field(5e-5, ge=0, le=LARGEST_WEIGHT, description="of SGD")
 
 
 class ClusteringConfig(Section):
@@ -131,7 +149,9 @@ class ClusteringConfig(Section):
         "(estimated), or any (none). auto: balanced, but none if the classes differ much in their numbers of labels",
     )
     repeats: int = Field(1, ge=1, le=1000, description="seeds of k-means that a final score is averaged over")
-    n_init: int = Field(100, ge=1, le=MOST_STARTS)
+    n_init: int = Field(
+        100, ge=1, le=MOST_STARTS, description="starts of k-means; the one with the smallest inertia is kept"
+    )
     max_points_per_cluster: int | None = Field(
         None,
         ge=1,
@@ -139,8 +159,13 @@ class ClusteringConfig(Section):
         description="of more images than this for each category (and 10,000), k-means searches its starts on a part; "
         "none: on all of them",
     )
-    max_iter: int = Field(200, ge=1, le=1_000_000)
-    tol: float = Field(1e-4, ge=0, le=LARGEST_WEIGHT)
+    max_iter: int = Field(200, ge=1, le=1_000_000, description="iterations of a start of k-means at most")
+    tol: float = Field(
+        1e-4,
+        ge=0,
+        le=LARGEST_WEIGHT,
+        description="a start ends when its centroids move by less than this share of the features' variance",
+    )
 
 
 class SelectionConfig(Section):
@@ -152,7 +177,9 @@ class SelectionConfig(Section):
     mean of it and the silhouette of the new classes). It uses true classes, so its accuracies are too optimistic.
     """
 
-    by: Literal["validation", "last", "oracle"] = "validation"
+    by: Literal["validation", "last", "oracle"] = Field(
+        "validation", description="rule by which an epoch is kept; last: the last one; oracle: uses true classes"
+    )
     validate_every: int = Field(1, ge=1, le=MOST_EPOCHS, description="epochs between validations")
     n_init: int = Field(10, ge=1, le=MOST_STARTS, description="k-means starts at each validation")
     max_images: int = Field(10_000, ge=2, le=1_000_000_000, description="images clustered at each validation")
@@ -184,7 +211,9 @@ class Config(Section):
 
     n_classes: int = Field(ge=1, le=MOST_CLASSES, description="known and new categories together")
     n_classes_estimated: bool = Field(False, description="whether that is an estimate")
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(
+        0, ge=0, lt=2**63, description="random seed; the same seed on the same machine gives the same run"
+    )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
@@ -196,7 +225,7 @@ class Config(Section):
         "auto", description="compile the network; auto: on CUDA, for runs of 2,000 steps or more"
     )
     deterministic: bool = Field(False, description="only deterministic algorithms, which are slower on a GPU")
-    method: str = "promptcal"
+    method: str = Field("promptcal", description="name of the method, as --method")
     variant: str = Field("official", description="a set of values that the method offers under this name")
     protocol: Literal["default", "published"] = Field(
         "default",
@@ -209,7 +238,7 @@ class Config(Section):
     clustering: ClusteringConfig = Field(default_factory=lambda: ClusteringConfig())
     selection: SelectionConfig = Field(default_factory=lambda: SelectionConfig())
     estimation: EstimationConfig = Field(default_factory=lambda: EstimationConfig())
-    tensorboard: bool = True
+    tensorboard: bool = Field(True, description="whether files for TensorBoard are written")
 
     def to_yaml(self) -> str:
         """As YAML with an explicit end marker, by which a truncated file is detected."""

@@ -248,22 +248,37 @@ def _principal_axes(points: Tensor, n: int) -> Tensor:
 class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
     r"""k-means with labels, as a scikit-learn estimator.
 
-    Minimises the inertia over clusters :math:`c_i` and centroids :math:`\mu`,
+    Minimises the inertia over clusters $c_i$ and centroids $\mu$,
 
-    .. math:: \sum_{i=1}^N \lVert x_i - \mu_{c_i} \rVert^2 \quad \text{with } c_i = y_i \text{ for labelled points},
+    $$\sum_{i=1}^N \lVert x_i - \mu_{c_i} \rVert^2 \quad \text{with } c_i = y_i \text{ for labelled points},$$
 
     by Lloyd's algorithm. Centroids of labelled classes start at the class means, the others by k-means++; the best of
     ``n_init`` starts is kept. Without labels this is plain k-means++.
 
-    ``fit(X, y)`` takes ``X`` (N x dim, a NumPy array or a tensor on any device) and ``y`` (N class numbers, -1 =
-    unlabelled). The i-th smallest class becomes cluster i, so classes 0..n-1 keep their numbers. Parameters and
-    attributes are those of scikit-learn's ``KMeans``; class ``classes_[i]`` is cluster i. ``kept_centers_`` are the
-    centroids of the ``n_kept`` best starts (starts x clusters x dim), the best first. If there are more than
-    ``max_points_per_cluster`` points for each cluster (and 10,000 in all), the starts are searched on a part of them.
+    The i-th smallest class becomes cluster i, so classes 0..n-1 keep their numbers.
 
-    >>> X = np.array([[0.0], [0.2], [5.0], [5.1], [9.0], [9.1]])
-    >>> SemiSupervisedKMeans(3, n_init=5, random_state=0).fit(X, [-1, 0, -1, 1, -1, -1]).labels_
-    array([0, 0, 1, 1, 2, 2])
+    Args:
+        n_clusters: Number of clusters, those of labelled classes included.
+        n_init: Starts; the one with the smallest inertia is kept.
+        max_iter: Iterations of a start at most.
+        tol: A start ends when its centroids move by at most this share of the mean variance of the features.
+        random_state: Seed; None is a random one.
+        n_kept: Starts whose centroids are kept.
+        max_points_per_cluster: If there are more points than this for each cluster (and 10,000 in all), the starts are
+            searched on a part of them; None: on all of them.
+
+    Attributes:
+        labels_: Cluster of each point (N).
+        cluster_centers_: Centroids (clusters x dim).
+        inertia_: Sum of squared distances of the points to their centroids.
+        n_iter_: Iterations of the best start.
+        classes_: Class ``classes_[i]`` is cluster i.
+        kept_centers_: Centroids of the ``n_kept`` best starts (starts x clusters x dim), the best first.
+
+    Examples:
+        >>> X = np.array([[0.0], [0.2], [5.0], [5.1], [9.0], [9.1]])
+        >>> SemiSupervisedKMeans(3, n_init=5, random_state=0).fit(X, [-1, 0, -1, 1, -1, -1]).labels_
+        array([0, 0, 1, 1, 2, 2])
     """
 
     def __init__(
@@ -293,9 +308,18 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         limits: Limits | None = None,
         on_progress: Callable[[int], None] = lambda done: None,
     ) -> "SemiSupervisedKMeans":
-        """Cluster ``X``; ``on_progress`` is called with the number of finished starts.
+        """Cluster points.
 
-        The first clusters start at the rows of ``init`` (by default at the class means), the others by k-means++.
+        Args:
+            X: The points (N x dim), a NumPy array or a tensor on any device.
+            y: The class number of each point (N), -1 = unlabelled; None: no labels.
+            init: Centroids at which the first clusters start (rows x dim); None: at the class means. The others start
+                by k-means++.
+            limits: Points and clusters that are restricted.
+            on_progress: Called with the number of finished starts.
+
+        Returns:
+            The estimator.
         """
         if self.n_init < 1:
             raise ValueError(f"n_init must be at least 1, not {self.n_init}")
@@ -336,11 +360,26 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         return self
 
     def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
-        """`fit`, then `labels_` (scikit-learn's default ignores ``y``)."""
+        """`fit`, then `labels_` (scikit-learn's default ignores ``y``).
+
+        Args:
+            X: The points, as in `fit`.
+            y: The class numbers, as in `fit`.
+
+        Returns:
+            The cluster of each point (N).
+        """
         return self.fit(X, y).labels_
 
     def predict(self, X: Any) -> np.ndarray:
-        """The nearest cluster of each point."""
+        """Assign points to the nearest centroid.
+
+        Args:
+            X: The points (N x dim).
+
+        Returns:
+            The cluster of each point (N).
+        """
         points = _as_points(X)
         centroids = torch.as_tensor(self.cluster_centers_, device=points.device)
         offset = centroids.mean(dim=0)

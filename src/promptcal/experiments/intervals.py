@@ -12,7 +12,7 @@ from scipy.special import stdtrit
 class Statistic:
     r"""Mean of ``n`` values with its 95 % interval.
 
-    .. math:: \bar{x} \pm t_{0.975, n-1} \frac{s}{\sqrt{n}},
+    $$\bar{x} \pm t_{0.975, n-1} \frac{s}{\sqrt{n}},$$
 
     where s is the standard deviation (n - 1 in the denominator) and t the quantile of Student's t distribution. It
     assumes that the values are independent and roughly normal. With one value, ``std`` and ``ci95`` are NaN.

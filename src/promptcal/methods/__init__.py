@@ -50,7 +50,14 @@ M = TypeVar("M", bound="type[Method]")
 
 
 def register_method(method: M) -> M:
-    """Class decorator: make a method that no package declares available under its ``name``."""
+    """Class decorator: make a method that no package declares available under its ``name``.
+
+    Args:
+        method: A subclass of `Method`.
+
+    Returns:
+        The same class.
+    """
     METHODS.register(method.name, method)
     return method
 

@@ -17,19 +17,28 @@ def contrastive_loss(
 ) -> Tensor:
     r"""Supervised contrastive loss with arbitrary positives and anchors.
 
-    For query i with similarities :math:`s_{ij}`, positives :math:`P_i`, anchors :math:`A_i` and temperature
-    :math:`\tau`,
+    For query i with similarities $s_{ij}$, positives $P_i$, anchors $A_i$ and temperature
+    $\tau$,
 
-    .. math::
-        L_i = -\frac{1}{|P_i|} \sum_{j \in P_i} \log \frac{\exp(s_{ij} / \tau)}{\sum_{k \in A_i} \exp(s_{ik} / \tau)}.
+    $$L_i = -\frac{1}{|P_i|} \sum_{j \in P_i} \log \frac{\exp(s_{ij} / \tau)}{\sum_{k \in A_i} \exp(s_{ik} / \tau)}.$$
 
-    All tensors are queries x keys; the masks are boolean, and positives are a subset of the anchors. A query without
-    positives has a loss of 0. ``reduction`` is "mean" over all queries, "sum", or "none" (one value per query).
+    A query without positives has a loss of 0.
 
-    >>> s = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-    >>> positives = torch.tensor([[True, False], [False, False]])
-    >>> contrastive_loss(s, positives, torch.ones_like(positives), 1.0, reduction="none")
-    tensor([0.3133, 0.0000])
+    Args:
+        similarity: Similarities, usually cosines (queries x keys).
+        positives: Which keys are positives of each query (boolean, queries x keys); a subset of the anchors.
+        anchors: Which keys are in the denominator (boolean, queries x keys).
+        temperature: Positive number that divides the similarities.
+        reduction: "mean" over all queries, "sum", or "none".
+
+    Returns:
+        The loss in float32: a scalar, or one value per query with "none".
+
+    Examples:
+        >>> s = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+        >>> positives = torch.tensor([[True, False], [False, False]])
+        >>> contrastive_loss(s, positives, torch.ones_like(positives), 1.0, reduction="none")
+        tensor([0.3133, 0.0000])
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', not {reduction!r}")
@@ -61,8 +70,14 @@ class SemiSupervisedTerms(NamedTuple):
 def semi_supervised_terms(similarity: Tensor, labels: Tensor, settings: LossConfig) -> SemiSupervisedTerms:
     """Both terms of SemiCL for 2B features, where image ``i`` has its second view at ``i + B``; -1 = unlabelled.
 
-    ``similarity`` compares queries (rows) with keys (columns) in the same order: the batch with itself in the warm-up,
-    student with teacher later. The diagonal is never used.
+    Args:
+        similarity: Cosines of queries (rows) with keys (columns) in the same order (2B x 2B): the batch with itself in
+            the warm-up, student with teacher later. The diagonal is never used.
+        labels: The class number of each feature (2B), -1 = unlabelled.
+        settings: The temperatures.
+
+    Returns:
+        The self-supervised and the supervised term, two scalars.
     """
     n = len(labels)
     own = torch.eye(n, dtype=torch.bool, device=labels.device)

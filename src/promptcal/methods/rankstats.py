@@ -37,7 +37,12 @@ class RankStatsSettings(Section):
     """Ranking statistics and the consistency term."""
 
     top: int = Field(5, ge=1, le=100_000, description="dimensions that must be the same")
-    consistency: float = Field(50.0, ge=0, le=LARGEST_WEIGHT)
+    consistency: float = Field(
+        50.0,
+        ge=0,
+        le=LARGEST_WEIGHT,
+        description="weight of the consistency between both views, at the end of its ramp",
+    )
     ramp_epochs: float = Field(150.0, ge=0, le=MOST_EPOCHS, description="over which the consistency rises")
 
 

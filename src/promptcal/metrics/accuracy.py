@@ -16,10 +16,15 @@ from promptcal.runtime.frames import data_frame
 class DiscoveryAccuracy:
     """Accuracies in [0, 1]; NaN if there are no points to score.
 
-    ``all``, ``known`` and ``new`` use one matching of all points, as papers report. The ``separate_`` accuracies match
-    the known and the new points separately (an older, more lenient protocol). ``nmi`` and ``ari`` need no matching:
-    normalised mutual information (arithmetic mean) and adjusted Rand index (at most 1, 0 for random clusters) of all
-    points.
+    Attributes:
+        all: Accuracy on all points, with one matching of all points, as papers report.
+        known: Accuracy on the points of known classes, with the same matching.
+        new: Accuracy on the points of new classes, with the same matching.
+        separate_all: As ``all``, but known and new points are matched separately (an older, more lenient protocol).
+        separate_known: Accuracy on the points of known classes, matched separately.
+        separate_new: Accuracy on the points of new classes, matched separately.
+        nmi: Normalised mutual information of all points (arithmetic mean); needs no matching.
+        ari: Adjusted Rand index of all points, at most 1, 0 for random clusters; needs no matching.
     """
 
     all: float
@@ -75,18 +80,26 @@ def _is_correct(y_true: np.ndarray, y_pred: np.ndarray) -> np.ndarray:
 def discovery_accuracy(y_true: Any, y_pred: Any, known_classes: Iterable[Any]) -> DiscoveryAccuracy:
     r"""Accuracy of predicted clusters against true classes, over all, known and new points.
 
-    With :math:`y_i` the true class and :math:`\hat{y}_i` the cluster of point i,
+    With $y_i$ the true class and $\hat{y}_i$ the cluster of point i,
 
-    .. math:: \text{ACC} = \max_{p} \frac{1}{N} \sum_{i=1}^N 1[y_i = p(\hat{y}_i)],
+    $$\text{ACC} = \max_{p} \frac{1}{N} \sum_{i=1}^N 1[y_i = p(\hat{y}_i)],$$
 
     where p runs over the one-to-one maps from clusters to classes (found with the Hungarian algorithm). ``known`` and
     ``new`` average over the points of known and of new classes under the same p. ``nmi`` and ``ari`` are scikit-learn's
-    ``normalized_mutual_info_score`` and ``adjusted_rand_score``. Classes and clusters may be values of any type that
-    can be sorted; the names of clusters have no meaning.
+    ``normalized_mutual_info_score`` and ``adjusted_rand_score``.
 
-    >>> accuracy = discovery_accuracy(["cat", "cat", "dog", "dog", "emu"], [7, 7, 3, 7, 1], known_classes=["cat"])
-    >>> accuracy.all, accuracy.known, round(accuracy.new, 3)
-    (0.8, 1.0, 0.667)
+    Args:
+        y_true: The class of each point (N), of any type that can be sorted.
+        y_pred: The cluster of each point (N), of any type that can be sorted; its values have no meaning.
+        known_classes: The classes that had labels; all others are new.
+
+    Returns:
+        All accuracies, from 0 to 1.
+
+    Examples:
+        >>> accuracy = discovery_accuracy(["cat", "cat", "dog", "dog", "emu"], [7, 7, 3, 7, 1], known_classes=["cat"])
+        >>> accuracy.all, accuracy.known, round(accuracy.new, 3)
+        (0.8, 1.0, 0.667)
     """
     y_true, y_pred = np.asarray(y_true), np.asarray(y_pred)
     if y_true.shape != y_pred.shape or y_true.ndim != 1:

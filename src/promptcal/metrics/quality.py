@@ -7,16 +7,22 @@ from torch import Tensor
 def silhouette(points: Tensor, labels: Tensor, block: int = 2048) -> float:
     r"""Mean silhouette coefficient with Euclidean distances, as scikit-learn's ``silhouette_score``, on any device.
 
-    .. math:: s = \frac{1}{N} \sum_{i=1}^N \frac{b_i - a_i}{\max(a_i, b_i)},
+    $$s = \frac{1}{N} \sum_{i=1}^N \frac{b_i - a_i}{\max(a_i, b_i)},$$
 
-    where :math:`a_i` is the mean distance of point i to the other points of its cluster, and :math:`b_i` the mean
+    where $a_i$ is the mean distance of point i to the other points of its cluster, and $b_i$ the mean
     distance to the points of the nearest other cluster. The only point of a cluster counts as 0.
 
-    It is NaN with fewer than two clusters, or if each point is a cluster. ``labels`` holds the cluster of each point;
-    the distances of ``block`` points to all points are in memory at a time.
+    Args:
+        points: The points (N x dim).
+        labels: The cluster of each point (N).
+        block: Points whose distances to all points are in memory at a time.
 
-    >>> round(silhouette(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([0, 0, 1, 1])), 3)
-    0.98
+    Returns:
+        A number from -1 to 1; NaN with fewer than two clusters, or if each point is a cluster.
+
+    Examples:
+        >>> round(silhouette(torch.tensor([[0.0], [0.1], [5.0], [5.1]]), torch.tensor([0, 0, 1, 1])), 3)
+        0.98
     """
     points = points.float()
     clusters, labels = labels.unique(return_inverse=True)

@@ -21,11 +21,23 @@ class TokenEmbeddings(NamedTuple):
 class PromptedViT(nn.Module):
     """Any timm ViT with ``prompts`` per block; the outputs of the last block's first ``supervised`` prompts are used.
 
-    ``backbone`` is a timm name (weights from the hub) or a module. The sequence is: class token, registers, prompts,
-    patches. Prompts have no positional embedding. After each block the outputs of its prompts are replaced by the next
-    block's prompts. Only prompts and the last ``train_blocks`` blocks are trained. ``prompts=0`` is the plain ViT.
+    The sequence is: class token, registers, prompts, patches. Prompts have no positional embedding. After each block
+    the outputs of its prompts are replaced by the next block's prompts.
 
-    ``prompt_pooling``: "mean" of the supervised prompts' outputs, or "mean-of-normalised" outputs.
+    Args:
+        backbone: A timm name (weights from the hub), or a ViT of timm.
+        prompts: Prompts per block; 0 is the plain ViT.
+        supervised: The first prompts of the last block whose outputs form the token [P].
+        train_blocks: Last blocks that are trained; prompts are always trained, and everything else is frozen.
+        image_size: Side of the square images in pixels; None is the backbone's own.
+        pretrained: Whether to load the weights of a named backbone.
+        prompt_pooling: "mean" of the supervised prompts' outputs, or "mean-of-normalised" outputs.
+
+    Examples:
+        >>> vit = PromptedViT("vit_tiny_patch4_32.promptcal", prompts=5, supervised=2)
+        >>> cls, prompt = vit(torch.zeros(3, 3, 32, 32))
+        >>> cls.shape, prompt.shape
+        (torch.Size([3, 192]), torch.Size([3, 192]))
     """
 
     def __init__(
@@ -79,18 +91,41 @@ class PromptedViT(nn.Module):
         return torch.autocast(device.type, torch.bfloat16, enabled=self.compute_dtype == torch.bfloat16)
 
     def forward(self, images: Tensor) -> TokenEmbeddings:
+        """Embed images.
+
+        Args:
+            images: Normalised images (n x 3 x side x side).
+
+        Returns:
+            The class token and [P] (each n x dim, not L2-normalised; [P] is None without supervised prompts).
+        """
         first = self.backbone.num_prefix_tokens
         output = self.forward_tokens(images, read=first + self.n_supervised)
         return TokenEmbeddings(output[:, 0], self.pool_prompts(output[:, first:]) if self.n_supervised else None)
 
     def pool_prompts(self, supervised: Tensor) -> Tensor:
-        """[P]: one embedding of the outputs of the supervised prompts (n x prompts x dim)."""
+        """[P]: one embedding of the outputs of the supervised prompts.
+
+        Args:
+            supervised: Outputs of the supervised prompts (n x prompts x dim).
+
+        Returns:
+            Their mean (n x dim).
+        """
         if self.prompt_pooling == "mean-of-normalised":
             supervised = F.normalize(supervised, dim=-1)
         return supervised.mean(dim=1)
 
     def forward_tokens(self, images: Tensor, read: int | None = None) -> Tensor:
-        """Tokens after the final norm in the order prefix, prompts, patches; the first ``read`` of them, or all."""
+        """Tokens after the final norm in the order prefix, prompts, patches.
+
+        Args:
+            images: Normalised images (n x 3 x side x side).
+            read: How many of the first tokens to compute; None: all.
+
+        Returns:
+            The tokens (n x tokens x dim).
+        """
         with self.arithmetic(images.device):
             vit = self.backbone
             tokens, rope = self._embed(images)

@@ -16,7 +16,7 @@ IMAGE_SIZE = 224  # 16 x 16 patches; with the 518 px of its training, a step wou
 
 
 def fit_defaults(layers: Layers) -> dict[str, Any]:
-    """A strong current backbone, and the variant of the method that did best in our own runs (docs/results.md)."""
+    """A strong current backbone, and the variant of the method that did best in our own runs (results/details.md)."""
     defaults: dict[str, Any] = {}
     if not layers.names_setting("model", "backbone"):
         device = choose_device(str(layers.chosen("device", Config.model_fields["device"].default)))

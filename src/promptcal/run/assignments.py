@@ -24,10 +24,18 @@ _LONGEST_LINE = 2**20  # characters; a path and a name have far fewer
 class Assignments:
     """The category of each image, with its probability as confidence.
 
-    ``known`` says of each category whether it is a class with labels. ``second`` is the most likely other category of
-    each image (-1 if there is none). For new images, ``similarity`` is the cosine with the nearest centroid, and
-    ``accepted`` says whether that is enough to belong to any category. ``stability`` is the share of the starts of the
-    trained read-out that agree on the category of an image of the fit.
+    Attributes:
+        paths: The images (n).
+        clusters: The number of each image's category (n).
+        confidence: Its calibrated probability (n).
+        names: The name of each category (not of each image).
+        known: Whether each category is a class with labels.
+        labelled: Whether each image has a label (n).
+        second: The most likely other category of each image (n), -1 if there is none.
+        second_confidence: Its probability (n).
+        similarity: Of new images: the cosine with the nearest centroid (n).
+        accepted: Of new images: whether that is enough to belong to any category (n).
+        stability: Of the fit's images: share of the other read-outs that agree on the category (n).
     """
 
     paths: list[str]
@@ -95,7 +103,7 @@ class Assignments:
 
     @property
     def categories(self) -> list[str]:
-        """The name of each image's category."""
+        """The name of each image's category (n)."""
         return [self.names[c] for c in self.clusters.tolist()]
 
     def kind(self, cluster: int) -> str:
@@ -103,7 +111,11 @@ class Assignments:
         return "known" if self.known[cluster] else "new"
 
     def table(self) -> dict[str, list[Any]]:
-        """Values by column; None where there is no second category."""
+        """The columns of `assignments.csv`.
+
+        Returns:
+            A list of n values by the name of the column; None where there is no second category.
+        """
         kinds = [self.kind(c) for c in range(len(self.names))]
         names = [*self.names, None]  # -1: no second category
         second_confidence = zip(self.second.tolist(), self.second_confidence.tolist(), strict=True)
@@ -125,10 +137,19 @@ class Assignments:
         return table
 
     def to_pandas(self) -> Any:
-        """A data frame with one row per image and the columns of `assignments.csv`."""
+        """The assignments for pandas, which must be installed.
+
+        Returns:
+            A data frame with one row per image and the columns of `assignments.csv`.
+        """
         return data_frame(self.table())
 
     def to_csv(self) -> str:
+        """The text of `assignments.csv`.
+
+        Returns:
+            A header and one line per image.
+        """
         return files.csv_text(*self._cells())
 
     def write_csv(self, file: Path) -> None:

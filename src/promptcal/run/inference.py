@@ -42,9 +42,20 @@ class ClusterScores(NamedTuple):
 
 
 class Run(StoredRun):
-    """A run with a result. ``config`` is that of the fit, ``method`` that of the result, which may be the first one.
+    """A run with a result. The network, centroids and calibration are loaded when they are first used.
 
-    The network, centroids and calibration are loaded when they are first used.
+    Args:
+        path: Run directory.
+        device: auto, cpu, cuda or mps; None: that of the fit.
+        warn_if_unfinished: Whether to warn if training is not finished, so that this is the first result.
+
+    Attributes:
+        path: The run directory.
+        config: The settings of the fit.
+        method: The method of the result, which may be the first one.
+        names: The name of each category.
+        known: Whether each category is a class with labels.
+        centroids: The mean embedding of each category (categories x dim).
     """
 
     @checked
@@ -122,7 +133,16 @@ class Run(StoredRun):
 
     @checked
     def embed(self, images: Any, *, skip_unreadable: bool = False, progress: bool = True) -> tuple[list[str], Tensor]:
-        """Names and L2-normalised embeddings of new images, or of new features if the run is of features."""
+        """Embed new images.
+
+        Args:
+            images: New images, as in `promptcal.fit`, or one image file; new features if the run is of features.
+            skip_unreadable: Skip images that cannot be read instead of stopping.
+            progress: Show progress.
+
+        Returns:
+            The names of the images (n), and their L2-normalised embeddings (n x dim).
+        """
         console = Console(stderr=True, quiet=not progress)
         names, features = self.method.embed(
             self.network, images, resize=self.info.resize, skip_unreadable=skip_unreadable, console=console
@@ -151,7 +171,19 @@ class Run(StoredRun):
         skip_unreadable: bool = False,
         progress: bool = True,
     ) -> Assignments:
-        """The category of each new image, and whether it is similar enough to any category to be accepted."""
+        """The category of each new image, and whether it is similar enough to any category to be accepted.
+
+        Args:
+            images: New images, as in `promptcal.fit`, or one image file; new features if the run is of features.
+            none_below: Cosine with the nearest centroid below which an image is in none of the categories; None: the
+                run's own threshold.
+            accept_all: Use no threshold.
+            skip_unreadable: Skip images that cannot be read instead of stopping.
+            progress: Show progress.
+
+        Returns:
+            The assignments, with ``similarity`` and ``accepted``.
+        """
         threshold = self.threshold(none_below, accept_all)
         paths, features = self.embed(images, skip_unreadable=skip_unreadable, progress=progress)
         return self._assign(paths, features, threshold)
@@ -179,11 +211,18 @@ class Run(StoredRun):
 
     @checked
     def predict_proba(self, images: Any, *, progress: bool = True) -> np.ndarray:
-        """The probability of each category (images x categories, in the order of ``names``); each row adds up to 1.
+        """The calibrated probability of each category.
 
-        Probabilities are calibrated like the confidences of `predict`, and the largest one is that of the category
-        which `predict` gives. They hold for an image that is in one of the categories: "none of these" has no
-        column, and `predict` says for which images it is the answer.
+        They hold for an image that is in one of the categories: "none of these" has no column, and `predict` says for
+        which images it is the answer.
+
+        Args:
+            images: New images, as in `promptcal.fit`, or one image file; new features if the run is of features.
+            progress: Show progress.
+
+        Returns:
+            Probabilities (images x categories, in the order of ``names``). Each row adds up to 1, and its largest value
+            is that of the category which `predict` gives.
         """
         _, features = self.embed(images, progress=progress)
         scores, clusters, _ = self.scores(features)
@@ -191,7 +230,11 @@ class Run(StoredRun):
         return largest_at(probabilities, clusters.cpu()).numpy()
 
     def to_pandas(self) -> Any:
-        """The category of each of the fit's images, as `Assignments.to_pandas`."""
+        """The category of each of the fit's images.
+
+        Returns:
+            A data frame with one row per image, as `Assignments.to_pandas`.
+        """
         return self.assignments().to_pandas()
 
     def scores(self, features: Tensor) -> ClusterScores:

@@ -56,7 +56,11 @@ class StoredRun:
         return read_records(self.directory.metrics_file)
 
     def assignments(self) -> Assignments:
-        """What the fit assigned to its own images."""
+        """What the fit assigned to its own images.
+
+        Returns:
+            The assignments in the order of `assignments.csv`.
+        """
         return Assignments.read_csv(self._unchanged(self.directory.assignments_file), self.names, self.known)
 
     def _unchanged(self, file: Path) -> Path:
@@ -67,7 +71,11 @@ class StoredRun:
         return file
 
     def embeddings(self) -> "np.ndarray":
-        """The embeddings of the fit's own images in the order of the assignments (float32)."""
+        """The embeddings of the fit's own images.
+
+        Returns:
+            L2-normalised embeddings in the order of the assignments (images x dim, float32).
+        """
         import numpy as np
 
         return np.array(self.mapped_embeddings(len(self.assignments())))

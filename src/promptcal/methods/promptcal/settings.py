@@ -20,14 +20,14 @@ def applies_to(token: str, choice: TokenChoice) -> bool:
 class WarmupSettings(Section):
     """Stage 1."""
 
-    epochs: int = Field(200, ge=0, le=MOST_EPOCHS)
+    epochs: int = Field(200, ge=0, le=MOST_EPOCHS, description="epochs of stage 1")
     semicl: Literal["both", "cls"] = Field("both", description="tokens with the semi-supervised loss")
 
 
 class AffinitySettings(Section):
     """Stage 2: its terms, affinity graph, memory and teacher."""
 
-    epochs: int = Field(70, ge=0, le=MOST_EPOCHS)
+    epochs: int = Field(70, ge=0, le=MOST_EPOCHS, description="epochs of stage 2; 0: the result is that of stage 1")
     semicl: TokenChoice = Field("both", description="tokens with the semi-supervised loss")
     cal: TokenChoice = Field("both", description="tokens with the contrastive affinity loss")
     mining: Literal["graph", "knn", "ranking"] = Field(
@@ -39,10 +39,19 @@ class AffinitySettings(Section):
     label_prior: bool = Field(True, description="SemiPriori: labels correct the mined pairs")
     k: int | None = Field(None, ge=1, le=1_000_000, description="neighbours; none: memory / (4 * classes)")
     quantile: float = Field(0.5, ge=0, le=1, description="0.5 for generic, 0.8 for fine-grained images")
-    memory: int = Field(4096, ge=1, le=1_000_000)
-    negatives: int = Field(1024, ge=0, le=1_000_000)
+    memory: int = Field(
+        4096, ge=1, le=1_000_000, description="embeddings of the teacher that are kept as nodes of the graph"
+    )
+    negatives: int = Field(
+        1024,
+        ge=0,
+        le=1_000_000,
+        description="memory entries that are drawn as negatives of a query, less its positives",
+    )
     diffusion_steps: int = Field(1, ge=0, le=1000, description="affinity propagation; 0: none")
-    teacher_momentum: float = Field(0.999, ge=0, le=1)
+    teacher_momentum: float = Field(
+        0.999, ge=0, le=1, description="share of the teacher's weights that stays at each step"
+    )
     classifier: float = Field(
         0.0,
         ge=0,
@@ -87,7 +96,7 @@ PAPER = Recipe(
     beta_ramp_epochs=0.0,
 )
 
-# Values chosen on the scored images of CIFAR-100 and CUB with a small backbone (docs/results.md). Two trained
+# Values chosen on the scored images of CIFAR-100 and CUB with a small backbone (results/details.md). Two trained
 # blocks help weak backbones; the lower learning rate suits few labels; at the published quantile half of the positives
 # of new classes are wrong at first; K by memory and classes, because a small K leaves queries without a positive.
 RECOMMENDED: dict[str, Any] = {

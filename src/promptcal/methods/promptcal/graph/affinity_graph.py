@@ -24,10 +24,14 @@ Backend = Literal["sparse", "split_fp16", "dense", "sampled"]
 
 
 class GraphSettings(NamedTuple):
-    """Settings of the affinity graph: neighbours of each node, quantile of the threshold, and diffusion steps.
+    """Settings of the affinity graph.
 
-    ``include_diagonal``: whether the diagonal counts for the threshold. ``consensus``: the consensus graph, or else the
-    plain neighbour graph.
+    Attributes:
+        k: Nearest neighbours of each node.
+        quantile: Quantile of the large affinities that is the threshold, from 0 to 1.
+        steps: Diffusion steps.
+        include_diagonal: Whether the diagonal counts for the threshold.
+        consensus: Whether to use the consensus graph, or else the plain neighbour graph.
     """
 
     k: int
@@ -38,7 +42,13 @@ class GraphSettings(NamedTuple):
 
 
 class AffinityGraph(NamedTuple):
-    """Pseudo positives (boolean, queries x nodes) and the threshold; ``exact`` is false if rows were sampled for it."""
+    """Pseudo positives and their threshold.
+
+    Attributes:
+        positives: Which nodes are positives of each query (boolean, queries x nodes).
+        threshold: The affinity above which a pair is positive (a scalar).
+        exact: Whether the threshold comes from all rows; false if rows were sampled for it.
+    """
 
     positives: Tensor
     threshold: Tensor
@@ -48,24 +58,32 @@ class AffinityGraph(NamedTuple):
 def affinity_graph(queries: Tensor, memory: Tensor, settings: GraphSettings) -> AffinityGraph:
     r"""Pseudo positives of each query among the nodes [queries; memory] (SemiAG, steps 1 to 5).
 
-    With :math:`A_{ij} = 1` if node j is node i itself or one of its ``k`` nearest neighbours by cosine, the consensus
-    graph G is :math:`A^T A` with a zero diagonal and normalised rows. One diffusion step is
+    With $A_{ij} = 1$ if node j is node i itself or one of its ``k`` nearest neighbours by cosine, the consensus
+    graph G is $A^T A$ with a zero diagonal and normalised rows. One diffusion step is
 
-    .. math:: Q \leftarrow G Q G^T + I, \qquad Q_0 = G.
+    $$Q \leftarrow G Q G^T + I, \qquad Q_0 = G.$$
 
-    Entry (i, j) is a pseudo positive if :math:`Q_{ij}` exceeds the threshold: the ``quantile`` of the entries of Q that
+    Entry (i, j) is a pseudo positive if $Q_{ij}$ exceeds the threshold: the ``quantile`` of the entries of Q that
     are above the mean of its non-zero entries.
 
-    `dense_affinity_graph` is this definition; `select_backend` chooses the fastest computation of it. ``queries`` (n x
-    dim) and ``memory`` (m x dim) are embeddings, not necessarily normalised; the positives are n x (n + m).
+    `dense_affinity_graph` is this definition; `select_backend` chooses the fastest computation of it.
 
-    >>> classes = torch.arange(60) % 3
-    >>> noise = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
-    >>> nodes = torch.nn.functional.one_hot(classes) + 0.1 * noise
-    >>> settings = GraphSettings(k=5, quantile=0.5, include_diagonal=False)
-    >>> positives = affinity_graph(nodes[:6], nodes[6:], settings).positives
-    >>> positives.shape, int(positives.sum()), bool((positives & (classes[:6, None] != classes)).any())
-    (torch.Size([6, 60]), 34, False)
+    Args:
+        queries: Embeddings (n x dim), not necessarily normalised.
+        memory: More embeddings (m x dim); they are nodes, but not queries.
+        settings: Neighbours, quantile and steps.
+
+    Returns:
+        The positives (boolean, n x (n + m)), the threshold, and whether it is exact.
+
+    Examples:
+        >>> classes = torch.arange(60) % 3
+        >>> noise = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+        >>> nodes = torch.nn.functional.one_hot(classes) + 0.1 * noise
+        >>> settings = GraphSettings(k=5, quantile=0.5, include_diagonal=False)
+        >>> positives = affinity_graph(nodes[:6], nodes[6:], settings).positives
+        >>> positives.shape, int(positives.sum()), bool((positives & (classes[:6, None] != classes)).any())
+        (torch.Size([6, 60]), 34, False)
     """
     nodes = torch.cat([queries, memory])
     compute = _BACKENDS[select_backend(len(nodes), settings, nodes.device)]
