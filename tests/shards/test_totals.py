@@ -62,10 +62,10 @@ def test_shards_without_categories(run, predicted, tmp_path):
 
 @pytest.fixture
 def example(predicted, tmp_path, monkeypatch):
-    """The first block of code in docs/scaling.md in a language that has some word."""
+    """The first block of code in docs/guides/large.md in a language that has some word."""
     (tmp_path / "predictions").symlink_to(predicted)
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "large.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL)
     return lambda language, word: next(code for kind, code in blocks if kind == language and word in code)
 
