@@ -56,6 +56,7 @@ def check_point(command, undisturbed, output, point, number):
         except (PromptCALError, OSError) as error:  # the command line shows both as one sentence
             said = str(error)
     assert "\n" not in said, where
+    assert leftovers(output) == [] or done[point][0] == "unlink", where
     kept = finished_shards(output)
     manifest = api.predict_shards(**command, output=output).manifest
     assert manifest is not None, where

@@ -198,9 +198,10 @@ def test_images_with_two_columns_of_one_name(predict, pictures, tmp_path):
         predict(tmp_path / "x.parquet")
 
 
-def test_a_folder_with_a_long_name_of_other_letters(predict, pictures, tmp_path):
+@pytest.mark.parametrize("name", ["图" * 80, "m² ½ e\u0301 \u0660 🐦", "-x", ".x", "a\\b", "\u202ex"])
+def test_a_folder_with_another_name(predict, pictures, tmp_path, name):
     """80 letters of 3 bytes each are more than a name of a file may have together with what is added to it."""
-    folder = tmp_path / ("图" * 80)
+    folder = tmp_path / name
     folder.mkdir()
     (folder / "a.png").write_bytes(pictures["000"])
     assert predict(folder).rows == 1

@@ -15,7 +15,7 @@ _REPORTED = ("torch", "timm", "pillow", "pyarrow", "numpy")
 
 InputKind = Literal["tar", "parquet", "list", "embeddings"]
 # Of a file in the folder, so it leads to no other one.
-ShardName = Annotated[str, Field(pattern=r"^[\w-][\w.-]*$", max_length=200)]
+ShardName = Annotated[str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]*$", max_length=200)]
 Rows = Annotated[int, Field(ge=0, lt=2**31)]
 Bytes = Annotated[int, Field(ge=0, lt=2**63)]
 
