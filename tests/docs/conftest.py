@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,9 @@ SMALL = {
 PHOTOS, CLASSES = 15, 4  # of a class
 
 
-@pytest.fixture(scope="session")
+@contextmanager
 def small_fits():
-    """Every fit has the small settings, whatever it asks for."""
+    """Every fit in this context has the small settings, whatever it asks for."""
     merged = layers.Layers.merged
 
     def merged_and_small(self, method):
@@ -56,7 +57,7 @@ def small_fits():
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory, small_fits):
+def prepared(tmp_path_factory):
     """The folder, once for the session."""
     folder = tmp_path_factory.mktemp("documentation")
     data = embedded_set("train")
@@ -75,14 +76,15 @@ def prepared(tmp_path_factory, small_fits):
     named = [*labels, *(row for row in truth[1:] if row.startswith(f"{data.classes[2]}-"))]
     for file, lines in (("labels.csv", labels), ("truth.csv", truth), ("named.csv", named)):
         (folder / file).write_text("\n".join(lines) + "\n")
-    api.fit(
-        images=folder / "photos",
-        labels=folder / "labels.csv",
-        n_classes=CLASSES,
-        output=folder / "run",
-        keep="trained",
-        progress=False,
-    )
+    with small_fits():
+        api.fit(
+            images=folder / "photos",
+            labels=folder / "labels.csv",
+            n_classes=CLASSES,
+            output=folder / "run",
+            keep="trained",
+            progress=False,
+        )
     embeddings = np.load(folder / "run" / "embeddings.npy")
     np.save(folder / "embeddings.npy", embeddings)
     (folder / "ids.txt").write_text("\n".join(rows) + "\n")
@@ -94,7 +96,8 @@ def prepared(tmp_path_factory, small_fits):
 
 @pytest.fixture
 def workspace(prepared, tmp_path, monkeypatch):
-    """A copy of it as the working directory."""
+    """A copy of it as the working directory, with small fits."""
     folder = shutil.copytree(prepared, tmp_path / "work")
     monkeypatch.chdir(folder)
-    return folder
+    with small_fits():
+        yield folder

@@ -148,13 +148,13 @@ def is_run(page, mark):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if is_run(page, "")])
-def test_the_code_of_the_page_runs(page, workspace, small_fits, promptcal, few_images):
+def test_the_code_of_the_page_runs(page, workspace, promptcal, few_images):
     run_page(page, promptcal, slow=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if is_run(page, "slow")])
-def test_the_slow_code_of_the_page_runs(page, workspace, small_fits, promptcal, few_images):
+def test_the_slow_code_of_the_page_runs(page, workspace, promptcal, few_images):
     for folder in ("results", "docs"):  # of the repository
         shutil.copytree(ROOT / folder, folder)
     run_page(page, promptcal, slow=True)
