@@ -6,8 +6,11 @@ A projection that was trained with the losses of PromptCAL's warm-up gained less
 import math
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from promptcal.config import Config
+from promptcal.discovery.heads import estimated_sizes, train_heads
 from promptcal.discovery.hidden_classes import CountProblem, HiddenProblem, hidden_problems
 from promptcal.discovery.kmeans import SemiSupervisedKMeans
 from promptcal.discovery.known_share import ImageCounts
@@ -15,6 +18,7 @@ from promptcal.discovery.sampling import sample_rows
 from promptcal.discovery.whitening import whitening
 from promptcal.metrics import match_clusters
 from promptcal.models.feature_network import FeatureNetwork
+from promptcal.pipeline.clustering import cluster_prior
 from promptcal.pipeline.session import Session
 from promptcal.pipeline.task import Task
 from promptcal.run.results import Adaptation
@@ -24,13 +28,15 @@ from promptcal.runtime.seeds import derive_seed
 SHRINKAGE = 0.5  # of the covariance within classes
 _MOST_LABELLED = 20_000  # rows that the covariance is computed from
 _STARTS = 5
+_LEAST_GAIN = 0.03  # smaller ones on the labelled rows were losses on all rows
+_STEPS = 150  # of the read-out
 
 
 def adapt_features(task: Task, features: Tensor, session: Session) -> tuple[FeatureNetwork, Adaptation]:
     """The network that whitens the features, or the one that leaves them as they are, and why.
 
     A fifth of the known classes is hidden among the labelled rows at a time, with half of the labels of the others
-    (`hidden_problems`), and k-means sorts the rows that have no label then.
+    (`hidden_problems`), and a read-out sorts the rows that have no label then.
     """
     labels, seed = task.training_labels, derive_seed(task.config.seed, "adaptation")
     n_labelled = int((labels >= 0).sum())
@@ -46,11 +52,11 @@ def adapt_features(task: Task, features: Tensor, session: Session) -> tuple[Feat
         for hidden in rounds:
             scored = hidden.problem.labels < 0
             counts += np.bincount(hidden.truth[scored], minlength=n_classes)
-            for number, is_right in enumerate(_compare(hidden, seed)):
+            for number, is_right in enumerate(_compare(hidden, task.config, seed)):
                 right[number] += np.bincount(hidden.truth[scored], is_right[scored], minlength=n_classes)
             bar.advance(bar_task)
     without, whitened = right[:, counts > 0] / counts[counts > 0]
-    is_better = is_clearly_above_zero(whitened - without)
+    is_better = is_clear_gain(whitened - without)
     shares = f"{whitened.mean():.1%} of hidden labels are right after whitening, {without.mean():.1%} without it"
     adaptation = Adaptation(
         used="whitened" if is_better else "none",
@@ -74,20 +80,26 @@ def fit_whitening(features: Tensor, labels: np.ndarray, seed: int) -> FeatureNet
     return network
 
 
-def _compare(hidden: HiddenProblem, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whether k-means puts each row into its class, of the features as they are and of whitened ones."""
+def _compare(hidden: HiddenProblem, config: Config, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whether a read-out puts each row into its class, of the features as they are and of whitened ones."""
     features, labels = hidden.problem.features, hidden.problem.labels
     found = whitening(features, labels, SHRINKAGE)
     n_classes, scored = len(np.unique(hidden.truth)), labels < 0
 
     def is_right(rows: Tensor) -> np.ndarray:
-        clusters = SemiSupervisedKMeans(n_classes, _STARTS, random_state=seed).fit(rows, labels).labels_
+        fitted = SemiSupervisedKMeans(n_classes, _STARTS, random_state=seed).fit(rows, labels)
+        numbers = np.where(labels >= 0, np.searchsorted(fitted.classes_, labels), -1)
+        starts, sizes = torch.from_numpy(fitted.kept_centers_), estimated_sizes(fitted.labels_, n_classes)
+        prior = cluster_prior(config, sizes, labels)
+        clusters = train_heads(rows, numbers, starts, prior=prior, seed=seed, steps=_STEPS).clusters
         class_of = match_clusters(hidden.truth[scored], clusters[scored])
         return np.array([class_of.get(cluster, -1) for cluster in range(n_classes)])[clusters] == hidden.truth
 
     return is_right(features), is_right(features if found is None else found.apply(features))
 
 
-def is_clearly_above_zero(values: np.ndarray) -> bool:
-    """Whether the mean is above 0 by two standard errors."""
-    return len(values) > 1 and float(values.mean()) > 2 * float(values.std(ddof=1)) / math.sqrt(len(values))
+def is_clear_gain(values: np.ndarray) -> bool:
+    """Whether the mean of the gains is above `_LEAST_GAIN` and two standard errors."""
+    if len(values) < 2:
+        return False
+    return float(values.mean()) > max(_LEAST_GAIN, 2 * float(values.std(ddof=1)) / math.sqrt(len(values)))

@@ -1,7 +1,7 @@
 """Step 3 of a fit: assign every image with the selected weights, calibrate, and write the results."""
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import Partition, rank_in_blocks
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
-from promptcal.pipeline.automatic_merges import JoinedClusters, merge_clusters
+from promptcal.pipeline.automatic_merges import JoinedClusters, find_merges
 from promptcal.pipeline.calibrating import calibrate_result
 from promptcal.pipeline.clustering import embed_all
 from promptcal.pipeline.comparison import FirstResult, compare
@@ -80,8 +80,11 @@ def finalize(trained: Trained, first: FirstResult | None, session: Session) -> N
 def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
     """The category of each image by its embedding."""
     problem, assignment = prepared.problem, prepared.method.assignment(prepared.network)
+    found = find_merges(prepared, assignment, features, session)
+    if found is not None:
+        prepared = replace(prepared, config=prepared.config.model_copy(update={"n_classes": found.n_left}))
     partition, losses = final_partition(prepared, assignment, features, session)
-    partition, merges = merge_clusters(prepared, assignment, features, partition, session)
+    merges = None if found is None else found.joined(partition)
     accuracy: Scores | None = None
     if prepared.test is not None:
         accuracy = score_test(prepared, prepared.test, prepared.network, assignment, "test features", session)
