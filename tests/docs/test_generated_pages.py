@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import command_pages
+import hooks
 import notebook_pages
 import pytest
 import settings_page
@@ -28,6 +29,11 @@ def test_every_setting_is_described_on_the_page():
         assert field.description, name
         assert f"| `{name}` |" in page
     assert set(settings_page.USED_BY) <= set(settings_page.settings())
+
+
+def test_a_value_stays_with_its_unit_and_code_and_pictures_stay_as_they_are():
+    code = '<code>table generic --seeds 0 1 2 --rows 10 20</code><svg viewBox="0 0 780 186"></svg>'
+    assert hooks.on_page_content(f"<p>30 ± 2 %</p>{code}") == f"<p>30\u00a0±\u00a02\u00a0%</p>{code}"
 
 
 def test_every_option_of_every_command_is_on_the_page():

@@ -18,7 +18,7 @@ import notebook_pages  # noqa: E402
 import settings_page  # noqa: E402
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
-VALUE = re.compile(r"\d( ±)? (?=[\d%])|(?<=±) (?=\d)")
+IN_VALUE = re.compile(r"(?<=\d) (?=[±%])|(?<=±) (?=\d)")
 REMOTE = re.compile(
     r"""(?:<(?:script|img|iframe|source|video)\b[^>]*?\bsrc=|<link\b[^>]*?\bhref=)["']?(?:https?:)?//[^>]*"""
 )
@@ -39,7 +39,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_content(content: str, **_: Any) -> str:
     """Replace formulas by MathML, which browsers display without a script; keep a value with its unit and interval."""
-    return VALUE.sub(lambda found: found[0].replace(" ", "\u00a0"), FORMULA.sub(_mathml, content))
+    return IN_VALUE.sub("\u00a0", FORMULA.sub(_mathml, content))
 
 
 def _mathml(found: re.Match[str]) -> str:
