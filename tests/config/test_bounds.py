@@ -84,7 +84,7 @@ def test_a_device_without_numbers_is_refused(name):
     [MemoryError(), RuntimeError("CPUAllocator: can't allocate memory"), RuntimeError("CUDA out of memory")],
 )
 def test_a_failed_allocation_names_the_settings(error):
-    with pytest.raises(ConfigError, match="not enough memory .*lower data.batch_size"), explain_memory_errors():
+    with pytest.raises(ConfigError, match="not enough memory.*lower data.batch_size"), explain_memory_errors():
         raise error
     with pytest.raises(RuntimeError, match="shapes"), explain_memory_errors():
         raise RuntimeError("shapes do not fit")

@@ -4,6 +4,7 @@ Any number of processes may write to one folder. A shard appears under its name 
 finished when its entry exists. So a killed process loses only the shards that it was working on.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,8 +39,10 @@ class ShardFolder:
 
     @classmethod
     def is_at(cls, path: str | PathLike[str]) -> bool:
-        """Whether a path is a folder of shards."""
-        return not is_url(str(path)) and (Path(path) / "plan.json").is_file()
+        """Whether a path is a folder of shards; a path that is too long is none."""
+        return not is_url(str(path)) and os.path.isfile(
+            os.path.join(path, "plan.json")
+        )
 
     def file(self, name: str) -> Path:
         return self.shards_folder / f"{name}.parquet"
