@@ -9,14 +9,18 @@ import pytest
 import torch
 from PIL import Image
 
+from promptcal import api
 from promptcal.api import estimate_classes, fit
 from promptcal.cli.run_output import describe_merges
 from promptcal.data import embedded_set
 from promptcal.discovery import ClassCount, count_classes
+from promptcal.discovery.merging import ClusterMerge
 from promptcal.discovery.nearest_known import unit_centroids
+from promptcal.discovery.partition import Partition
 from promptcal.errors import LabelError, RunError
 from promptcal.models import EMBEDDED_BACKBONE, PromptedViT
 from promptcal.pipeline import prepare
+from promptcal.pipeline.automatic_merges import FoundMerges
 from promptcal.runtime.seeds import derive_seed
 
 pytestmark = pytest.mark.filterwarnings("ignore:the estimate of:promptcal.errors.PromptCALWarning")
@@ -216,3 +220,28 @@ def test_fit_takes_auto_or_a_number_and_nothing_else(promptcal, folder, tmp_path
     code, _, err = promptcal("fit", folder / "images", "--output", tmp_path / "run", "--n-classes", "many")
     assert code == 2
     assert "'many' is neither a whole number nor auto" in err
+
+
+def test_a_merge_is_told_with_the_final_category_of_its_images():
+    """Of clusters 1 to 3 that are merged, two images join, then one; most of all are in category 0 in the end."""
+    found = FoundMerges(np.array([0, 1, 1, 2, 2, 3]), 4, [ClusterMerge(1, 2, 0.5, 0.1), ClusterMerge(1, 3, 0.4, 0.1)])
+    assert found.n_left == 2
+    final = Partition(np.array([1, 0, 0, 0, 1, 0]), torch.eye(2), torch.tensor([7, 8]))
+    assert [(joined.into, joined.images) for joined in found.joined(final)] == [(7, 2), (7, 1)]
+
+
+def test_the_read_out_has_as_many_categories_as_are_left(tmp_path):
+    """Five of seven directions are known; the interval ends above seven, and parts are merged."""
+    generator = np.random.default_rng(0)
+    truth = np.repeat(np.arange(7), 60)
+    rows = 3 * np.eye(7, 16)[truth] + 0.4 * generator.normal(size=(len(truth), 16))
+    labels = np.where((truth < 5) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+    run = api.cluster(
+        features=rows, labels=labels, output=tmp_path / "run", report=False, progress=False,
+        overrides=("clustering.n_init=4",),
+    )  # fmt: skip
+    merges = run.directory.results().automatic_merges
+    assert len(merges) > 0
+    assert len(run.names) == run.config.n_classes - len(merges) == 7
+    assert run.predict(rows, accept_all=True, progress=False).clusters.max() == 6
+    assert {merge.into for merge in merges} <= set(run.names)
