@@ -40,9 +40,7 @@ class ShardFolder:
     @classmethod
     def is_at(cls, path: str | PathLike[str]) -> bool:
         """Whether a path is a folder of shards; a path that is too long is none."""
-        return not is_url(str(path)) and os.path.isfile(
-            os.path.join(path, "plan.json")
-        )
+        return not is_url(str(path)) and os.path.isfile(os.path.join(path, "plan.json"))
 
     def file(self, name: str) -> Path:
         return self.shards_folder / f"{name}.parquet"
