@@ -118,7 +118,10 @@ def describe_comparison(comparison: Comparison) -> str:
         )
     reason = "; ".join(evidence) or "no label could be held out"
     if comparison.kept == "first":
-        return f"Training did not help, so the result is the first one, from before training ({reason})."
+        return (
+            f"Training did not help, so the result is the first one, from before training ({reason}). --keep trained "
+            "keeps that of training."
+        )
     if comparison.preferred == "first":
         return f"The result is that of training, although the first one seems better ({reason})."
     return f"The result is that of training, which is at least as good as the first one ({reason})."
