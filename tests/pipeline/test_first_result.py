@@ -10,9 +10,11 @@ from sklearn.metrics import adjusted_rand_score
 
 from promptcal.api import evaluate, export, fit, make_report, name, predict
 from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunError
+from promptcal.methods import METHODS
 from promptcal.pipeline import comparison, finalize, first_result, prepare, scoring, time_limit
 from promptcal.pipeline.comparison import is_preferred, stability
 from promptcal.run import Run, RunDirectory
+from promptcal.run.accuracy_rows import accuracy_rows
 from promptcal.run.results import ResultQuality
 
 HEAD = "clustering.readout=head"
@@ -230,14 +232,18 @@ def test_a_continued_fit_begins_with_the_result_of_the_previous_weights(
 
 @pytest.mark.parametrize(("after_training", "kept"), [(0.5, "first"), (0.75, "trained")])
 def test_a_continued_fit_keeps_training_only_if_more_held_out_labels_are_right(
-    tmp_path, previous, monkeypatch, after_training, kept
+    tmp_path, previous, small_set, monkeypatch, after_training, kept
 ):
     measured = iter([0.5, after_training])
     monkeypatch.setattr(
         comparison, "measure", lambda *given, **named: ResultQuality(held_out=next(measured), n_held_out=4)
     )
-    run = fit(**previous, output=tmp_path / "run")
+    truth = [f"class {label}" for label in small_set[1]]
+    run = fit(**previous, truth=truth, output=tmp_path / "run")
     results = run.directory.results()
+    result = accuracy_rows(results, METHODS["promptcal"], results.selected)[-1]
+    assert result.title.endswith("weights of the previous run") == (kept == "first")
+    assert result.scores.all == pytest.approx(evaluate(run=run, truth=truth).all)
     assert (results.comparison.kept, results.weights) == (kept, "previous" if kept == "first" else None)
     assert (run.method.name, run.info.is_frozen, run.info.status) == ("promptcal", False, "finished")
     before = Run(previous["start_from"]).stored_weights()
