@@ -115,10 +115,11 @@ def test_the_exit_code_of_a_signal_at_each_stage(scene, stage, how, names, code)
 # Signals while a module is imported, and when the program has ended.
 STARTING = """
 import runpy, signal, sys
+module, number = sys.argv[1], int(sys.argv[2])
 class Finder:
     def find_spec(self, name, *given):
-        if name == sys.argv[1]:
-            signal.raise_signal(int(sys.argv[2]))
+        if name == module:
+            signal.raise_signal(number)
 sys.meta_path.insert(0, Finder())
 """
 ENDING = """

@@ -38,7 +38,8 @@ class StoredRun:
             )
         self.directory.check_links()
         self.names: list[str] = self.info.categories
-        self.known: list[bool] = [name in set(self.info.known_classes) for name in self.names]
+        classes = set(self.info.known_classes)
+        self.known: list[bool] = [name in classes for name in self.names]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r}, {self.info.n_images} images, {self._categories})"

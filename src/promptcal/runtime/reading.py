@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_YAML = 2**20  # bytes; to parse so many takes seconds
-MAX_JSON = 2**30  # the names of ten million images have less
+MAX_JSON = 2**28  # the results of half a million categories have less; parsed, it takes up to 3 GB
 MAX_IMAGE = 2**30  # of an encoded image; the largest one that is decoded has 716 MB uncompressed
 
 
