@@ -414,11 +414,11 @@ READS = {  # what is changed, what reads it, and what the message says
         "assignments.csv is damaged .*(NUL|too long)",
     ),
     "config": (lambda run: os.truncate(run / "config.yaml", 2**35), Run, "config.yaml cannot be read .*1 MB"),
-    "run.json": (lambda run: os.truncate(run / "run.json", 2**35), Run, "run.json is damaged .*1,024 MB"),
+    "run.json": (lambda run: os.truncate(run / "run.json", 2**35), Run, "run.json is damaged .*256 MB"),
     "records": (
         lambda run: os.truncate(run / "metrics.jsonl", 2**35),
         lambda run: Run(run).records(),
-        "metrics.jsonl is damaged .*1,024 MB",
+        "metrics.jsonl is damaged .*256 MB",
     ),
     **{
         f"repeats {name}": (

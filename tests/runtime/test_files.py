@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from promptcal.runtime.files import (
+    entries_below,
     read_safetensors,
     read_torch,
     remove_leftovers,
@@ -74,6 +76,46 @@ def test_the_target_is_replaced_only_when_the_new_file_is_complete(tmp_path):
     write_with(target, write)
     assert target.read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_file_that_another_process_takes_for_a_leftover_is_written_again(tmp_path):
+    written = []
+
+    def write(temporary):
+        temporary.write_text("new")
+        if not written:
+            remove_leftovers(tmp_path)
+        written.append(temporary)
+
+    write_with(tmp_path / "a.txt", write)
+    assert (tmp_path / "a.txt").read_text() == "new"
+    assert len(set(written)) == 2
+    with pytest.raises(FileNotFoundError):
+        write_with(tmp_path / "absent" / "a.txt", lambda temporary: temporary.write_text("new"))
+
+
+def test_folders_that_another_process_removes_are_passed_over(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("")
+    found = []
+    for place in entries_below(tmp_path):
+        found.append(place.name)
+        if len(found) == 2:
+            shutil.rmtree(tmp_path / found[0])
+            shutil.rmtree(tmp_path / found[1])
+    assert sorted(found) == ["a", "b"]
+    with pytest.raises(FileNotFoundError):
+        list(entries_below(tmp_path / "absent"))
+
+
+def test_what_is_special(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("")
+    assert [is_special(tmp_path / name) for name in ("pipe", "link")] == [True, True]
+    assert [is_special(tmp_path / name) for name in ("loop", "file", "absent", "file/x", ".")] == [False] * 5
 
 
 def test_text_json_and_tensors_read_back(tmp_path):

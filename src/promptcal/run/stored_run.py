@@ -67,7 +67,7 @@ class StoredRun:
 
     def _unchanged(self, file: Path) -> Path:
         try:
-            self.directory.verify_checksum(file)
+            self.directory.verify_checksum(file, self.info)
         except OSError as error:
             raise RunError(f"{file} cannot be read ({error}); fit again") from error
         return file

@@ -38,9 +38,21 @@ def is_temporary(path: Path) -> bool:
 
 
 def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None = None) -> None:
-    """Let ``write`` write a temporary file, flush it, rename it to ``path``; ``keep_as`` keeps the previous file."""
+    """Let ``write`` write a temporary file, flush it, rename it to ``path``; ``keep_as`` keeps the previous file.
+
+    It is written again if another process took the temporary file for a leftover.
+    """
     if is_special(path):
         raise OSError(errno.EINVAL, "it is a pipe or a device, which would be replaced", str(path))
+    try:
+        _write(path, write, keep_as)
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise
+        _write(path, write, keep_as)
+
+
+def _write(path: Path, write: Callable[[Path], Any], keep_as: Path | None) -> None:
     temporary = temporary_beside(path)
     try:
         _fill(temporary, write)
@@ -85,10 +97,19 @@ def flush(path: Path) -> None:
 
 
 def entries_below(folder: Path) -> Iterator[Path]:
-    """Everything below a folder, at any depth. Linked folders are not entered."""
-    waiting = [os.fspath(folder)]
+    """Everything below a folder, at any depth. Linked folders are not entered, and those that another process removes
+    meanwhile are passed over."""
+    first = os.fspath(folder)
+    waiting = [first]
     while waiting:
-        with os.scandir(waiting.pop()) as entries:
+        place = waiting.pop()
+        try:
+            opened = os.scandir(place)
+        except FileNotFoundError:
+            if place == first:
+                raise
+            continue
+        with opened as entries:
             for entry in entries:
                 yield Path(entry.path)
                 if entry.is_dir(follow_symlinks=False):

@@ -15,7 +15,15 @@ def is_special(path: Path) -> bool:
     """Whether it is a pipe, a socket or a device, or a link to one, or is in /dev, where a file would replace one."""
     if os.path.realpath(path.parent) == "/dev":
         return True
-    return path.exists() and not path.is_file() and not path.is_dir()
+    try:
+        mode = os.stat(path).st_mode  # once, because another process may remove it
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def check_is_file(path: str | os.PathLike[str]) -> None:
