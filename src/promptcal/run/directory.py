@@ -220,7 +220,7 @@ class RunDirectory:
             return
         if self.pending_folder.is_dir() or self.info() != info:
             raise RunError(
-                f"{self.path} was changed by another command after it was opened; open it again (run this command again)"
+                f"{self.path} was changed by another command after it was opened; open it again (run the command again)"
             )
         if info.status == "training":
             raise RunError(f"the fit of {self.path} replaces {path.name}; let the fit end, or run it with --resume")
