@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from promptcal.runtime.files import (
+    copy_file,
     entries_below,
     read_safetensors,
     read_torch,
@@ -78,20 +79,22 @@ def test_the_target_is_replaced_only_when_the_new_file_is_complete(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_file_that_another_process_takes_for_a_leftover_is_written_again(tmp_path):
-    written = []
+def test_a_copy_that_another_process_takes_for_a_leftover_is_made_again(tmp_path, monkeypatch):
+    (tmp_path / "source").write_text("new")
+    made, copyfile = [], shutil.copyfile
 
-    def write(temporary):
-        temporary.write_text("new")
-        if not written:
+    def copy(source, target):
+        copyfile(source, target)
+        if not made:
             remove_leftovers(tmp_path)
-        written.append(temporary)
+        made.append(target)
 
-    write_with(tmp_path / "a.txt", write)
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    copy_file(tmp_path / "source", tmp_path / "a.txt")
     assert (tmp_path / "a.txt").read_text() == "new"
-    assert len(set(written)) == 2
+    assert len(set(made)) == 2
     with pytest.raises(FileNotFoundError):
-        write_with(tmp_path / "absent" / "a.txt", lambda temporary: temporary.write_text("new"))
+        copy_file(tmp_path / "absent", tmp_path / "b.txt")
 
 
 def test_folders_that_another_process_removes_are_passed_over(tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import shutil
 import tempfile
 import threading
 from collections import deque
@@ -267,7 +266,7 @@ def open_store(path: Path, found: Assignments) -> tuple[LabelStore, str]:
     store.close()
     number = next(n for n in range(1, 10_000) if not (path / f"labels-{n}.sqlite").exists())
     kept = path / f"labels-{number}.sqlite"
-    files.write_with(kept, lambda temporary: shutil.copyfile(file, temporary))
+    files.copy_file(file, kept)
     position = {name: i for i, name in enumerate(found.paths)}
     given = {position[name]: label for name, label in labels.items() if name in position}
 
@@ -279,7 +278,7 @@ def open_store(path: Path, found: Assignments) -> tuple[LabelStore, str]:
             action = ImportLabels(source="the earlier result", labels=given)
             fresh.append(action, action.title(action.apply(LabelState.of(found))))
         fresh.close()
-        files.write_with(file, lambda temporary: shutil.copyfile(new, temporary))
+        files.copy_file(new, file)
     lost = len(labels) - len(given)
     missing = f" {lost:,} of them are of images that it does not have." if lost else ""
     return LabelStore(file), (

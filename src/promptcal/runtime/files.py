@@ -16,6 +16,7 @@ import uuid
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -38,21 +39,9 @@ def is_temporary(path: Path) -> bool:
 
 
 def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None = None) -> None:
-    """Let ``write`` write a temporary file, flush it, rename it to ``path``; ``keep_as`` keeps the previous file.
-
-    It is written again if another process took the temporary file for a leftover.
-    """
+    """Let ``write`` write a temporary file, flush it, rename it to ``path``; ``keep_as`` keeps the previous file."""
     if is_special(path):
         raise OSError(errno.EINVAL, "it is a pipe or a device, which would be replaced", str(path))
-    try:
-        _write(path, write, keep_as)
-    except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise
-        _write(path, write, keep_as)
-
-
-def _write(path: Path, write: Callable[[Path], Any], keep_as: Path | None) -> None:
     temporary = temporary_beside(path)
     try:
         _fill(temporary, write)
@@ -72,6 +61,14 @@ def _write(path: Path, write: Callable[[Path], Any], keep_as: Path | None) -> No
 def _fill(temporary: Path, write: Callable[[Path], Any]) -> None:
     """Every content that is written passes through here, so that a test can make any of them fail."""
     write(temporary)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file, again if another process, which has locked the run directory, took the copy for a leftover."""
+    try:
+        write_with(target, partial(shutil.copyfile, source))
+    except FileNotFoundError:
+        write_with(target, partial(shutil.copyfile, source))
 
 
 def _link_or_copy(path: Path, target: Path) -> None:
