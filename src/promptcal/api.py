@@ -46,6 +46,7 @@ from promptcal.run.inference import Run
 from promptcal.run.results import Evaluation, Scores
 from promptcal.runtime import distributed, files
 from promptcal.runtime.arguments import check_argument, check_names, check_output_file, checked
+from promptcal.runtime.free_memory import return_freed_memory
 from promptcal.runtime.phases import REPORT
 from promptcal.runtime.progress import progress_bar
 from promptcal.shards.process import ShardSummary
@@ -148,6 +149,7 @@ def _reported(run: Run, request: RunRequest | ClusterRequest) -> Run:
     """The run, after the first process has written its report."""
     if request.report and distributed.group().is_first:
         started = time.monotonic()
+        return_freed_memory()
         make_report(run=run, progress=request.progress)
         run.directory.add_phase(REPORT, time.monotonic() - started)
     return run

@@ -10,9 +10,7 @@ def main() -> None:
 
         open_closed_streams()
         from promptcal.cli.app import run
-        from promptcal.runtime.threads import let_idle_threads_sleep
 
-        let_idle_threads_sleep()
         run(stop)
 
     run_program(program)

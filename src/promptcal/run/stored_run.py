@@ -78,9 +78,9 @@ class StoredRun:
         Returns:
             L2-normalised embeddings in the order of the assignments (images x dim, float32).
         """
-        import numpy as np
+        from promptcal.run.stored import read_embeddings
 
-        return np.array(self.mapped_embeddings(len(self.assignments())))
+        return read_embeddings(self._unchanged(self.directory.embeddings_file), len(self.assignments()))
 
     def mapped_embeddings(self, n_images: int) -> "np.memmap":
         """`embeddings`, of which only what is used is in memory."""
@@ -90,6 +90,10 @@ class StoredRun:
 
     def truth(self) -> list[str | None] | None:
         """The true class of each image in the order of the assignments, if the truth was given."""
+        return self.truth_of(self.assignments().paths)
+
+    def truth_of(self, paths: Sequence[str]) -> list[str | None] | None:
+        """The true class of some images, if the truth was given."""
         file = self.directory.truth_file
         if not file.is_file():
             return None
@@ -97,7 +101,7 @@ class StoredRun:
             by_path = {as_text(row["path"]): as_text(row["label"]) for row in read_csv_rows(file, "path", "label")}
         except TypeError as error:
             raise damaged(file, error) from error
-        return [by_path.get(path) for path in self.assignments().paths]
+        return [by_path.get(path) for path in paths]
 
     def given_images(self) -> tuple[ImageSet, list[int]]:
         """The names of all images that the fit was given, and the positions among them of those it assigned."""
