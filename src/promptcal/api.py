@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
@@ -61,7 +62,7 @@ def _takes_options_of(kind: type[Any]) -> Callable[[Callable[[Any], Any]], Calla
         def call(*unnamed: Any, **options: Any) -> Any:
             return function(_request(kind, options, function.__name__, unnamed))
 
-        listed = "".join(f"\n    {option.name}: {option.metadata['help']}" for option in _sorted_fields(kind))
+        listed = "".join(f"\n    {option.name}: {_help_in_python(option, kind)}" for option in _sorted_fields(kind))
         text, _, returns = inspect.cleandoc(function.__doc__ or "").partition("\n\nReturns:")
         call.__doc__ = f"{text}\n\nArgs:{listed}\n\nReturns:{returns}\n"
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -70,6 +71,15 @@ def _takes_options_of(kind: type[Any]) -> Callable[[Callable[[Any], Any]], Calla
         return call
 
     return decorate
+
+
+def _help_in_python(option: Field[Any], kind: type[Any]) -> str:
+    """The help of an option, with the names of arguments instead of those of the command line."""
+    text: str = option.metadata.get("python") or option.metadata["help"]
+    for other in fields(kind):
+        flag = other.metadata.get("flag") or f"--{other.name.replace('_', '-')}"
+        text = re.sub(rf"{re.escape(flag)}(?![\w-])", f"``{other.name}``", text)
+    return text
 
 
 def _sorted_fields(kind: type[Any]) -> list[Field[Any]]:
