@@ -109,7 +109,7 @@ class LossConfig(Section):
         0.07,
         ge=LEAST_TEMPERATURE,
         le=LARGEST_WEIGHT,
-        description="temperature of the contrastive affinity loss, and of the confidences of k-means before calibration",
+        description="temperature of the affinity loss, and of the confidences of k-means before calibration",
     )
 
 
