@@ -11,6 +11,7 @@ from PIL import Image
 from promptcal.data import ImageSet, parse_labels, read_labels
 from promptcal.data import labels as label_module
 from promptcal.data.labels import class_numbers
+from promptcal.data.sources import FileSource
 from promptcal.errors import LabelError, PromptCALWarning
 
 NAMES = ["a.png", "b.png", "sub/c, d.png", "sub/é.png"]
@@ -83,7 +84,6 @@ def test_labels_may_hold_commas_quotes_and_any_script(read):
         ("path,label\na.png,cat\n,dog\n", "line 3 of .*labels.csv has no path; fill it in"),
         ("path,label\na.png,cat, big\n", "line 2 of .*labels.csv is longer than its header; quote"),
         ('path,label\na.png,"cat\nb.png,dog\n', "not a readable CSV file"),
-        ("path,label\na.png,caf\u00e9\n".encode("latin-1"), "save it as UTF-8 CSV"),
         ("path,label\na.png,cat\n".encode("utf-16")[:-1], "save it as UTF-8 CSV"),
         ("path,label\na.png,cat\n".encode("utf-32"), "save it as UTF-8 CSV|needs a header"),
         ("path label\na.png cat\n", "needs a header"),
@@ -163,6 +163,24 @@ def test_text_of_spreadsheet_programs_is_read(read, tmp_path, folder):
         assert read_labels(tmp_path / "labels.txt", ImageSet.of(folder))[3] == "café"
     with pytest.raises(LabelError, match="line 4 of .* has no path"):
         read("sep=,\n\npath,label\n,cat\n")
+
+
+@pytest.mark.parametrize("rows_before", [0, 200_000])
+def test_a_file_in_windows_1252_is_read_with_a_warning(tmp_path, rows_before):
+    images = ImageSet([f"{i}.png" for i in range(rows_before + 1)], FileSource([]))
+    text = "path;label\n" + "".join(f"{i}.png;cat\n" for i in range(rows_before)) + f"{rows_before}.png;Bläuling €\n"
+    (tmp_path / "labels.csv").write_bytes(text.encode("cp1252"))
+    with pytest.warns(PromptCALWarning, match="labels.csv is not UTF-8 and is read as Windows-1252, .*Bläuling €"):
+        assert read_labels(tmp_path / "labels.csv", images)[-1] == "Bläuling €"
+
+
+def test_bytes_that_windows_1252_does_not_have_are_refused(tmp_path, folder):
+    (tmp_path / "labels.csv").write_bytes(b"path,label\na.png,caf\x81\n")
+    with (
+        pytest.warns(PromptCALWarning, match="Windows-1252"),
+        pytest.raises(LabelError, match="save it as UTF-8 CSV"),
+    ):
+        read_labels(tmp_path / "labels.csv", ImageSet.of(folder))
 
 
 def test_missing_values_of_pandas_are_unlabelled(folder):

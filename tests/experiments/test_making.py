@@ -114,7 +114,7 @@ def test_rows_by_the_published_protocol(shared_output, small_settings, results_o
         config = directory.config()
         assert (config.protocol, config.selection.by) == ("published", rule)
         assert [reason for reason in results["unmet_conditions"] if "distillation" in reason] == method_unmet
-        assert directory.held_out() == []  # all labels were trained on
+        assert directory.held_out().paths == []  # all labels were trained on
     text = made.markdown.read_text()
     assert f"- PromptCAL stage 1, PromptCAL: {NO_DISTILLATION}.\n" in text
     assert "- Published protocol: trained on all labels, epoch selected by each method's own rule.\n" in text

@@ -1,6 +1,7 @@
 """The first result: written before training, usable while it runs, and kept if training does not help."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ from sklearn.metrics import adjusted_rand_score
 
 from promptcal.api import evaluate, export, fit, make_report, name, predict
 from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunError
+from promptcal.methods import METHODS
 from promptcal.pipeline import comparison, finalize, first_result, prepare, scoring, time_limit
-from promptcal.pipeline.comparison import score, stability
+from promptcal.pipeline.comparison import is_preferred, stability
 from promptcal.run import Run, RunDirectory
+from promptcal.run.accuracy_rows import accuracy_rows
 from promptcal.run.results import ResultQuality
 
 HEAD = "clustering.readout=head"
@@ -106,13 +109,13 @@ def test_the_first_result_is_kept_if_training_did_not_help(tmp_path, options, co
     monkeypatch.setattr(comparison, "measure", measure)
     overrides = (*(o for o in options["overrides"] if "keep" not in o), HEAD)
     run = fit(**options | {"overrides": overrides}, output=tmp_path / "run")
-    assert (run.info.status, run.info.is_first, run.config.method) == ("finished", True, "promptcal")
+    assert (run.info.status, run.info.is_frozen, run.config.method) == ("finished", True, "promptcal")
     alone = fit(**without_training(options, common_settings, HEAD, output=tmp_path / "alone"))
     assert (run.path / "assignments.csv").read_bytes() == (alone.path / "assignments.csv").read_bytes()
     results = run.directory.results()
-    assert results.comparison.kept == "frozen"
+    assert results.comparison.kept == "first"
     assert results.categories == alone.directory.results().categories
-    assert (results.comparison.frozen.stability, results.comparison.trained.stability) == (0.9, 0.1)
+    assert (results.comparison.first.stability, results.comparison.trained.stability) == (0.9, 0.1)
     assert results.selected == results.baselines["frozen"]
     assert list(results.stages) == ["warmup", "affinity"]
     assert results.stages["affinity"].accuracy is not None  # of training
@@ -127,7 +130,7 @@ def test_the_first_result_is_kept_if_training_did_not_help(tmp_path, options, co
 def test_a_method_that_trains_nothing_has_one_result(tmp_path, options, common_settings):
     run = fit(**without_training(options, common_settings, output=tmp_path / "run", method="kmeans"))
     assert run.directory.results().comparison is None
-    assert not run.info.is_first
+    assert not run.info.is_frozen
 
 
 def test_images_are_embedded_by_the_frozen_backbone_once(tmp_path, options, monkeypatch):
@@ -173,14 +176,107 @@ def test_stability_is_the_agreement_of_clusterings():
 
 
 @pytest.mark.parametrize(
-    ("frozen", "trained", "preferred"),
+    ("first", "trained", "is_trained"),
     [
-        ((1.0, 4, 0.70), (0.75, 4, 0.80), "trained"),  # one label of four proves little
-        ((0.9, 100, 0.70), (0.7, 100, 0.80), "frozen"),
-        ((None, 0, 0.80), (None, 0, 0.70), "frozen"),
-        ((0.5, 8, 0.80), (0.5, 8, 0.80), "trained"),
+        ((1.0, 4, 0.70), (0.75, 4, 0.80), True),  # one label of four proves little
+        ((0.9, 100, 0.70), (0.7, 100, 0.80), False),
+        ((None, 0, 0.80), (None, 0, 0.70), False),
+        ((0.5, 8, 0.80), (0.5, 8, 0.80), True),
+        ((0.5, 8, None), (0.625, 8, None), True),  # without stability: a continued run
+        ((0.5, 8, None), (0.5, 8, None), False),
+        ((None, 0, None), (None, 0, None), False),
     ],
 )
-def test_many_held_out_labels_outweigh_stability(frozen, trained, preferred):
-    scores = [score(ResultQuality(held_out=h, n_held_out=n, stability=s)) for h, n, s in (frozen, trained)]
-    assert ("frozen" if scores[0] > scores[1] else "trained") == preferred
+def test_which_result_is_preferred(first, trained, is_trained):
+    before, after = (ResultQuality(held_out=h, n_held_out=n, stability=s) for h, n, s in (first, trained))
+    assert is_preferred(after, before) == is_trained
+
+
+@pytest.fixture(scope="module")
+def previous(tmp_path_factory, small_set, quick_settings):
+    images, _, labels = small_set
+    overrides = (*quick_settings, "model.image_size=8", "warmup.epochs=1", "affinity.epochs=1")
+    labels = [None if label < 0 else f"class {label}" for label in labels]
+    common = {"images": images, "progress": False, "report": False}
+    output = tmp_path_factory.mktemp("previous") / "run"
+    run = fit(labels=labels, n_classes=4, overrides=overrides, output=output, **common)
+    found = run.assignments()
+    new = next(i for i, known in enumerate(found.known) if not known)
+    members = np.flatnonzero(found.clusters == new)
+    named = {found.paths[i]: "owl" for i in members[: len(members) // 2 + 1]}
+    return {**common, "labels": named, "start_from": run.path}
+
+
+def test_a_continued_fit_begins_with_the_result_of_the_previous_weights(
+    tmp_path, previous, interrupted_at, outcome, small_set
+):
+    truth = [f"class {label}" for label in small_set[1]]
+    fit(**previous, truth=truth, output=tmp_path / "undisturbed")
+    interrupted_at(1)
+    with pytest.raises(Interrupted):
+        fit(**previous, truth=truth, output=tmp_path / "run")
+    assert RunDirectory(tmp_path / "run").info().status == "training"
+    alone = fit(**previous, truth=truth, output=tmp_path / "alone", overrides=("affinity.epochs=0", "warmup.epochs=0"))
+    for file in ("assignments.csv", "embeddings.npy", "model.safetensors", "centroids.safetensors", "changes.csv"):
+        assert (tmp_path / "run" / file).read_bytes() == (alone.path / file).read_bytes()
+    first = results_of(tmp_path / "run")
+    assert (first["weights"], first["selected"]) == ("previous", results_of(alone.path)["selected"])
+    with pytest.warns(PromptCALWarning, match="is not finished"):
+        found = predict(run=tmp_path / "run", images=previous["images"][:6], progress=False)
+    assert (
+        found.clusters.tolist() == predict(run=alone, images=previous["images"][:6], progress=False).clusters.tolist()
+    )
+    fit(**previous, truth=truth, output=tmp_path / "run", resume=True)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize(("after_training", "kept"), [(0.5, "first"), (0.75, "trained")])
+def test_a_continued_fit_keeps_training_only_if_more_held_out_labels_are_right(
+    tmp_path, previous, small_set, monkeypatch, after_training, kept
+):
+    measured = iter([0.5, after_training])
+    monkeypatch.setattr(
+        comparison, "measure", lambda *given, **named: ResultQuality(held_out=next(measured), n_held_out=4)
+    )
+    truth = [f"class {label}" for label in small_set[1]]
+    run = fit(**previous, truth=truth, output=tmp_path / "run")
+    results = run.directory.results()
+    result = accuracy_rows(results, METHODS["promptcal"], results.selected)[-1]
+    assert result.title.endswith("weights of the previous run") == (kept == "first")
+    assert result.scores.all == pytest.approx(evaluate(run=run, truth=truth).all)
+    assert (results.comparison.kept, results.weights) == (kept, "previous" if kept == "first" else None)
+    assert (run.method.name, run.info.is_frozen, run.info.status) == ("promptcal", False, "finished")
+    before = Run(previous["start_from"]).stored_weights()
+    is_same = all(torch.equal(before[key], weights) for key, weights in run.stored_weights().items())
+    assert is_same == (kept == "first")
+    assert "owl" in run.names
+    assert results.changes is not None
+    written = run.directory.held_out()
+    held_out = {*written.paths, *written.unused}
+    if kept == "first":  # the next run may hold out every label that was not used in training
+        assert held_out >= set(previous["labels"])
+    else:
+        assert 0 < len(held_out & set(previous["labels"])) < len(previous["labels"])
+    monkeypatch.undo()
+    again = fit(**previous | {"labels": None, "start_from": run.path}, output=tmp_path / "next", keep="trained")
+    assert again.directory.results().comparison.kept == "trained"
+
+
+def test_the_held_out_labels_are_hidden_from_both_results(tmp_path, previous, monkeypatch):
+    """One of them is wrong on purpose. The comparison counts it as a mistake, so it was not used."""
+    seen = []
+    measure = comparison.measure
+
+    def watched(features, task, session, *, by_readout):
+        hidden = np.flatnonzero(task.held_out >= 0)
+        assert len(hidden)
+        assert (task.training_labels[hidden] < 0).all()
+        quality = measure(features, task, session, by_readout=by_readout)
+        wrong = replace(task, held_out=np.where(task.held_out >= 0, 1 - np.minimum(task.held_out, 1), -1))
+        seen.append((quality.held_out, measure(features, wrong, session, by_readout=by_readout).held_out))
+        return quality
+
+    monkeypatch.setattr(comparison, "measure", watched)
+    fit(**previous, output=tmp_path / "run")
+    assert len(seen) == 2
+    assert all(right + wrong <= 1 for right, wrong in seen)

@@ -59,7 +59,7 @@ def continue_run(first, output, labels=None, images=None, start_from=None, **opt
     labels = first.to_name if labels is None else labels
     return fit(
         images=first.images if images is None else images, labels=labels, output=output, progress=False,
-        start_from=first.run.path if start_from is None else start_from, **options, report=False,
+        start_from=first.run.path if start_from is None else start_from, **{"keep": "trained"} | options, report=False,
     )  # fmt: skip
 
 
@@ -234,10 +234,10 @@ def test_images_may_be_added_and_missing_in_a_third_run(first, second, tmp_path)
 
 
 def test_labels_used_in_training_are_not_held_out_later(first, second):
-    learned = set(first.labels) - set(first.run.directory.held_out())
-    assert len(first.run.directory.held_out()) == 4  # 0.4 of 6 of each of 2 classes, rounded
-    assert second.directory.held_out()
-    assert not set(second.directory.held_out()) & learned
+    learned = set(first.labels) - set(first.run.directory.held_out().paths)
+    assert len(first.run.directory.held_out().paths) == 4  # 0.4 of 6 of each of 2 classes, rounded
+    assert second.directory.held_out().paths
+    assert not set(second.directory.held_out().paths) & learned
     labels = np.array([0, 0, 0, 1, 1, -1])
     allowed = np.array([True, False, False, False, False, True])
     assert hold_out(labels, 0.5, 0, allowed).tolist() == [True, False, False, False, False, False]

@@ -75,7 +75,7 @@ def test_promptcal_selects_an_epoch_by_the_true_classes_of_images_it_does_not_sc
     scores = [record["validation/known"] for record in read_records(run.directory.metrics_file)]
     assert len(scores) == 3
     assert results.stages["warmup"].score == max(scores[:2])
-    held_out = run.directory.held_out() if name == "mini" else []
+    held_out = run.directory.held_out().paths if name == "mini" else []
     assert held_out == []  # every label is trained on
 
 

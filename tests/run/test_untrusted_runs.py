@@ -113,7 +113,7 @@ def use(command, run, tmp_path):
     elif command == "evaluate":
         api.evaluate(run=run, truth={"00.png": "a", "01.png": "b"})
     else:
-        PreviousRun(run).unseen_label_mask(["00.png"])
+        PreviousRun(run).run.directory.held_out()
 
 
 @pytest.mark.parametrize("name", FILES)

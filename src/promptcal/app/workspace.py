@@ -139,7 +139,7 @@ class Workspace:
         found = []
         if self.run.info.status == "training":
             found.append(
-                "Training is not finished. This is the first result, of the frozen backbone. Your labels are kept when "
+                "Training is not finished. This is the first result, from before training. Your labels are kept when "
                 "the final result is there."
             )
         missing, looked_at = self.pictures.n_missing()

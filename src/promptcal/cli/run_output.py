@@ -106,17 +106,25 @@ def _describe_categories(run: Run, results: RunResults) -> str:
 
 def describe_comparison(comparison: Comparison) -> str:
     """Which result was kept and why."""
-    frozen, trained = comparison.frozen, comparison.trained
-    evidence = f"stability of the clusters {trained.stability:.2f} after training, {frozen.stability:.2f} before"
-    if trained.held_out is not None and frozen.held_out is not None:
-        after, before = (round(share * trained.n_held_out) for share in (trained.held_out, frozen.held_out))
+    first, trained = comparison.first, comparison.trained
+    evidence = []
+    if trained.held_out is not None and first.held_out is not None:
+        after, before = (round(share * trained.n_held_out) for share in (trained.held_out, first.held_out))
         of = f"of {trained.n_held_out}"
-        evidence = f"held-out labels that are right: {after} {of} after training, {before} {of} before; {evidence}"
-    if comparison.kept == "frozen":
-        return f"Training did not help, so the result is the first one, of the frozen backbone ({evidence})."
-    if comparison.preferred == "frozen":
-        return f"The result is that of training, although the frozen backbone seems better ({evidence})."
-    return f"The result is that of training, which is at least as good as the first one ({evidence})."
+        evidence.append(f"held-out labels that are right: {after} {of} after training, {before} {of} before")
+    if trained.stability is not None and first.stability is not None:
+        evidence.append(
+            f"stability of the clusters {trained.stability:.2f} after training, {first.stability:.2f} before"
+        )
+    reason = "; ".join(evidence) or "no label could be held out"
+    if comparison.kept == "first":
+        return (
+            f"Training did not help, so the result is the first one, from before training ({reason}). --keep trained "
+            "keeps that of training."
+        )
+    if comparison.preferred == "first":
+        return f"The result is that of training, although the first one seems better ({reason})."
+    return f"The result is that of training, which is at least as good as the first one ({reason})."
 
 
 def categories_table(assignments: Assignments, title: str, described: CategoryTable | None = None) -> Table:

@@ -3,13 +3,14 @@
 import codecs
 import csv
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from promptcal.data.image_files import HEIC_SUFFIXES, SUFFIXES
-from promptcal.errors import LabelError, shorten
+from promptcal.errors import LabelError, PromptCALWarning, shorten
 
 Row = tuple[str, Any]  # a path, and a label as the file has it
 Progress = Callable[[float], None]  # takes the share of the file that has been read
@@ -21,7 +22,7 @@ _MAX_HEADER = 100_000  # characters
 _MAX_FIELD = 2**17  # characters; also the default limit of Python's CSV reader
 _MAX_COLUMNS = 1000
 _MAX_PARQUET_BYTES = 2**30  # uncompressed
-_ROWS_AT_ONCE = 1024
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 1024, 2**20
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
 # Names of the two columns, in any letter case, with _ or blanks between words; the first one that a table has is used.
 PATH_COLUMNS = (
@@ -141,9 +142,26 @@ def _read_csv(path: Path, n_images: int, on_progress: Progress) -> Iterator[Row]
 
 
 def _encoding(path: Path) -> str:
-    """UTF-8, or UTF-16 with its mark, as spreadsheet programs save "Unicode text"."""
+    """UTF-8, UTF-16 with its mark, as spreadsheet programs save "Unicode text", or Windows-1252, as they save "CSV"."""
     with path.open("rb") as file:
-        return "utf-16" if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return "utf-16"
+        file.seek(0)
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            while block := file.read(_BYTES_AT_ONCE):
+                decoder.decode(block)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError as error:
+            found = error.object[max(0, error.start - 20) : error.start + 20].decode("cp1252", "replace")
+            warnings.warn(
+                f"{path} is not UTF-8 and is read as Windows-1252, with text such as {found.strip()!r}; if that looks "
+                "wrong, save the file as UTF-8 CSV",
+                PromptCALWarning,
+                stacklevel=2,
+            )
+            return "cp1252"
+    return "utf-8-sig"
 
 
 def _columns(header: str, separator: str) -> list[str]:

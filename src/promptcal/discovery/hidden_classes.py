@@ -227,9 +227,9 @@ def estimate(
     }
     n_over = max(k + 1, min(most, math.ceil(_MORE * np.quantile(draws, COVERAGE)), k + int((part.labels < 0).sum())))
     values["head"] = _count_by_head(part, n_over, kmeans, seed)
-    on_step("head")
+    on_step("trained head")
     values["merge"] = _count_by_merging(part, n_over, kmeans, seed)
-    on_step("merge")
+    on_step("merged clusters")
     return Estimates(values, share, draws, tuple(trials))
 
 

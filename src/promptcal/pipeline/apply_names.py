@@ -192,7 +192,7 @@ def _partition(previous: PreviousRun, features: Tensor, clusters: np.ndarray, ca
 
 def _calibrate(previous: PreviousRun, features: Tensor, partition: Partition, numbers: np.ndarray) -> Calibration:
     run, assignment = previous.run, previous.run.assignment
-    held_out = set(run.directory.held_out())
+    held_out = set(run.directory.held_out().paths)
     is_held_out = np.array([path in held_out for path in previous.assignments.paths])
     return calibrate_result(
         assignment,

@@ -1,6 +1,10 @@
-"""The first result against that of training, by held-out labels and by the stability of the clusters."""
+"""The first result against that of training, by held-out labels and by the stability of the clusters.
 
-from dataclasses import dataclass
+A fit that continues a previous run begins with given clusters, so there is no stability. Held-out labels decide alone,
+and the result of training must be right on more of them: a round of labels must not make the categories worse.
+"""
+
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
 from typing import Literal
@@ -13,9 +17,7 @@ from torch import Tensor
 from promptcal.config import Config
 from promptcal.discovery.kmeans import SemiSupervisedKMeans
 from promptcal.discovery.partition import nearest_centroids
-from promptcal.methods import METHODS, without_training
-from promptcal.methods.assignment import Assignment
-from promptcal.pipeline.clustering import final_clustering
+from promptcal.pipeline.final_partition import final_partition
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.session import Session
 from promptcal.pipeline.task import Task
@@ -31,48 +33,54 @@ _LABELS_LIKE_STABILITY = 20  # held-out labels that the stability counts as much
 
 @dataclass(frozen=True)
 class FirstResult:
-    """Embeddings of the images by the frozen backbone, and the accuracy of the result, if the truth is known."""
+    """How the first result is made, the embeddings of the images for it, and its accuracy, if the truth is known."""
 
+    task: Prepared
     features: Tensor
     accuracy: Scores | None
 
 
 def compare(prepared: Prepared, first: FirstResult, features: Tensor, session: Session) -> Comparison:
     """The first result against that of the trained network's ``features``. No hidden label is used."""
-    config, without = prepared.config, without_training(prepared.config)
-    assignments = [METHODS[c.method](c).assignment(prepared.network) for c in (without, config)]
-    by_readout = all(assignment.trains_readout for assignment in assignments)
-    frozen, trained = (
-        measure(embeddings, prepared, assignment, session, by_readout=by_readout)
-        for embeddings, assignment in zip((first.features, features), assignments, strict=True)
+    tasks = (first.task, prepared)
+    by_readout = all(task.method.assignment(task.network).trains_readout for task in tasks)
+    before, trained = (
+        measure(embeddings, replace(task, held_out=prepared.held_out), session, by_readout=by_readout)
+        for embeddings, task in zip((first.features, features), tasks, strict=True)
     )
-    preferred: Literal["frozen", "trained"] = "frozen" if score(frozen) > score(trained) else "trained"
-    kept = preferred if config.selection.keep == "better" else "trained"
-    return Comparison(frozen=frozen, trained=trained, preferred=preferred, kept=kept)
+    preferred: Literal["first", "trained"] = "trained" if is_preferred(trained, before) else "first"
+    kept = preferred if prepared.config.selection.keep == "better" else "trained"
+    return Comparison(first=before, trained=trained, preferred=preferred, kept=kept)
 
 
-def score(quality: ResultQuality) -> float:
+def is_preferred(trained: ResultQuality, first: ResultQuality) -> bool:
+    """Whether the result of training is the better one. A new fit with equal measures trusts training."""
+    if trained.stability is None or first.stability is None:
+        return (trained.held_out or 0.0) > (first.held_out or 0.0)
+    return score(trained, trained.stability) >= score(first, first.stability)
+
+
+def score(quality: ResultQuality, stability: float) -> float:
     """The mean of both measures; the stability counts as much as 20 labels, because few labels prove little."""
     held_out = 0.0 if quality.held_out is None else quality.held_out
     weights = quality.n_held_out, _LABELS_LIKE_STABILITY
-    return (weights[0] * held_out + weights[1] * quality.stability) / sum(weights)
+    return (weights[0] * held_out + weights[1] * stability) / sum(weights)
 
 
-def measure(
-    features: Tensor, prepared: Task, assignment: Assignment, session: Session, *, by_readout: bool
-) -> ResultQuality:
+def measure(features: Tensor, task: Task, session: Session, *, by_readout: bool) -> ResultQuality:
     """The quality of a result; the same images, parts and seeds for both results.
 
-    A trained read-out is trained again, without the held-out labels. Its own stability is measured if both results have
-    one (``by_readout``), otherwise that of k-means.
+    The clusters are found again, without the held-out labels. The stability is that of the trained read-out if both
+    results have one (``by_readout``), otherwise that of k-means.
     """
-    config, labels, held_out = prepared.config, prepared.training_labels, prepared.held_out
-    clustering = final_clustering(config, session, unlabelled_weight=prepared.problem.unlabelled_weight)
-    found = assignment.partition(features, labels, clustering)
-    if by_readout and found.stability is not None:
+    held_out, labels = task.held_out, task.training_labels
+    hidden = replace(task, problem=replace(task.problem, labels=labels))
+    found = final_partition(hidden, task.method.assignment(task.network), features, session).partition
+    agreement = None
+    if task.previous is None and by_readout and found.stability is not None:
         agreement = float(found.stability[labels < 0].mean())
-    else:
-        agreement = session.group.on_first(lambda: _kmeans_stability(features, labels, config, session))
+    elif task.previous is None:
+        agreement = session.group.on_first(lambda: _kmeans_stability(features, labels, task.config, session))
     scored = held_out >= 0
     return ResultQuality(
         held_out=float((found.clusters[scored] == held_out[scored]).mean()) if scored.any() else None,

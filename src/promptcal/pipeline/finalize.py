@@ -71,7 +71,7 @@ def finalize(trained: Trained, first: FirstResult | None, session: Session) -> N
     if first is not None:
         results = results.model_copy(update={"comparison": compare(prepared, first, features, session)})
     if session.group.is_first:
-        if first is not None and results.comparison is not None and results.comparison.kept == "frozen":
+        if first is not None and results.comparison is not None and results.comparison.kept == "first":
             _keep_first(first, results, session)
         else:
             write_result(prepared, outcome, results, session)
@@ -188,13 +188,12 @@ def write_result(
     assignments.write_csv(directory.assignments_file)
     write_parquet_if_installed(directory.assignments_parquet_file, assignments.table())
     outcome.calibration.write(directory.calibration_file)
-    held_out = [name for name, label in zip(assignments.paths, prepared.held_out, strict=True) if label >= 0]
-    HeldOut(paths=held_out).write(directory.held_out_file)
+    _held_out(prepared).write(directory.held_out_file)
     former_names: list[str] = []
     if prepared.previous is not None:
         changes = prepared.previous.changes(assignments, outcome.losses)
-        for loss in outcome.losses:
-            warn(f"{loss.message()}; {_LOSS_REMEDY[loss.kept]}")
+        if not is_first:
+            _warn_of_losses(outcome.losses)
         changes.write_table(directory.changes_file)
         summary = changes.summary()
         summary.write(directory.changes_summary_file)
@@ -218,13 +217,13 @@ def write_result(
     update = {
         "categories": categories,
         "automatic_merges": outcome.merges,
-        "is_first": is_first,
+        "weights": None if not is_first else "previous" if prepared.method.trains else "frozen",
         "stability": assignments.mean_stability,
     }
     results.model_copy(update=update).timed(session.clock.phases()).write(directory.results_file)
     directory.update_info(
         status="training" if is_first else "finished",
-        is_first=is_first,
+        is_frozen=is_first and not prepared.method.trains,
         categories=assignments.names,
         n_classes=len(assignments.names),
         former_names=former_names,
@@ -232,10 +231,25 @@ def write_result(
     )
 
 
+def _held_out(prepared: Task) -> HeldOut:
+    held_out, unused = prepared.held_out >= 0, np.zeros(len(prepared.held_out), dtype=bool)
+    if prepared.previous is not None and prepared.method.trains and not prepared.stages:
+        unused = prepared.previous.unused_labels(prepared.problem) & ~held_out
+    names = prepared.problem.images.names
+    paths, others = ([names[i] for i in np.flatnonzero(mask)] for mask in (held_out, unused))
+    return HeldOut(paths=paths, unused=others)
+
+
+def _warn_of_losses(losses: list[CategoryLoss]) -> None:
+    for loss in losses:
+        warn(f"{loss.message()}; {_LOSS_REMEDY[loss.kept]}")
+
+
 def _keep_first(first: FirstResult, results: RunResults, session: Session) -> None:
     """The first result is the final one; its files are complete."""
-    kept = session.directory.with_categories(results)
-    kept = kept.model_copy(update={"selected": first.accuracy, "is_first": True})
+    kept = session.directory.with_first_result(results).model_copy(update={"selected": first.accuracy})
+    if kept.changes is not None:
+        _warn_of_losses(kept.changes.confirmed_losses)
     kept.timed(session.clock.phases()).write(session.directory.results_file)
     session.directory.report_file.unlink(missing_ok=True)  # it says that training is not finished
     session.directory.update_info(status="finished")

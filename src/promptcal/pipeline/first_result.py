@@ -1,68 +1,90 @@
-"""The first result of a fit: the read-out on the frozen backbone's features, before the network is trained.
+"""The first result of a fit, before the network is trained.
 
-It is written as a complete result and replaced at the end. If the process is killed in between, it stays usable.
+It is that of the frozen backbone's features. A fit that continues a previous run begins with the weights of that run:
+its first result says where its categories continue with the new labels. It is written as a complete result and replaced
+at the end. If the process is killed in between, it stays usable.
 """
 
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from promptcal.methods import METHODS, WITHOUT_TRAINING, without_training
 from promptcal.models import DiscoveryNetwork
 from promptcal.pipeline.class_estimate import frozen_vit
+from promptcal.pipeline.clustering import embed_all
 from promptcal.pipeline.comparison import FirstResult
 from promptcal.pipeline.finalize import assign, write_result
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.scoring import frozen_features, score_frozen
 from promptcal.pipeline.session import Session, say
+from promptcal.pipeline.task import Task
 from promptcal.report.build import write_report
 from promptcal.run.inference import Run
+from promptcal.run.results import Scores
 from promptcal.runtime.phases import REPORT
 from promptcal.runtime.seeds import isolated_rng
 
 
 @isolated_rng(0)
 def make_first_result(prepared: Prepared, session: Session, *, report: bool) -> FirstResult | None:
-    """Write the first result and announce it; None for a fit that trains nothing or continues another run.
+    """Write the first result and announce it; None for a fit that trains nothing.
 
-    In the inductive protocol there is none either: only the test images are of interest.
+    In the inductive protocol there is none either: only the test images are of interest. A classifier of a previous run
+    has no output for a new class before it is trained.
     """
-    if not prepared.stages or prepared.is_continued or prepared.test is not None or not prepared.problem.classes:
+    if not prepared.stages or prepared.test is not None or not prepared.problem.classes:
         return None
+    if prepared.is_continued and not prepared.method.assignment(prepared.network).uses_kmeans:
+        return None
+    task = replace(prepared, trains=False) if prepared.is_continued else _with_frozen_backbone(prepared, session)
     stored = session.group.on_first(lambda: _stored(session))
     if stored is not None:
-        return replace(stored, features=stored.features.to(session.device))
-    config = without_training(prepared.config)
-    vit = frozen_vit(prepared.network.vit, config, session.device)
-    frozen = replace(prepared, config=config, method=METHODS[config.method](config), network=DiscoveryNetwork(vit))
-    features = frozen_features(prepared, session)
-    outcome = assign(frozen, features, session)
+        return FirstResult(task, stored[0].to(session.device), stored[1])
+    if prepared.is_continued:
+        features = embed_all(task.network, task.view, len(task.problem.images), "embedding", session)
+    else:
+        features = frozen_features(prepared, session)
+    outcome = assign(task, features, session)
     results = prepared.results
     if outcome.accuracy is not None:
-        is_kmeans = not frozen.method.assignment(frozen.network).trains_readout
-        baselines = score_frozen(prepared, session, features, semi_supervised=outcome.accuracy if is_kmeans else None)
-        baselines |= {} if is_kmeans else {WITHOUT_TRAINING: outcome.accuracy}
+        baselines = {} if prepared.is_continued else _baselines(prepared, task, features, outcome.accuracy, session)
         results = results.model_copy(update={"baselines": baselines, "selected": outcome.accuracy})
-    session.group.on_first(lambda: write_result(frozen, outcome, results, session, is_first=True))
+    session.group.on_first(lambda: write_result(task, outcome, results, session, is_first=True))
     if session.group.is_first:
-        _announce(session, report=report)
-    return FirstResult(features, outcome.accuracy)
+        basis = "weights of the previous run" if prepared.is_continued else "frozen backbone"
+        _announce(session, basis, report=report)
+    return FirstResult(task, features, outcome.accuracy)
 
 
-def _stored(session: Session) -> FirstResult | None:
-    """The first result of a resumed run, if it is complete."""
+def _with_frozen_backbone(prepared: Prepared, session: Session) -> Prepared:
+    config = without_training(prepared.config)
+    vit = frozen_vit(prepared.network.vit, config, session.device)
+    return replace(prepared, config=config, method=METHODS[config.method](config), network=DiscoveryNetwork(vit))
+
+
+def _baselines(
+    prepared: Prepared, frozen: Task, features: Tensor, accuracy: Scores, session: Session
+) -> dict[str, Scores]:
+    """Of the frozen backbone; ``accuracy`` is that of the first result."""
+    if frozen.method.assignment(frozen.network).trains_readout:
+        return score_frozen(prepared, session, features) | {WITHOUT_TRAINING: accuracy}
+    return score_frozen(prepared, session, features, semi_supervised=accuracy)
+
+
+def _stored(session: Session) -> tuple[Tensor, Scores | None] | None:
+    """Embeddings and accuracy of the first result of a resumed run, if it is complete."""
     if session.directory.info().status != "training":
         return None
     run, results = Run(session.directory.path, "cpu", warn_if_unfinished=False), session.directory.results()
-    baselines = {} if results is None else results.baselines
-    accuracy = baselines.get(WITHOUT_TRAINING, baselines.get("semi_supervised_kmeans"))
-    return FirstResult(torch.from_numpy(run.embeddings()), accuracy)
+    return torch.from_numpy(run.embeddings()), None if results is None else results.selected
 
 
-def _announce(session: Session, *, report: bool) -> None:
+def _announce(session: Session, basis: str, *, report: bool) -> None:
     file = session.directory.assignments_file
     if report:
         with session.clock.phase(REPORT, session.device):
             run = Run(session.directory.path, str(session.device), warn_if_unfinished=False)
             file = write_report(run, None, session.console).path
-    say(f"First result after {session.clock.elapsed():.0f} s: open {file} (frozen backbone, before training)", session)
+    say(f"First result after {session.clock.elapsed():.0f} s: open {file} ({basis}, before training)", session)

@@ -41,7 +41,8 @@ class Prepared(Task):
 
     ``oracle`` are the test images that selection "oracle" uses outside of the inductive protocol. ``results`` are what
     an earlier part of a resumed run measured. ``is_continued``: the network has the weights of a previous run.
-    ``frozen_features`` are the embeddings of the images by the frozen backbone, if they are known already.
+    ``frozen_features`` are the embeddings of the images by the frozen backbone, if they are known already. ``trains``
+    is False for the result of the weights as they are.
     """
 
     network: DiscoveryNetwork
@@ -54,6 +55,7 @@ class Prepared(Task):
     is_resumed: bool
     is_continued: bool
     frozen_features: Tensor | None
+    trains: bool = True
 
     def example_views(self, images: np.ndarray) -> tuple[Tensor, Normalise]:
         return next(iter(self.view.centres(torch.from_numpy(images), len(images)))), self.view.normalise
@@ -61,7 +63,7 @@ class Prepared(Task):
     @property
     def stages(self) -> list[str]:
         """The stages to train; a continued run trains only the last one."""
-        return trained_stages(self.method, only_last=self.is_continued)
+        return trained_stages(self.method, only_last=self.is_continued) if self.trains else []
 
 
 class DecodedImages(NamedTuple):
@@ -223,10 +225,9 @@ def held_out(problem: Problem, method: Method[Any], previous: PreviousRun | None
     config = method.config
     if problem.inductive is not None:
         return np.where(problem.inductive.validation, problem.labels, -1)
-    is_used = config.selection.by == "validation" or (config.selection.keep == "better" and not is_continued)
-    if not is_used or not problem.classes:
+    if (config.selection.by != "validation" and config.selection.keep != "better") or not problem.classes:
         return np.full(len(problem.labels), -1)
-    allowed = None if previous is None else previous.unseen_label_mask(problem.images.names)
+    allowed = None if previous is None else previous.unused_labels(problem)
     seed = derive_seed(config.seed, "validation")
     mask = hold_out(problem.labels, config.data.validation_fraction, seed, allowed)
     selects = config.selection.by == "validation" and trained_stages(method, only_last=is_continued)

@@ -58,7 +58,8 @@ class PreviousRun:
     def settings(self, method: str) -> dict[str, Any]:
         """The settings of the run, to continue it with ``method``.
 
-        `data.cache` is left out, because a run from an untrusted source must not decide where to write. If the run
+        `data.cache` is left out, because a run from an untrusted source must not decide where to write, and
+        `selection.keep`, because the new command says which result it keeps. If the run
         trained nothing and another method is chosen, the values that its own method set are left out, too.
         """
         own = self.run.method
@@ -66,6 +67,7 @@ class PreviousRun:
             raise self._does_not_fit("method", own.name, method)
         settings = self.run.config.model_dump()
         settings["data"].pop("cache")
+        settings["selection"].pop("keep")
         settings["n_classes"] = len(self.run.names)  # `promptcal name` can merge some
         if method != own.name:
             del settings["method"]
@@ -136,10 +138,14 @@ class PreviousRun:
         merged = [self.run.names[e] for e in gone if e not in origins.values()]
         return merged, [name for number, name in enumerate(classes) if number not in origins]
 
-    def unseen_label_mask(self, names: Sequence[str]) -> np.ndarray:
-        """Which images' labels the run has not used in training."""
-        held_out = set(self.run.directory.held_out())
-        return np.array([name in held_out or name not in self.label_of for name in names])
+    def unused_labels(self, problem: Problem) -> np.ndarray:
+        """Which images have a label that the weights of the run were not trained with."""
+        if not self.run.method.trains:
+            return problem.labels >= 0
+        held_out = self.run.directory.held_out()
+        unused = {*held_out.paths, *held_out.unused}
+        is_unused = [name in unused or name not in self.label_of for name in problem.images.names]
+        return (problem.labels >= 0) & np.array(is_unused)
 
     def clusters_before(self, names: Sequence[str]) -> np.ndarray:
         """The cluster of each image in the run, -1 for images it did not have."""

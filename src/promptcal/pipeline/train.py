@@ -158,7 +158,7 @@ def _with_stage(results: RunResults, name: str, stage: StageResult) -> RunResult
 
 def _write(results: RunResults, session: Session) -> None:
     if session.group.is_first:
-        session.directory.with_categories(results).write(session.directory.results_file)
+        session.directory.with_first_result(results).write(session.directory.results_file)
 
 
 def _validator(prepared: Prepared) -> Validator | OracleValidator | None:

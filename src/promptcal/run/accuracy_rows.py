@@ -35,8 +35,10 @@ def accuracy_rows(results: RunResults, method: type[Method[Any]], result: Scores
     """
     stages = list(results.stages.items())
     title = method.title if stages or not method.trains else f"{method.title}, untrained"
-    if results.is_first:
+    if results.weights == "frozen":
         title = METHODS[WITHOUT_TRAINING].title
+    elif results.weights == "previous":
+        title = f"{method.title}, weights of the previous run"
     elif stages and stages[-1][1].accuracy in (None, results.selected):
         title = _stage_title(method, *stages.pop())
     rows = [AccuracyRow(BASELINES.get(name, name), scores) for name, scores in results.baselines.items()]

@@ -7,6 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from promptcal.errors import PromptCALError, RunError
 from promptcal.methods import read_config
 from promptcal.run.info import RunInfo
@@ -29,9 +31,10 @@ _WRITTEN_BEFORE_RUN_JSON = {
 
 
 class HeldOut(JSONModel):
-    """`held_out.json`: names of the images whose labels were held out from training."""
+    """`held_out.json`: names of the images whose labels were held out, and of others that no training has used."""
 
     paths: list[str]
+    unused: list[str] = Field(default_factory=list)
 
 
 class RunDirectory:
@@ -96,13 +99,13 @@ class RunDirectory:
                 phases = {**results.phases, name: results.phases.get(name, 0.0) + seconds}
                 results.timed(phases).write(self.results_file)
 
-    def with_categories(self, results: "RunResults") -> "RunResults":
-        """``results`` with what is stored of the categories of the first result, whose files stay."""
+    def with_first_result(self, results: "RunResults") -> "RunResults":
+        """``results`` with what is stored of the first result, whose files stay."""
         stored = self.results()
         if stored is None:
             return results
-        kept = {"categories": stored.categories, "automatic_merges": stored.automatic_merges}
-        return results.model_copy(update=kept)
+        kept = ("categories", "automatic_merges", "changes", "stability", "weights")
+        return results.model_copy(update={name: getattr(stored, name) for name in kept})
 
     def config(self) -> "Config":
         """The settings of the run; a file that was truncated is rejected."""
@@ -111,9 +114,8 @@ class RunDirectory:
         except (OSError, ValueError, PromptCALError) as error:
             raise RunError(f"{self.config_file} cannot be read ({error}); fit again with --overwrite") from error
 
-    def held_out(self) -> list[str]:
-        """Names of the images whose labels were held out from training."""
-        return HeldOut.read(self.held_out_file).paths
+    def held_out(self) -> "HeldOut":
+        return HeldOut.read(self.held_out_file)
 
     def write_truth(self, names: Sequence[str], truth: Sequence[str | None]) -> None:
         rows = [(name, label) for name, label in zip(names, truth, strict=True) if label is not None]

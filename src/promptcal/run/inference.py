@@ -67,7 +67,7 @@ class Run(StoredRun):
         self.device = choose_device(device or self.config.device)
         trained = self.info.n_trained_classes
         self.n_trained_classes: int = len(self.info.known_classes) if trained is None else trained
-        used = without_training(self.config) if self.info.is_first else self.config
+        used = without_training(self.config) if self.info.is_frozen else self.config
         self.method: Method[Any] = METHODS[used.method](used)
 
     def _repr_html_(self) -> str:

@@ -28,13 +28,13 @@ class RunInfo(JSONModel):
     ``n_trained_classes`` is the number of known classes that the network was built for, if `promptcal name` added
     others (None: all). ``categories`` and ``sha256`` are known once there is a result. ``launch`` names the torchrun
     launch that started the run. A run in ``training`` has a complete first result, a ``discarded`` one is being
-    removed. ``is_first``: the result is the first one, of the frozen backbone.
+    removed. ``is_frozen``: the result is that of the frozen backbone, whatever the method of the fit.
     """
 
     format: int = FORMAT
     promptcal: str = __version__
     status: Status
-    is_first: bool = False
+    is_frozen: bool = False
     root: str | None = None
     folder: str | None = None
     benchmark: str | None = None

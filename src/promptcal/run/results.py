@@ -87,24 +87,25 @@ class ResultQuality(JSONModel):
 
     ``held_out`` is the accuracy on the ``n_held_out`` labels that training did not use (None if there are none),
     ``stability`` the share of the other read-outs that agree on an unlabelled image, or for k-means the mean adjusted
-    Rand index of clusterings of random parts of the images.
+    Rand index of clusterings of random parts of the images. A continued run begins with given clusters, so it has no
+    stability.
     """
 
     held_out: float | None
     n_held_out: int
-    stability: float
+    stability: float | None = None
 
 
 class Comparison(JSONModel):
-    """The first result, of the frozen backbone, against that of training.
+    """The first result, before training, against that of training.
 
     ``preferred`` is the better one by these measures, ``kept`` the one in the run directory.
     """
 
-    frozen: ResultQuality
+    first: ResultQuality
     trained: ResultQuality
-    preferred: Literal["frozen", "trained"]
-    kept: Literal["frozen", "trained"]
+    preferred: Literal["first", "trained"]
+    kept: Literal["first", "trained"]
 
 
 class Adaptation(JSONModel):
@@ -126,8 +127,8 @@ class RunResults(JSONModel):
     over the unlabelled images of the share of starts of the trained read-out that agree (None without one).
     ``seconds`` are those of all parts of a resumed run, and of the report once it is written. ``phases`` says what they
     were spent on (`PhaseClock`): the seconds by phase, which add up to them; empty in files of earlier versions.
-    ``comparison`` compares the first result, of the frozen backbone, with the trained one. ``is_first``: the run has
-    the first one, and ``selected`` is its accuracy.
+    ``comparison`` compares the first result with the trained one. ``weights``: if the run has the first result,
+    whether it is of the frozen backbone or of the previous run's weights; ``selected`` is then its accuracy.
     ``adaptation`` says whether given features are whitened (None if that was not tried).
     ``categories`` describes each category (None in files of earlier versions). ``automatic_merges`` are the clusters
     that were merged after training, if the number of classes was estimated with an interval (None otherwise).
@@ -143,7 +144,7 @@ class RunResults(JSONModel):
     last: Scores | None = None
     stability: float | None = None
     comparison: Comparison | None = None
-    is_first: bool = False
+    weights: Literal["frozen", "previous"] | None = None
     adaptation: Adaptation | None = None
     changes: ChangeSummary | None = None
     categories: CategoryTable | None = None
