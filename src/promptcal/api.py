@@ -83,8 +83,14 @@ def _help_in_python(option: Field[Any], kind: type[Any]) -> str:
 
 
 def _sorted_fields(kind: type[Any]) -> list[Field[Any]]:
-    """The options of a request, first those that must be given."""
-    return sorted(fields(kind), key=lambda option: option.default is not MISSING)
+    """The options of a request: images and labels first, then those that must be given, last those of Python only."""
+
+    def rank(option: Field[Any]) -> int:
+        of_python_only = option.metadata.get("cli") is False
+        steps = (option.metadata.get("argument"), option.metadata.get("first"), option.default is MISSING)
+        return next((i for i, holds in enumerate(steps) if holds), 4 if of_python_only else 3)
+
+    return sorted(fields(kind), key=rank)
 
 
 def _parameters(kind: type[Any]) -> list[inspect.Parameter]:
