@@ -32,7 +32,7 @@ def test_signature_and_help_list_every_option(function, request_type):
         assert parameters[name].default == (inspect.Parameter.empty if option.default is MISSING else option.default)
         help_text = option.metadata.get("python") or option.metadata["help"]
         # an argument instead of an option of the command
-        pattern = re.sub(r"\\-\\-[a-z\\-]+", lambda found: rf"(``\w+``|{found[0]})", re.escape(help_text))
+        pattern = re.sub(r"\\-\\-(?:\\-|[a-z])+", lambda found: rf"(``\w+``|{found[0]})", re.escape(help_text))
         assert re.search(rf"\n        {name}: {pattern}\n", text + "\n"), name
 
 
