@@ -97,7 +97,8 @@ class ClusterAnalysis:
         if self.truth is None:
             return None
         a = self.assignments
-        known = [a.names.index(name) for name in self.known_classes]
+        number = {name: i for i, name in enumerate(a.names)}
+        known = [number[name] for name in self.known_classes]
         return measures.confusion(self.truth, a.clusters, a.labelled, self.known_classes, self.n_clusters, known)
 
     @cached_property
