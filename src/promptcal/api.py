@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
@@ -62,7 +63,7 @@ def _takes_options_of(kind: type[Any]) -> Callable[[Callable[[Any], Any]], Calla
         def call(*unnamed: Any, **options: Any) -> Any:
             return function(_request(kind, options, function.__name__, unnamed))
 
-        listed = "".join(f"\n    {option.name}: {option.metadata['help']}" for option in _sorted_fields(kind))
+        listed = "".join(f"\n    {option.name}: {_help_in_python(option, kind)}" for option in _sorted_fields(kind))
         text, _, returns = inspect.cleandoc(function.__doc__ or "").partition("\n\nReturns:")
         call.__doc__ = f"{text}\n\nArgs:{listed}\n\nReturns:{returns}\n"
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -73,9 +74,24 @@ def _takes_options_of(kind: type[Any]) -> Callable[[Callable[[Any], Any]], Calla
     return decorate
 
 
+def _help_in_python(option: Field[Any], kind: type[Any]) -> str:
+    """The help of an option, with the names of arguments instead of those of the command line."""
+    text: str = option.metadata.get("python") or option.metadata["help"]
+    for other in fields(kind):
+        flag = other.metadata.get("flag") or f"--{other.name.replace('_', '-')}"
+        text = re.sub(rf"{re.escape(flag)}(?![\w-])", f"``{other.name}``", text)
+    return text
+
+
 def _sorted_fields(kind: type[Any]) -> list[Field[Any]]:
-    """The options of a request, first those that must be given."""
-    return sorted(fields(kind), key=lambda option: option.default is not MISSING)
+    """The options of a request: images and labels first, then those that must be given, last those of Python only."""
+
+    def rank(option: Field[Any]) -> int:
+        of_python_only = option.metadata.get("cli") is False
+        steps = (option.metadata.get("argument"), option.metadata.get("first"), option.default is MISSING)
+        return next((i for i, holds in enumerate(steps) if holds), 4 if of_python_only else 3)
+
+    return sorted(fields(kind), key=rank)
 
 
 def _parameters(kind: type[Any]) -> list[inspect.Parameter]:
