@@ -1,7 +1,8 @@
 """Builds the sdist and the wheel into dist/, and tries the wheel as a user would.
 
-The wheel must hold every file of the package's source. It is installed with pip into an empty virtual environment in a
-temporary folder, and `promptcal demo` runs there. The folder is removed afterwards, also after a failure.
+The wheel is built from the sdist. It must hold every file of the package's source and no other. It is installed with
+pip into an empty virtual environment in a temporary folder, and `promptcal demo` runs there. The folder is removed
+afterwards, also after a failure.
 
     python .ci/dist.py [--constraints FILE] [COMMAND ...]
 
@@ -28,9 +29,12 @@ def main() -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     wheel = build()
-    missing = missing_files(wheel)
+    missing, unexpected = compare_files(wheel)
     if missing:
         print(f"dist: FAILED, {wheel.name} lacks {', '.join(missing)}; add them to package-data in pyproject.toml")
+    if unexpected:
+        print(f"dist: FAILED, {wheel.name} has {', '.join(unexpected)}, which are not in src/promptcal")
+    if missing or unexpected:
         return 1
     try:
         try_wheel(wheel, arguments.constraints.resolve(), arguments.command or ["demo", "--output", "run"])
@@ -50,11 +54,12 @@ def build() -> Path:
     return wheel
 
 
-def missing_files(wheel: Path, source: Path = ROOT / "src") -> list[str]:
-    """The files of the package's source that are not in the wheel."""
+def compare_files(wheel: Path, source: Path = ROOT / "src") -> tuple[list[str], list[str]]:
+    """The files of the package's source that the wheel lacks, and the files of the wheel that the source lacks."""
     files = [path.relative_to(source) for path in (source / "promptcal").rglob("*") if path.is_file()]
     expected = {path.as_posix() for path in files if not IGNORED & set(path.parts)}
-    return sorted(expected - set(zipfile.ZipFile(wheel).namelist()))
+    found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    return sorted(expected - found), sorted(found - expected)
 
 
 def try_wheel(wheel: Path, constraints: Path, command: list[str]) -> None:
@@ -66,6 +71,7 @@ def try_wheel(wheel: Path, constraints: Path, command: list[str]) -> None:
         programs = Path(folder) / "venv" / ("Scripts" if os.name == "nt" else "bin")
         steps = (
             [programs / "python", "-m", "pip", "install", "--quiet", "-c", constraints, wheel],
+            [programs / "promptcal", "--help"],
             [programs / "promptcal", *command],
         )
         for step in steps:

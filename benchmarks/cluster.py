@@ -42,9 +42,6 @@ def synthetic(folder: Path, rows: int, width: int, classes: int) -> dict[str, st
 
 
 def cluster(job: dict) -> dict:
-    from promptcal.runtime.threads import let_idle_threads_sleep
-
-    let_idle_threads_sleep()
     from promptcal import api
 
     names = ("features", "labels", "truth", "ids", "n_classes", "device", "report", "adapt")

@@ -49,9 +49,12 @@ class Measured:
         self.wall = self.cpu = 0.0
         self.gigabytes = 0.0
 
-    def run(self, words: list[str]) -> None:
+    def run(self, words: list[str], cores: set[int] | None = None) -> None:
+        """Run a command, if wanted on some of the cores only."""
         began = time.perf_counter()
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+        if cores is not None:
+            os.sched_setaffinity(process.pid, cores)  # before Python has started any thread
         watching = threading.Thread(target=self._watch, args=(process,))
         watching.start()
         code = process.wait()
@@ -207,11 +210,16 @@ def write_tars(folder: Path, images: int, of_a_tar: int, content: Callable[[int]
 
 
 def engines(given: argparse.Namespace, folder: Path) -> None:
-    """The same work by one process, by two, and by Ray with two."""
+    """The same work by one process on one core and on all, by two processes, and by Ray with two.
+
+    One process on two cores computes the network with two threads, so what two processes gain is seen against one core.
+    """
     write_demo_tars(folder / "tars", given.images)
     write_demo_tars(folder / "few", 20, 10)
-    ways = {
-        "local, 1 process": ("--engine", "local", "--workers", 1),
+    one = ("--engine", "local", "--workers", 1)
+    ways: dict[str, tuple[object, ...]] = {
+        "local, 1 process on 1 core": one,
+        "local, 1 process": one,
         f"local, {given.workers} processes": ("--engine", "local", "--workers", given.workers),
     }
     if given.ray:
@@ -223,9 +231,9 @@ def engines(given: argparse.Namespace, folder: Path) -> None:
             for source in ("few", "tars"):
                 done = Measured()
                 output = folder / f"out-{len(rows)}-{source}"
-                done.run(
-                    command("embed", folder / source, "--backbone", BACKBONE, "--output", output, "--quiet", *words)
-                )
+                embedding = command("embed", folder / source, "--backbone", BACKBONE, "--output", output, "--quiet")
+                cores = {min(os.sched_getaffinity(0))} if name.endswith("on 1 core") else os.sched_getaffinity(0)
+                done.run([*embedding, *map(str, words)], cores)
                 times.append(done)
                 shutil.rmtree(output)
             few, all_ = times
@@ -235,31 +243,36 @@ def engines(given: argparse.Namespace, folder: Path) -> None:
             rows.append((name, repeat, all_.wall, few.wall, n / wall, 1000 * cpu / n, all_.gigabytes, load))
             print(rows[-1], file=sys.stderr, flush=True)
     header = ["engine", "repeat", "s", "of which start-up", "images/s", "CPU ms per image", "memory GB", "load"]
+    rates = {name: float(np.median([row[4] for row in rows if row[0] == name])) for name in ways}
     show(f"{given.images:,} images of 32 px, the included backbone", header, rows)
+    base, two = rates["local, 1 process on 1 core"], rates[f"local, {given.workers} processes"]
+    print(f"medians: {two / base:.2f} times the images per second of one process on one core")
+    if given.ray:
+        print(f"Ray takes {100 * (two / rates[f'ray, {given.workers} processes'] - 1):.0f} % longer")
 
 
 def kills(given: argparse.Namespace, folder: Path) -> None:
     """Kill the command at random moments and start it again, kill a worker of Ray, and compare the files."""
     write_demo_tars(folder / "tars", given.images)
     words = command("embed", folder / "tars", "--backbone", BACKBONE, "--workers", given.workers, "--quiet", "--output")
-    began = time.perf_counter()
     subprocess.run([*words, str(folder / "whole")], check=True, stdout=subprocess.DEVNULL)
     whole = checked_manifest(folder / "whole")
     n_shards = len(whole["shards"])
-    a_shard = (time.perf_counter() - began) / n_shards
+    entries = (folder / "whole" / "entries").glob("*.json")
+    a_shard = float(np.mean([json.loads(entry.read_text())["seconds"] for entry in entries]))
     chance, output = random.Random(0), folder / "killed"
     for number in range(1, given.kills + 1):
-        before = _finished(output)
-        wanted = before + chance.randint(
-            0, max(0, 2 * (n_shards - before) // (given.kills - number + 2) - given.workers)
-        )
+        before, left = _finished(output), given.kills - number + 1
+        wanted = before + chance.randint(0, max(0, 2 * (n_shards - before) // (left + 1) - given.workers))
+        most = max(wanted, n_shards - given.workers * left)  # so that shards are left for the other kills
         process = subprocess.Popen([*words, str(output)], start_new_session=True, stdout=subprocess.DEVNULL)
         while _finished(output) < wanted and process.poll() is None:
             time.sleep(0.01)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # while shards are computed, or at the start
-            process.wait(chance.uniform(0, 2 * a_shard if wanted > before else 10))
+        until = time.monotonic() + chance.uniform(0, a_shard if wanted > before else 10)  # or while it starts
+        while time.monotonic() < until and _finished(output) < most and process.poll() is None:
+            time.sleep(0.01)
         if process.poll() is not None:
-            raise SystemExit("finished before the last kill; give more images")
+            raise SystemExit(f"ended before kill {number} with exit code {process.poll()}; give more images")
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         print(f"kill {number}: {_finished(output)} of {n_shards} shards finished", file=sys.stderr, flush=True)

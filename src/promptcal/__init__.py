@@ -10,6 +10,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from promptcal.runtime.threads import let_idle_threads_sleep
+
+let_idle_threads_sleep()  # before anything imports PyTorch
+
 _NAMES = {  # by module
     "_version": "__version__",
     "api": "benchmark check cluster datasets demo embed estimate_classes evaluate export fit make_figure make_report "

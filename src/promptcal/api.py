@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
@@ -46,6 +47,7 @@ from promptcal.run.inference import Run
 from promptcal.run.results import Evaluation, Scores
 from promptcal.runtime import distributed, files
 from promptcal.runtime.arguments import check_argument, check_names, check_output_file, checked
+from promptcal.runtime.free_memory import return_freed_memory
 from promptcal.runtime.phases import REPORT
 from promptcal.runtime.progress import progress_bar
 from promptcal.shards.process import ShardSummary
@@ -61,7 +63,7 @@ def _takes_options_of(kind: type[Any]) -> Callable[[Callable[[Any], Any]], Calla
         def call(*unnamed: Any, **options: Any) -> Any:
             return function(_request(kind, options, function.__name__, unnamed))
 
-        listed = "".join(f"\n    {option.name}: {option.metadata['help']}" for option in _sorted_fields(kind))
+        listed = "".join(f"\n    {option.name}: {_help_in_python(option, kind)}" for option in _sorted_fields(kind))
         text, _, returns = inspect.cleandoc(function.__doc__ or "").partition("\n\nReturns:")
         call.__doc__ = f"{text}\n\nArgs:{listed}\n\nReturns:{returns}\n"
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -72,9 +74,24 @@ def _takes_options_of(kind: type[Any]) -> Callable[[Callable[[Any], Any]], Calla
     return decorate
 
 
+def _help_in_python(option: Field[Any], kind: type[Any]) -> str:
+    """The help of an option, with the names of arguments instead of those of the command line."""
+    text: str = option.metadata.get("python") or option.metadata["help"]
+    for other in fields(kind):
+        flag = other.metadata.get("flag") or f"--{other.name.replace('_', '-')}"
+        text = re.sub(rf"{re.escape(flag)}(?![\w-])", f"``{other.name}``", text)
+    return text
+
+
 def _sorted_fields(kind: type[Any]) -> list[Field[Any]]:
-    """The options of a request, first those that must be given."""
-    return sorted(fields(kind), key=lambda option: option.default is not MISSING)
+    """The options of a request: images and labels first, then those that must be given, last those of Python only."""
+
+    def rank(option: Field[Any]) -> int:
+        of_python_only = option.metadata.get("cli") is False
+        steps = (option.metadata.get("argument"), option.metadata.get("first"), option.default is MISSING)
+        return next((i for i, holds in enumerate(steps) if holds), 4 if of_python_only else 3)
+
+    return sorted(fields(kind), key=rank)
 
 
 def _parameters(kind: type[Any]) -> list[inspect.Parameter]:
@@ -148,6 +165,7 @@ def _reported(run: Run, request: RunRequest | ClusterRequest) -> Run:
     """The run, after the first process has written its report."""
     if request.report and distributed.group().is_first:
         started = time.monotonic()
+        return_freed_memory()
         make_report(run=run, progress=request.progress)
         run.directory.add_phase(REPORT, time.monotonic() - started)
     return run

@@ -23,6 +23,13 @@ def shorten(text: object, longest: int = 80) -> str:
     return f"{quoted[: longest - 5 - end]} ... {quoted[-end:]}"
 
 
+def has_cause(error: BaseException | None, kind: type[BaseException]) -> bool:
+    """Whether an error is of a kind, or was raised while one of that kind was handled."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__context__
+    return error is not None
+
+
 class PromptCALError(Exception):
     """Any error that the user can fix."""
 

@@ -35,7 +35,7 @@ def written(pairs, separator, line_end, header=("path", "label")):
 
 def expected(label):
     text = label.strip()
-    return None if text in ("", "-1", "-1.0") else text
+    return None if text in ("", "-1", "-1.0") else unicodedata.normalize("NFC", text)
 
 
 QUIET = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -225,6 +225,11 @@ def test_accents_match_however_they_are_stored(read, form):
     assert read(unicodedata.normalize(form, "path,label\nsub/é.png,cat\n"))[3] == "cat"
 
 
+def test_a_class_whose_accents_are_stored_in_two_ways_is_one_class(read):
+    found = read("path,label\na.png,caf\u00e9\nb.png,cafe\u0301\n")
+    assert found[:2] == ["caf\u00e9"] * 2
+
+
 def test_images_given_as_a_list_go_by_the_paths_of_the_list(read, folder):
     listed = [f"{folder}/b.png", f"{folder}/a.png"]
     assert read(f"path,label\n{listed[1]},cat\n", listed) == [None, "cat"]

@@ -123,6 +123,22 @@ def test_parquet_that_unpacks_to_too_much_is_refused_by_its_own_figures(tmp_path
     refused(tmp_path / "l.parquet", "unpacks to")
 
 
+WRONGLY_DESCRIBED = Path(__file__).parents[1] / "fuzz/corpus/parquet/f59a99c12f1d3cb4"  # its column of paths
+
+
+@pytest.mark.parametrize("most", [2**30, 0])
+def test_a_parquet_file_with_a_wrongly_described_column_does_not_end_the_process(most):
+    pytest.importorskip("pyarrow")
+    program = "import sys; from promptcal.data import label_files as f; f._MAX_PARQUET_BYTES = int(sys.argv[2]); "
+    program += "list(f.read_rows(f.Path(sys.argv[1]), 8))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, WRONGLY_DESCRIBED, str(most)], capture_output=True, text=True
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "LabelError" in ended.stderr.splitlines()[-1]
+    assert "is not a readable parquet file" in ended.stderr
+
+
 def test_progress_of_a_large_file_is_told(tmp_path):
     names = [f"{i:06d}.png" for i in range(5000)]
     (tmp_path / "l.csv").write_text("path,label\n" + "".join(f"{name},a\n" for name in names))

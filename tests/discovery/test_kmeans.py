@@ -255,3 +255,23 @@ def test_sums_of_clusters_leave_out_points_without_one(monkeypatch):
         members = [points[i] for i in range(40) if clusters[i] == c]
         assert sizes[c] == len(members)
         assert torch.allclose(sums[c], sum(members, torch.zeros(3)), atol=1e-5)
+
+
+def test_many_points_are_compared_with_all_centroids_a_limited_number_of_times(monkeypatch):
+    """Clusters that overlap converge slowly. The starts are searched on a part, and the last iterations are limited."""
+    for name, value in (("_MIN_PART", 100), ("_BLOCK_ELEMENTS", 20_000), ("_COMPONENTS", 8)):
+        monkeypatch.setattr(module, name, value)
+    n, k = 20_000, 10
+    points, truth = blobs(n=n, k=k, dim=24, spread=8.0)
+    labels = np.where((truth < 5) & (np.arange(n) // k % 2 == 0), truth, -1)
+    compared = []
+    distances = module._relative_distances
+    monkeypatch.setattr(
+        module, "_relative_distances", lambda rows, centroids: compared.append(len(rows)) or distances(rows, centroids)
+    )
+    found = SemiSupervisedKMeans(k, n_init=5, random_state=0, max_points_per_cluster=20).fit(points, labels)
+    assert found.n_iter_ == module._LAST_ITERATIONS == 20  # it has not converged
+    assert sum(compared) < (module._LAST_ITERATIONS + 3) * n
+    start = torch.from_numpy(found.cluster_centers_).unsqueeze(0)
+    converged = lloyd(torch.from_numpy(points), start, torch.from_numpy(labels), max_iter=300, tol=0.0)
+    assert found.inertia_ == pytest.approx(converged[2].item(), rel=1e-3)

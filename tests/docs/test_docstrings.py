@@ -72,3 +72,9 @@ def test_everything_is_described(name):
             ] == []
     else:
         assert missing(name, found) is None
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if inspect.isroutine(resolve(name))])
+def test_arguments_have_the_names_of_python(name):
+    without_commands = re.sub("`promptcal .+?`", "", inspect.getdoc(resolve(name)))
+    assert re.findall(r"(?<![\w-])--[a-z]\S*", without_commands) == []

@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,12 @@ def test_names_never_meet_whatever_the_paths():
         paths = list(dict.fromkeys(paths))
         assert len({n.casefold() for n in file_names(paths)}) == len(paths)
         assert len({Path(n).stem.casefold() for n in file_names(paths, by_stem=True)}) == len(paths)
+
+
+def test_many_categories_that_become_one_name_are_numbered_soon():
+    names = [chr(1 + i % 8) * (1 + i // 8 % 90) + "/" * (1 + i // 720) for i in range(40_000)]
+    started = time.process_time()
+    found = folder_names(names)
+    assert time.process_time() - started < 5
+    assert len({name.casefold() for name in found}) == len(names)
+    assert folder_names(["a/b", "a:b", "a_b", "A_B-2", "a?b"]) == ["a_b", "a_b-3", "a_b-4", "A_B-2", "a_b-5"]

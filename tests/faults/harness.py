@@ -25,6 +25,7 @@ _SERVER.set_forkserver_preload(["promptcal.cli.app", "promptcal.api", "harness"]
 
 # The phases of a fit: a function by module, class (or none) and name.
 PHASES = {
+    "begin": ("promptcal.cli.app", None, "run"),
     "decode": ("promptcal.data.store", None, "_load"),
     "cache": ("promptcal.data.cache", None, "_write"),
     "training": ("promptcal.training.loop", "Loop", "step"),
@@ -33,6 +34,17 @@ PHASES = {
     "first result": ("promptcal.pipeline.first_result", None, "write_result"),
     "writing": ("promptcal.pipeline.finalize", None, "write_result"),
     "report": ("promptcal.api", None, "make_report"),
+}
+# Further moments at which a signal can arrive; they are not logged.
+STAGES = {
+    "arguments": ("typer.core", "TyperGroup", "make_context"),
+    "inputs": ("promptcal.pipeline.fit", None, "read_inputs"),
+    "session": ("promptcal.pipeline.session", None, "device_context"),  # the lock is held, nothing is written
+    "preparation": ("promptcal.pipeline.fit", None, "prepare"),
+    "stage": ("promptcal.pipeline.train", None, "_run_stage"),
+    "workers end": ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter", "_shutdown_workers"),
+    "release": ("filelock", "BaseFileLock", "release"),
+    "message": ("promptcal.cli.app", None, "_finish"),
 }
 # The smallest fit with every phase: 4 patches per image, 12 steps.
 SETTINGS = (
@@ -111,7 +123,37 @@ def spoil_the_gradient(_):
     Loop.step = spoilt
 
 
-FAULTS = {f.__name__: f for f in (fill_the_disk, kill_while_writing, remove, truncate, change, spoil_the_gradient)}
+def receive(names):
+    """Signals, one while the one before is handled."""
+    first, *others = names.split()
+    try:
+        signal.raise_signal(signal.Signals[first])
+    finally:
+        for name in others:
+            signal.raise_signal(signal.Signals[name])
+
+
+def receive_in_destructor(name):
+    class Old:
+        def __del__(self):
+            receive(name)
+
+    Old()
+
+
+def receive_in_c(name):
+    """Code in C that fails for any reason may raise an exception of its own."""
+    try:
+        receive(name)
+    except KeyboardInterrupt:
+        error = ImportError("the module failed to import")
+    error.__context__ = None
+    raise error
+
+
+_DISK = (fill_the_disk, kill_while_writing, remove, truncate, change)
+_SIGNALS = (receive, receive_in_destructor, receive_in_c)
+FAULTS = {function.__name__: function for function in (*_DISK, spoil_the_gradient, *_SIGNALS)}
 
 
 @dataclass(frozen=True)
@@ -144,6 +186,8 @@ def _child(arguments, log, fault):
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
     for phase in PHASES:
         _announce(phase, descriptor, fault if fault is not None and fault.phase == phase else None)
+    if fault is not None and fault.phase in STAGES:
+        _announce(fault.phase, os.open(os.devnull, os.O_WRONLY), fault)
     from promptcal import cli
 
     sys.argv = ["promptcal", *arguments]
@@ -151,7 +195,7 @@ def _child(arguments, log, fault):
 
 
 def _announce(phase, descriptor, fault):
-    module, owner, name = PHASES[phase]
+    module, owner, name = (PHASES | STAGES)[phase]
     __import__(module)
     holder = sys.modules[module] if owner is None else getattr(sys.modules[module], owner)
     original = getattr(holder, name)

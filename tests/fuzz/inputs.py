@@ -19,6 +19,9 @@ HOSTILE_NUMBERS = [
 ]  # fmt: skip
 
 
+_MOST_CHARACTERS = 10**7  # of values that are added at one place
+
+
 def deep(depth):
     value = []
     for _ in range(depth):
@@ -65,8 +68,9 @@ def _places(value, path=()):
 
 
 @st.composite
-def changed_values(draw, sound):
-    """A structure of lists and dictionaries in which some values are replaced or removed, or others are added."""
+def changed_values(draw, sound, most=1000):
+    """A structure of lists and dictionaries in which some values are replaced or removed, or up to ``most`` others are
+    added at one place."""
     changed = copy.deepcopy(sound)
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(list(_places(changed))))
@@ -77,11 +81,19 @@ def changed_values(draw, sound):
         holder = changed
         for key in path[:-1]:
             holder = holder[key]
-        kind = draw(st.sampled_from(["replace", "replace", "replace", "remove", "add"]))
+        kind = draw(st.sampled_from([*["replace"] * 6, *["remove"] * 2, *["add"] * 2, "add many"]))
         if kind == "replace":
             holder[path[-1]] = draw(VALUES)
         elif kind == "remove":
             del holder[path[-1]]
+        elif kind == "add many":
+            value, number = draw(VALUES), draw(st.sampled_from([100, most]))
+            number = min(number, _MOST_CHARACTERS // (1 + len(repr(value))))
+            added = [value] * number if draw(st.booleans()) else [f"text {i}" for i in range(number)]
+            if isinstance(holder, list):
+                holder.extend(added)
+            else:
+                holder.update(zip(map(str, range(number)), added, strict=True))
         elif isinstance(holder, dict):
             holder[draw(st.text(max_size=5))] = draw(VALUES)
         else:
@@ -90,7 +102,7 @@ def changed_values(draw, sound):
 
 
 def json_text(sound):
-    return changed_values(json.loads(sound)).map(lambda value: json.dumps(value).encode())
+    return changed_values(json.loads(sound), 300_000).map(lambda value: json.dumps(value).encode())
 
 
 def yaml_text(sound):

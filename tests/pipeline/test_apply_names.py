@@ -48,7 +48,7 @@ def test_a_discovered_category_gets_its_name(run):
     assert [
         p for p, labelled in zip(after.paths, after.labelled, strict=True) if labelled and p not in before.paths
     ] == []
-    assert set(members(run, 3)) <= {p for p, labelled in zip(after.paths, after.labelled, strict=True) if labelled}
+    assert set(members(now, 3)) <= {p for p, labelled in zip(after.paths, after.labelled, strict=True) if labelled}
     assert now.info.former_names == ["new-2"]
     again = predict(run=now, images=now.info.folder, progress=False)
     assert "goose" in again.categories
@@ -132,6 +132,16 @@ def test_a_killed_process_leaves_all_old_or_all_new_files(run, monkeypatch, tmp_
         name(run=run.path, undo=True)
 
 
+def test_a_run_that_was_opened_before_it_was_named_is_not_mixed_with_the_new_one(run):
+    """Its names would be those of other clusters."""
+    opened = Run(run.path, "cpu")
+    name(run=run.path, labels=dict.fromkeys(members(run, 2, 3), "goose"))
+    for read in (opened.assignments, lambda: opened.centroids):
+        with pytest.raises(RunError, match="was changed by another command after it was opened; open it again"):
+            read()
+    assert set(Run(run.path, "cpu").assignments().names) == {"ape", "bee", "goose", "new-3"}
+
+
 def test_contradictions_are_errors_and_nothing_is_written(run):
     before = contents(run.path)
     first, second = members(run, 2), members(run, 0)
@@ -192,13 +202,14 @@ def test_a_classifier_can_be_named_but_not_merged(fitted, common_settings, tmp_p
         overrides=[*common_settings, "model.image_size=32", "optim.epochs=0", "tensorboard=false"], report=False,
     )  # fmt: skip
     features = made.embed(made.info.folder, progress=False)[1]
+    before = made.scores(features).scores
     largest = max((2, 3), key=lambda c: len(members(made, c)))
     name(run=made, labels=dict.fromkeys(members(made, largest)[:-1], "goose"))
     now = Run(made.path, "cpu")
     assert now.names[largest] == "goose"
-    assert np.allclose(now.scores(features).scores, made.scores(features).scores)
+    assert np.allclose(now.scores(features).scores, before)
     with pytest.raises(RunError, match="merges need training"):
-        name(run=made.path, labels=dict.fromkeys(members(made, 2, 3), "goose"))
+        name(run=made.path, labels=dict.fromkeys(members(now, 2, 3), "goose"))
 
 
 def _columns(found):

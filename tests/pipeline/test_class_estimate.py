@@ -8,19 +8,28 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
-from promptcal import api
 from promptcal.api import estimate_classes, fit
 from promptcal.cli.run_output import describe_merges
+from promptcal.config import Layers
 from promptcal.data import embedded_set
+from promptcal.data.feature_set import FeatureSet
 from promptcal.discovery import ClassCount, count_classes
 from promptcal.discovery.merging import ClusterMerge
 from promptcal.discovery.nearest_known import unit_centroids
 from promptcal.discovery.partition import Partition
 from promptcal.errors import LabelError, RunError
+from promptcal.methods import METHODS
+from promptcal.metrics import contingency_table
 from promptcal.models import EMBEDDED_BACKBONE, PromptedViT
 from promptcal.pipeline import prepare
 from promptcal.pipeline.automatic_merges import FoundMerges
+from promptcal.pipeline.cluster import discover, features_settings
+from promptcal.pipeline.inputs import Settings
+from promptcal.pipeline.problem import Problem
+from promptcal.pipeline.session import Session
+from promptcal.run.directory import RunDirectory
 from promptcal.runtime.seeds import derive_seed
 
 pytestmark = pytest.mark.filterwarnings("ignore:the estimate of:promptcal.errors.PromptCALWarning")
@@ -231,17 +240,22 @@ def test_a_merge_is_told_with_the_final_category_of_its_images():
 
 
 def test_the_read_out_has_as_many_categories_as_are_left(tmp_path):
-    """Five of seven directions are known; the interval ends above seven, and parts are merged."""
+    """Five of seven directions are known; the interval ends above seven, and parts are merged. Nothing is written."""
     generator = np.random.default_rng(0)
     truth = np.repeat(np.arange(7), 60)
     rows = 3 * np.eye(7, 16)[truth] + 0.4 * generator.normal(size=(len(truth), 16))
     labels = np.where((truth < 5) & (np.arange(len(truth)) % 2 == 0), truth, -1)
-    run = api.cluster(
-        features=rows, labels=labels, output=tmp_path / "run", report=False, progress=False,
-        overrides=("clustering.n_init=4",),
-    )  # fmt: skip
-    merges = run.directory.results().automatic_merges
-    assert len(merges) > 0
-    assert len(run.names) == run.config.n_classes - len(merges) == 7
-    assert run.predict(rows, accept_all=True, progress=False).clusters.max() == 6
-    assert {merge.into for merge in merges} <= set(run.names)
+    features = FeatureSet.of(rows)
+    values = features_settings(features.width) | {"clustering": {"readout": "head", "n_init": 4}}
+    settings = Settings(Layers.of(values=values).merged(METHODS["features"]))
+    problem = Problem(features.pictures(None), labels, [f"class {number}" for number in range(5)])
+    session = Session(RunDirectory(tmp_path / "run"), settings.draft(5), Console(quiet=True))
+    found = discover(problem, features.embeddings(), settings, session)
+    outcome = found.outcome
+    assert len(outcome.merges) > 0
+    assert len(outcome.assignments.names) == found.count.interval[1] - len(outcome.merges) == 7
+    assert len(outcome.partition.head.bias) == len(outcome.partition.centroids) == 7
+    assert outcome.assignments.clusters.max() == 6
+    assert contingency_table(truth, outcome.assignments.clusters, 7, 7).max(axis=1).sum() > 0.97 * len(truth)
+    assert {merge.into for merge in outcome.merges} <= set(outcome.assignments.names)
+    assert list(tmp_path.iterdir()) == []

@@ -5,8 +5,10 @@ import json
 import signal
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
+from pyarrow import parquet
 
 import promptcal as package
 from promptcal import api
@@ -79,6 +81,38 @@ def test_new_features_are_predicted_or_none_of_these(run, tmp_path):
     assert api.predict(run=run, images=rows, progress=False).accepted.mean() > 0.8
     with pytest.raises(DataError, match="rows of 3 numbers and the run has 12"):
         api.predict(run=run, images=ROWS[:, :3], progress=False)
+
+
+def test_the_command_predicts_features_of_a_parquet_file(promptcal, run, tmp_path):
+    """A CSV file and shards have every id in order, and what `Run.predict` gives for the same rows in Python."""
+    rows, _ = mixture(60, 1)
+    rows[::7] *= -1  # unlike every category
+    rows = rows.astype(np.float16)
+    ids = [f"bird {i}" for i in np.random.default_rng(0).permutation(60)]
+    columns = {"embedding": pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), WIDTH), "id": pa.array(ids)}
+    parquet.write_table(pa.table(columns), tmp_path / "new.parquet", row_group_size=25)
+    expected = Run(run.path, "cpu").predict(rows, progress=False)
+    assert 0.7 < expected.accepted.mean() < 1
+    code, _, err = promptcal("predict", run.path, tmp_path / "new.parquet", "--output", tmp_path / "p.csv", "-q")
+    assert (code, err) == (0, "")
+    with (tmp_path / "p.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [row["path"] for row in found] == ids
+    assert [int(row["cluster"]) for row in found] == expected.clusters.tolist()
+    assert [row["name"] for row in found] == expected.categories
+    assert [row["decision"] == "accepted" for row in found] == expected.accepted.tolist()
+    assert np.allclose([float(row["confidence"]) for row in found], expected.confidence, atol=1e-4)
+    code, _, err = promptcal("predict", run.path, tmp_path / "new.parquet", "--output", tmp_path / "shards", "-q")
+    assert (code, err) == (0, "")
+    shard = parquet.read_table(next((tmp_path / "shards" / "shards").glob("*.parquet"))).to_pydict()
+    assert shard["id"] == ids
+    assert shard["cluster"] == expected.clusters.tolist()
+    assert shard["name"] == expected.categories
+    assert [decision == "accepted" for decision in shard["decision"]] == expected.accepted.tolist()
+    assert np.allclose(shard["confidence"], expected.confidence, atol=1e-4)
+    np.save(tmp_path / "narrow.npy", rows[:, :3])
+    code, _, err = promptcal("predict", run.path, tmp_path / "narrow.npy", "-q")
+    assert (code, "rows of 3 numbers and the run has 12" in err) == (2, True)
 
 
 def test_it_is_exported_named_evaluated_and_continued(run, place, tmp_path):

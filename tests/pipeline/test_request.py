@@ -2,6 +2,7 @@
 
 import inspect
 import pydoc
+import re
 from dataclasses import MISSING, fields
 
 import pytest
@@ -29,7 +30,15 @@ def test_signature_and_help_list_every_option(function, request_type):
     for name, option in options.items():
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         assert parameters[name].default == (inspect.Parameter.empty if option.default is MISSING else option.default)
-        assert f"\n        {name}: {option.metadata['help']}\n" in text + "\n"
+        help_text = option.metadata.get("python") or option.metadata["help"]
+        # an argument instead of an option of the command
+        pattern = re.sub(r"\\-\\-(?:\\-|[a-z])+", lambda found: rf"(``\w+``|{found[0]})", re.escape(help_text))
+        assert re.search(rf"\n        {name}: {pattern}\n", text + "\n"), name
+
+
+def test_what_must_be_given_comes_first():
+    assert list(inspect.signature(promptcal.fit).parameters)[:4] == ["images", "labels", "n_classes", "output"]
+    assert list(inspect.signature(promptcal.cluster).parameters)[:4] == ["features", "labels", "n_classes", "output"]
 
 
 def test_an_unknown_option_is_rejected_by_name(tmp_path):

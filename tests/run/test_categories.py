@@ -1,6 +1,7 @@
 """What a run says about its categories: parts of known classes, suggested merges and splits, and their CSV."""
 
 import csv
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -91,3 +92,17 @@ def test_the_file_has_a_row_for_each_category(points, tmp_path):
     assert [row["name"] for row in rows] == NAMES
     assert (rows[6]["images"], rows[6]["nearest_known"], rows[7]["kind"]) == ("0", "", "new")
     assert CategoryTable.model_validate_json(table.model_dump_json()) == table
+
+
+def test_as_many_categories_as_a_file_can_name_take_little_memory():
+    """A table of all pairs would take 3 GB."""
+    names = [f"new-{i}" for i in range(20_000)]
+    found = assignments(np.arange(60) * 300, np.zeros(60, dtype=bool), names=names, n_known=0)
+    features = torch.nn.functional.normalize(torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), dim=1)
+    tracemalloc.start()
+    table = describe_categories(found, features)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**28
+    assert [c.images for c in table.categories[:301:300]] == [1, 1]
+    assert table.merges == []

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from promptcal.runtime.files import (
+    copy_file,
+    entries_below,
     read_safetensors,
     read_torch,
     remove_leftovers,
@@ -74,6 +77,48 @@ def test_the_target_is_replaced_only_when_the_new_file_is_complete(tmp_path):
     write_with(target, write)
     assert target.read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_copy_that_another_process_takes_for_a_leftover_is_made_again(tmp_path, monkeypatch):
+    (tmp_path / "source").write_text("new")
+    made, copyfile = [], shutil.copyfile
+
+    def copy(source, target):
+        copyfile(source, target)
+        if not made:
+            remove_leftovers(tmp_path)
+        made.append(target)
+
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    copy_file(tmp_path / "source", tmp_path / "a.txt")
+    assert (tmp_path / "a.txt").read_text() == "new"
+    assert len(set(made)) == 2
+    with pytest.raises(FileNotFoundError):
+        copy_file(tmp_path / "absent", tmp_path / "b.txt")
+
+
+def test_folders_that_another_process_removes_are_passed_over(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("")
+    found = []
+    for place in entries_below(tmp_path):
+        found.append(place.name)
+        if len(found) == 2:
+            shutil.rmtree(tmp_path / found[0])
+            shutil.rmtree(tmp_path / found[1])
+    assert sorted(found) == ["a", "b"]
+    with pytest.raises(FileNotFoundError):
+        list(entries_below(tmp_path / "absent"))
+
+
+def test_what_is_special(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").write_text("")
+    assert [is_special(tmp_path / name) for name in ("pipe", "link")] == [True, True]
+    assert [is_special(tmp_path / name) for name in ("loop", "file", "absent", "file/x", ".")] == [False] * 5
 
 
 def test_text_json_and_tensors_read_back(tmp_path):

@@ -1,6 +1,8 @@
 """One thread for small operations, cores of a container, and idle threads that sleep."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -54,10 +56,10 @@ def test_cores_are_those_of_the_affinity_and_the_container(monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize("given", [None, "active"])
-def test_the_command_line_lets_idle_threads_sleep_unless_the_user_decides(monkeypatch, promptcal, given):
-    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that it is restored
-    monkeypatch.delenv("OMP_WAIT_POLICY")
-    if given:
-        monkeypatch.setenv("OMP_WAIT_POLICY", given)
-    promptcal("--version")
-    assert os.environ["OMP_WAIT_POLICY"] == (given or "passive")
+def test_idle_threads_sleep_unless_the_user_decides(given):
+    """In Python and on the command line: `import promptcal` sets what PyTorch reads when it is loaded."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    program = "import os, sys, promptcal; print('torch' in sys.modules, os.environ['OMP_WAIT_POLICY'])"
+    environment |= {"OMP_WAIT_POLICY": given} if given else {}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", given or "passive"]

@@ -11,7 +11,8 @@ from promptcal.cli.app import app
 INTRODUCTION = """# Commands
 
 `promptcal COMMAND --help` shows the same on the terminal. A user error is one sentence and exit code 2. After exit code
-75, 130 (Ctrl-C) or 143 (SIGTERM), `--resume` continues a fit, and the same command again continues with shards.
+75, 129 (a closed terminal), 130 (Ctrl-C) or 143 (SIGTERM), `--resume` continues a fit, and the same command again
+continues with shards.
 
 """
 

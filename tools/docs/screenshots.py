@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
@@ -39,7 +39,7 @@ SMALL = ("model.backbone=vit_tiny_patch4_32.promptcal", "model.image_size=32")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--demo", type=Path, help="finished run of `promptcal demo`")
+    parser.add_argument("--demo", type=Path, help="finished run of `promptcal demo`; default: run it now")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="promptcal-pictures-") as folder, browser() as page:
         demo = None if options.demo is None else options.demo.absolute()
@@ -103,7 +103,8 @@ def picture_of_first_fit(page: Any) -> None:
         page.get(client.link)
         until(lambda: client.get("api/state")["phase"] == "asking", 120)
         until(lambda: "600" in page.find_element("tag name", "main").text, 30)
-        save(shot(page).crop((0, 0, WIDTH, 620)), "app-first-fit.png")
+        until(lambda: not page.find_elements("id", "can-start"), 120)
+        save(shot(page).crop((0, 0, WIDTH, 640)), "app-first-fit.png")
 
 
 def pictures_of_app(page: Any, truth: dict[str, str]) -> None:
@@ -176,9 +177,13 @@ def strip(pictures: list[Image.Image]) -> Image.Image:
     """Pictures side by side in two rows, each with its number."""
     width, height, gap = WIDTH * 3 // 4, HEIGHT * 3 // 4, 16
     whole = Image.new("RGB", (2 * width + gap, 2 * height + gap), "white")
+    draw, font = ImageDraw.Draw(whole), ImageFont.load_default(size=28)
     for i, picture in enumerate(pictures):
-        part = picture.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
-        whole.paste(part, ((i % 2) * (width + gap), (i // 2) * (height + gap)))
+        x, y = (i % 2) * (width + gap), (i // 2) * (height + gap)
+        whole.paste(picture.convert("RGB").resize((width, height), Image.Resampling.LANCZOS), (x, y))
+        centre = (x + width - 40, y + height - 40)
+        draw.circle(centre, 26, fill="#2f5d9b", outline="white", width=3)
+        draw.text(centre, str(i + 1), fill="white", font=font, anchor="mm")
     return whole
 
 

@@ -3,26 +3,22 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from promptcal.app import label_state as states
 from promptcal.app.label_state import LabelState, Predictions
 from promptcal.app.packing import packed, unpacked
 from promptcal.errors import LabelError, shorten
-from promptcal.runtime.json_model import first_problem
+from promptcal.runtime.json_model import StrictModel, first_problem
 
 Name = Annotated[str, Field(max_length=4 * states.LONGEST_NAME)]
-
-
-class _Action(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 def _number(images: list[int]) -> str:
     return f"{len(images):,} image{'s' if len(images) != 1 else ''}"
 
 
-class Assign(_Action):
+class Assign(StrictModel):
     """Label images as a category."""
 
     kind: Literal["assign"] = "assign"
@@ -36,7 +32,7 @@ class Assign(_Action):
         return f"label {_number(self.images)} as {shorten(after.categories[self.category].name, 40)}"
 
 
-class NoneOfThese(_Action):
+class NoneOfThese(StrictModel):
     kind: Literal["none"] = "none"
     images: list[int]
 
@@ -47,7 +43,7 @@ class NoneOfThese(_Action):
         return f"mark {_number(self.images)} as none of these"
 
 
-class RemoveLabels(_Action):
+class RemoveLabels(StrictModel):
     kind: Literal["remove"] = "remove"
     images: list[int]
 
@@ -58,7 +54,7 @@ class RemoveLabels(_Action):
         return f"remove the label of {_number(self.images)}"
 
 
-class Accept(_Action):
+class Accept(StrictModel):
     """Label images as the category that they are shown in."""
 
     kind: Literal["accept"] = "accept"
@@ -71,7 +67,7 @@ class Accept(_Action):
         return f"accept {_number(self.images)}"
 
 
-class Create(_Action):
+class Create(StrictModel):
     kind: Literal["create"] = "create"
     name: Name
     images: list[int]
@@ -83,7 +79,7 @@ class Create(_Action):
         return f"create {shorten(self.name, 40)} with {_number(self.images)}"
 
 
-class Rename(_Action):
+class Rename(StrictModel):
     kind: Literal["rename"] = "rename"
     category: int
     name: Name
@@ -95,7 +91,7 @@ class Rename(_Action):
         return f"name a category {shorten(after.categories[self.category].name, 40)}"
 
 
-class Merge(_Action):
+class Merge(StrictModel):
     kind: Literal["merge"] = "merge"
     source: int
     target: int
@@ -108,7 +104,7 @@ class Merge(_Action):
         return f"merge {names[0]} into {names[1]}"
 
 
-class SplitImages(_Action):
+class SplitImages(StrictModel):
     """``parts`` has the number of the part of each image, from 0."""
 
     kind: Literal["split"] = "split"
@@ -122,14 +118,14 @@ class SplitImages(_Action):
         return f"split {_number(self.images)} into {len(set(self.parts))} parts"
 
 
-class ImportLabels(_Action):
+class ImportLabels(StrictModel):
     """Labels from a file: image and name; an empty name is "none of these"."""
 
     kind: Literal["import"] = "import"
     source: Name
     labels: dict[int, str]
 
-    model_config = ConfigDict(frozen=True, extra="forbid")  # the keys of JSON are text
+    model_config = ConfigDict(strict=False)  # the keys of JSON are text
 
     def apply(self, state: LabelState) -> LabelState:
         return states.import_labels(state, self.labels)
@@ -138,7 +134,7 @@ class ImportLabels(_Action):
         return f"import {len(self.labels):,} labels from {shorten(self.source, 40)}"
 
 
-class AcceptRefit(_Action):
+class AcceptRefit(StrictModel):
     """The predictions of a refit as columns; ``run`` is the run of a new fit, None for a quick refit."""
 
     kind: Literal["refit"] = "refit"

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from promptcal.app.actions import Action, parse_action
 from promptcal.app.label_state import LabelState
 from promptcal.app.packing import packed, unpacked
 from promptcal.errors import LabelError, PromptCALError, RunError
 from promptcal.run.assignments import Assignments
-from promptcal.runtime.json_model import first_problem
+from promptcal.runtime.json_model import StrictModel, first_problem
 
 FILE_NAME = "labels.sqlite"
 FORMAT = 1
@@ -56,10 +56,8 @@ class DiskFullError(PromptCALError):
     """An action could not be saved."""
 
 
-class _Base(BaseModel):
+class _Base(StrictModel):
     """What the actions refer to."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     paths: list[str]
     names: list[str]

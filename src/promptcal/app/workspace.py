@@ -2,7 +2,7 @@
 
 import os
 import secrets
-import shutil
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -266,19 +266,19 @@ def open_store(path: Path, found: Assignments) -> tuple[LabelStore, str]:
     store.close()
     number = next(n for n in range(1, 10_000) if not (path / f"labels-{n}.sqlite").exists())
     kept = path / f"labels-{number}.sqlite"
-    files.write_with(kept, lambda temporary: shutil.copyfile(file, temporary))
-    new = files.temporary_beside(file)
-    with ExitStack() as leftovers:
-        leftovers.callback(new.unlink, missing_ok=True)
+    files.copy_file(file, kept)
+    position = {name: i for i, name in enumerate(found.paths)}
+    given = {position[name]: label for name, label in labels.items() if name in position}
+
+    with tempfile.TemporaryDirectory() as folder:  # in the run, another command could take it for a leftover
+        new = Path(folder) / FILE_NAME
         fresh = LabelStore(new)
         fresh.begin(found)
-        position = {name: i for i, name in enumerate(found.paths)}
-        given = {position[name]: label for name, label in labels.items() if name in position}
         if given:
             action = ImportLabels(source="the earlier result", labels=given)
             fresh.append(action, action.title(action.apply(LabelState.of(found))))
         fresh.close()
-        os.replace(new, file)
+        files.copy_file(new, file)
     lost = len(labels) - len(given)
     missing = f" {lost:,} of them are of images that it does not have." if lost else ""
     return LabelStore(file), (

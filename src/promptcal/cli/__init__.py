@@ -3,11 +3,14 @@
 
 def main() -> None:
     """Entry point of the command `promptcal`."""
-    from promptcal.runtime.streams import open_closed_streams
+    from promptcal.runtime.interrupts import StopRequest, run_program
 
-    open_closed_streams()
-    from promptcal.cli.app import run
-    from promptcal.runtime.threads import let_idle_threads_sleep
+    def program(stop: StopRequest) -> None:
+        from promptcal.runtime.streams import open_closed_streams
 
-    let_idle_threads_sleep()
-    run()
+        open_closed_streams()
+        from promptcal.cli.app import run
+
+        run(stop)
+
+    run_program(program)

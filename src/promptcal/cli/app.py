@@ -30,7 +30,7 @@ from promptcal.cli.options import (
     number_or_auto,
     options_of,
 )
-from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning, one_line
+from promptcal.errors import ConfigError, Interrupted, PromptCALError, PromptCALWarning, has_cause, one_line
 from promptcal.experiments.table_request import TableRequest
 from promptcal.exporters import FORMATS
 from promptcal.pipeline.request import (
@@ -43,7 +43,7 @@ from promptcal.pipeline.request import (
 )
 from promptcal.report import FIGURE_NAMES, SPLITS
 from promptcal.runtime.interrupts import StopRequest
-from promptcal.runtime.streams import EXIT_BROKEN_PIPE, is_broken_pipe
+from promptcal.runtime.streams import EXIT_BROKEN_PIPE
 
 app = typer.Typer(
     help="Sort images into the categories you know and the ones you do not know yet (PromptCAL, CVPR 2023).",
@@ -613,7 +613,7 @@ def _say_written(path: Path, details: str = "") -> None:
     console.print(f"Written to {path}{details}", markup=False, highlight=False, soft_wrap=True)
 
 
-def run() -> None:
+def run(stop: StopRequest) -> None:
     """Run a command: user errors are one sentence and exit code 2 (75 if the same command continues), an interrupted
     run exits with 130, 143 or 129 (closed terminal), and one whose output nobody reads with 141.
     """
@@ -625,12 +625,10 @@ def run() -> None:
 
     warnings.showwarning = show_warning
     threading.excepthook = _ignore_disk_errors
-    stop = StopRequest()
     try:
-        with stop.listening():
-            app()
+        app()
     except SystemExit as ended:
-        if is_broken_pipe(ended):
+        if has_cause(ended, BrokenPipeError):
             sys.exit(EXIT_BROKEN_PIPE)
         if not stop:
             raise
@@ -640,16 +638,16 @@ def run() -> None:
     except PromptCALError as error:
         if not error.already_reported:
             errors.print(f"promptcal: {error}", style="red", markup=False, highlight=False)
-        sys.exit(error.exit_code)
+        sys.exit(stop.exit_code if stop.has_caused(error) else error.exit_code)
     except Interrupted as stopped:
         if _is_first_process():
             errors.print(f"promptcal: {stopped}", markup=False, highlight=False)
-        sys.exit(stopped.exit_code)
+        sys.exit(stop.exit_code if stop else stopped.exit_code)
     except OSError as error:  # disk full, no permission
         errors.print(
             f"promptcal: {one_line(error)}; free some space or choose another place", markup=False, highlight=False
         )
-        sys.exit(2)
+        sys.exit(stop.exit_code if stop.has_caused(error) else 2)
 
 
 def _ignore_disk_errors(raised: threading.ExceptHookArgs) -> None:

@@ -37,8 +37,10 @@ class ModelConfig(Section):
 
     backbone: str = Field("vit_base_patch16_224.dino", description="timm name of a ViT")
     weights: str | None = Field(None, description="local weight file; none: from the hub")
-    pretrained: bool = Field(True, description="no: random weights")
-    image_size: int | None = Field(None, ge=8, le=2048, description="pixels; none: the backbone's own")
+    pretrained: bool = Field(True, description="whether to load pretrained weights; false: random weights")
+    image_size: int | None = Field(
+        None, ge=8, le=2048, description="side of the square input in pixels; none: the backbone's own"
+    )
     prompts: int = Field(5, ge=0, le=1000, description="learnable tokens in each block; 0: the plain ViT")
     supervised_prompts: int = Field(
         2, ge=0, le=1000, description="prompts whose mean is the token [P], which has losses of its own; 0: none"
@@ -80,7 +82,7 @@ class DataConfig(Section):
         description="folder of generic images, such as ImageNet's, for methods that use them (PromptCAL distils the "
         "frozen backbone on them in the first epochs); none: no distillation",
     )
-    batch_size: int = Field(128, ge=2, le=65_536, description="images a batch, two views each")
+    batch_size: int = Field(128, ge=2, le=65_536, description="images in a batch; each has two views")
     sampling: Literal["balanced", "natural"] = Field(
         "balanced",
         description="balanced: drawn with replacement, about half of a batch labelled; natural: every image once an "
@@ -98,23 +100,23 @@ class LossConfig(Section):
     beta: float = Field(0.6, ge=0, le=1, description="weight of CAL against the self-supervised term")
     gamma: float = Field(0.35, ge=0, le=LARGEST_WEIGHT, description="weight of all losses of the prompt token [P]")
     self_temperature: float = Field(
-        1.0, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="of the self-supervised contrastive loss"
+        1.0, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="temperature of the self-supervised contrastive loss"
     )
     supervised_temperature: float = Field(
-        0.07, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="of the supervised contrastive loss"
+        0.07, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="temperature of the supervised contrastive loss"
     )
     affinity_temperature: float = Field(
         0.07,
         ge=LEAST_TEMPERATURE,
         le=LARGEST_WEIGHT,
-        description="of contrastive affinity learning, and of the confidences of k-means before calibration",
+        description="temperature of the affinity loss, and of the confidences of k-means before calibration",
     )
 
 
 class OptimConfig(Section):
     """SGD with a learning rate that changes by epoch and starts again in each stage."""
 
-    epochs: int = Field(200, ge=0, le=MOST_EPOCHS, description="of methods with one stage")
+    epochs: int = Field(200, ge=0, le=MOST_EPOCHS, description="epochs of methods with one stage")
     lr: float = Field(0.1, gt=0, le=LARGEST_WEIGHT, description="learning rate")
     schedule: Literal["cosine", "steps"] = Field(
         "cosine", description="cosine: from lr down towards min_lr; steps: a tenth from each milestone on"
@@ -131,8 +133,8 @@ class OptimConfig(Section):
         le=LARGEST_WEIGHT,
         description="learning rate at the end of the cosine, and at the start of warmup_epochs",
     )
-    momentum: float = Field(0.9, ge=0, lt=1, description="of SGD")
-    weight_decay: float = Field(5e-5, ge=0, le=LARGEST_WEIGHT, description="of SGD")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of SGD")
+    weight_decay: float = Field(5e-5, ge=0, le=LARGEST_WEIGHT, description="weight decay of SGD")
 
 
 class ClusteringConfig(Section):
@@ -194,7 +196,10 @@ class EstimationConfig(Section):
     """The number of classes, if it is to be estimated (`n_classes: auto`)."""
 
     max_classes: int | None = Field(
-        None, ge=2, le=MOST_CLASSES, description="none: a tenth of the number of images, at most 1,000"
+        None,
+        ge=2,
+        le=MOST_CLASSES,
+        description="largest number to try; none: a tenth of the number of images, at most 1,000",
     )
     n_init: int = Field(10, ge=1, le=MOST_STARTS, description="k-means starts for each candidate of grid and published")
     search: Literal["calibrated", "grid", "published"] = Field(
@@ -210,15 +215,15 @@ class Config(Section):
     """A run. A method's own config class adds its sections."""
 
     n_classes: int = Field(ge=1, le=MOST_CLASSES, description="known and new categories together")
-    n_classes_estimated: bool = Field(False, description="whether that is an estimate")
+    n_classes_estimated: bool = Field(False, description="whether n_classes is an estimate")
     seed: int = Field(
         0, ge=0, lt=2**63, description="random seed; the same seed on the same machine gives the same run"
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
-        description="of the network's matrix products; losses, norms and the affinity graph stay in fp32 (TF32 on a "
-        "GPU with bf16). auto: bf16 on GPUs that support it and on CPUs with AVX-512 BF16, else fp32",
+        description="number format of the network's matrix products; losses, norms and the affinity graph stay in "
+        "fp32 (TF32 on a GPU with bf16). auto: bf16 on GPUs that support it and on CPUs with AVX-512 BF16, else fp32",
     )
     compile: Literal["auto", "always", "never"] = Field(
         "auto", description="compile the network; auto: on CUDA, for runs of 2,000 steps or more"

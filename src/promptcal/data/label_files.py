@@ -209,7 +209,7 @@ def _read_parquet(path: Path, n_images: int, on_progress: Progress) -> Iterator[
 
         with ParquetFile(path) as file:
             schema = file.schema_arrow
-            n_rows = _check_parquet(path, file.metadata, schema.names, n_images)
+            n_rows = _check_parquet(path, file, n_images)
         chosen = [schema.field(position) for position in find_columns(schema.names) or ()]
         texts = [f.name for f in chosen if types.is_string(f.type) or types.is_large_string(f.type)]
         done = 0
@@ -225,18 +225,23 @@ def _read_parquet(path: Path, n_images: int, on_progress: Progress) -> Iterator[
                 on_progress(done / n_rows)
 
 
-def _check_parquet(path: Path, metadata: Any, names: list[str], n_images: int) -> int:
+def _check_parquet(path: Path, file: Any, n_images: int) -> int:
     """Check the limits by what the file says about itself; returns the number of rows."""
+    names, metadata = file.schema_arrow.names, file.metadata
     found = find_columns(names[:_MAX_COLUMNS])
     if found is None or len(set(names)) < len(names):
         shown = shorten(", ".join(names[:_MAX_COLUMNS]), 200) or "none"
         raise LabelError(f"{path} needs the columns path and label; it has {shown!r}")
     if metadata.num_rows > _max_rows(n_images):
         raise _too_many_rows(path, n_images)
-    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
-    chunks = (group.column(j) for group in groups for j in range(group.num_columns))
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    if sum(group.total_byte_size for group in groups) <= _MAX_PARQUET_BYTES:
+        return max(1, metadata.num_rows)
     wanted = {names[position] for position in found}
-    size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in wanted)
+    for i in range(len(groups)):  # if a column is described wrongly, this raises, but `group.column` ends the process
+        next(file.iter_batches(1, row_groups=[i], columns=sorted(wanted)), None)
+    numbers = [j for j in range(metadata.num_columns) if metadata.schema.column(j).path in wanted]
+    size = sum(group.column(j).total_uncompressed_size for group in groups for j in numbers)
     if size > _MAX_PARQUET_BYTES:
         raise LabelError(f"{path} unpacks to {size / 2**30:.0f} GB; keep the path and the label only")
     return max(1, metadata.num_rows)

@@ -108,7 +108,7 @@ def class_name(label: Any) -> str | None:
     text = str(label).strip()
     if "\0" in text or not is_unicode(text):
         raise LabelError(f"the label {shorten(ascii(text))} has a NUL character or is not valid Unicode; rename it")
-    return None if text in ("", "-1", "-1.0") else text
+    return None if text in ("", "-1", "-1.0") else unicodedata.normalize("NFC", text)
 
 
 def is_unicode(text: str) -> bool:

@@ -112,7 +112,7 @@ class _Batches(Dataset["Tensor | str"]):
         return views.round().to(torch.uint8)  # a quarter of the bytes of float32
 
 
-_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 _HAS_SIGWAITINFO = hasattr(signal, "sigwaitinfo")  # Linux
 
 
@@ -138,8 +138,9 @@ def _stop_signals_blocked() -> Iterator[None]:
     if not _HAS_SIGWAITINFO:
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # read first: the next line may raise KeyboardInterrupt
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -87,14 +87,14 @@ def calibrate_run(
         usable = (held_out if basis == "held-out" else labels) >= 0
         usable &= not_alone
     chosen = torch.from_numpy(usable).to(features.device)
-    largest, of_usable = [], []
+    largest, of_usable = features.new_empty(len(features)), []
     for rows in blocks:
         cosines = left_out_cosines(features[rows], members[rows], centroids, sizes)
-        largest.append(cosines.max(dim=1).values)
+        largest[rows] = cosines.max(dim=1).values
         wanted = chosen[rows]
         of_usable.append(cosines[wanted] if outputs is None else outputs(rows[wanted]))
     found = calibrate(torch.cat(of_usable).cpu().numpy(), labels[usable], basis, temperature)
-    similarity = torch.cat(largest).cpu().numpy()
+    similarity = largest.cpu().numpy()
     unseen = ((labels < 0) | (held_out >= 0)) & not_alone
     threshold = acceptance_threshold(similarity[unseen], ACCEPTED_SHARE) if unseen.any() else None
     known, unlabelled = partition.clusters <= labels.max(), (labels < 0) & not_alone

@@ -342,7 +342,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             else:
                 first = (self._class_means(points, fixed) if init is None else _as_points(init).to(points)) - offset
                 part = sample_rows(fixed.cpu().numpy(), max(most, _MIN_PART), generator).to(points.device)
-                sampled = points[part] - offset
+                sampled = points[part].sub_(offset)
                 axes = _principal_axes(sampled, _COMPONENTS)
                 limits_of_part = None if limits is None else limits._replace(mask=limits.mask[part])
                 starts = self._best_starts(

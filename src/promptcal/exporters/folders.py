@@ -17,10 +17,12 @@ def write_folders(run: Run, output: Path, images: Iterable[Path], copy: bool) ->
     assignments = run.assignments()
     folders = folder_names(assignments.names)
     targets = [""] * len(assignments)
-    for cluster, folder in enumerate(folders):
-        members = [i for i, c in enumerate(assignments.clusters) if c == cluster]
-        for i, name in zip(members, file_names([assignments.paths[i] for i in members]), strict=True):
-            targets[i] = f"{folder}/{name}"
+    members: dict[int, list[int]] = {}
+    for i, cluster in enumerate(assignments.clusters.tolist()):
+        members.setdefault(cluster, []).append(i)
+    for cluster, images_of in members.items():
+        for i, name in zip(images_of, file_names([assignments.paths[i] for i in images_of]), strict=True):
+            targets[i] = f"{folders[cluster]}/{name}"
     categories = [
         {"folder": folder, "name": name, "cluster": cluster, "kind": assignments.kind(cluster)}
         for cluster, (folder, name) in enumerate(zip(folders, assignments.names, strict=True))

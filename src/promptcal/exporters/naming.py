@@ -64,13 +64,14 @@ def _make_unique(names: Sequence[str], key: Callable[[str], str]) -> list[str]:
     """Number the names whose ``key`` is taken already."""
     counts = Counter(map(key, names))
     taken = {k for k, n in counts.items() if n == 1}
+    numbers: Counter[str] = Counter()
     result = []
     for name in names:
-        chosen, number = name, 1
+        chosen = name
         while counts[key(name)] > 1 and key(chosen) in taken:
-            number += 1
+            numbers[key(name)] += 1
             stem, suffix = split_suffix(name)
-            chosen = f"{stem}-{number}{suffix}"
+            chosen = f"{stem}-{numbers[key(name)] + 1}{suffix}"
         taken.add(key(chosen))
         result.append(chosen)
     return result

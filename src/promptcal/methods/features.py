@@ -19,7 +19,7 @@ from promptcal.training.stage import Stage
 class FeaturesSection(Section):
     """The features, and what is done with them before they are clustered."""
 
-    width: int = Field(1, ge=1, le=1_000_000, description="numbers of a row")
+    width: int = Field(1, ge=1, le=1_000_000, description="how many numbers a row has")
     projection: ProjectionKind = Field("none", description="what changes the features before they are clustered")
 
 

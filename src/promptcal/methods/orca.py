@@ -33,10 +33,10 @@ from promptcal.training.stage import Batch, Stage, StepResult
 class ORCASettings(Section):
     """Weights of the terms, and the margin."""
 
-    scale: float = Field(10.0, gt=0, le=LARGEST_WEIGHT, description="of the cosines")
+    scale: float = Field(10.0, gt=0, le=LARGEST_WEIGHT, description="scale of the cosines")
     margin_weight: float = Field(1.0, ge=0, le=LARGEST_WEIGHT, description="margin for each unit of uncertainty")
     max_margin: float = Field(0.5, ge=0, le=LARGEST_WEIGHT, description="largest uncertainty that counts")
-    pair_weight: float = Field(1.0, ge=0, le=LARGEST_WEIGHT, description="weight of the pairs")
+    pair_weight: float = Field(1.0, ge=0, le=LARGEST_WEIGHT, description="weight of the loss of neighbour pairs")
     entropy_weight: float = Field(1.0, ge=0, le=LARGEST_WEIGHT, description="weight of the mean entropy")
 
 

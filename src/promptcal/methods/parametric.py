@@ -18,15 +18,17 @@ class ParametricSettings(Section):
     """Temperatures and weights of a classifier that learns from its own sharpened predictions."""
 
     student_temperature: float = Field(
-        0.1, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="of the student's predictions"
+        0.1, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="temperature of the student's predictions"
     )
     teacher_temperature_start: float = Field(
-        0.07, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="of the targets in the first epoch"
+        0.07, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="temperature of the targets in the first epoch"
     )
     teacher_temperature: float = Field(
-        0.04, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="of the targets after teacher_epochs"
+        0.04, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="temperature of the targets after teacher_epochs"
     )
-    teacher_epochs: int = Field(30, ge=0, le=MOST_EPOCHS, description="epochs from the one to the other")
+    teacher_epochs: int = Field(
+        30, ge=0, le=MOST_EPOCHS, description="epochs in which the temperature of the targets changes"
+    )
     entropy_weight: float = Field(
         2.0, ge=0, le=LARGEST_WEIGHT, description="weight of the mean entropy, which spreads images over all categories"
     )

@@ -36,14 +36,14 @@ _CIFAR10_RAMP = {"consistency": 5.0, "ramp_epochs": 50.0}
 class RankStatsSettings(Section):
     """Ranking statistics and the consistency term."""
 
-    top: int = Field(5, ge=1, le=100_000, description="dimensions that must be the same")
+    top: int = Field(5, ge=1, le=100_000, description="a pair is positive if this many largest dimensions are the same")
     consistency: float = Field(
         50.0,
         ge=0,
         le=LARGEST_WEIGHT,
         description="weight of the consistency between both views, at the end of its ramp",
     )
-    ramp_epochs: float = Field(150.0, ge=0, le=MOST_EPOCHS, description="over which the consistency rises")
+    ramp_epochs: float = Field(150.0, ge=0, le=MOST_EPOCHS, description="epochs over which the consistency rises")
 
 
 class RankStatsConfig(Config):

@@ -34,9 +34,11 @@ _DRAWS = 8  # random numbers for each view
 class UNOSettings(Section):
     """Heads, temperature and the Sinkhorn-Knopp algorithm."""
 
-    temperature: float = Field(0.1, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="of the predictions")
+    temperature: float = Field(
+        0.1, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="temperature of the predictions"
+    )
     epsilon: float = Field(0.05, ge=LEAST_TEMPERATURE, le=LARGEST_WEIGHT, description="smoothness of the assignments")
-    iterations: int = Field(3, ge=1, le=10_000, description="of Sinkhorn-Knopp")
+    iterations: int = Field(3, ge=1, le=10_000, description="iterations of Sinkhorn-Knopp")
     heads: int = Field(
         5, ge=1, le=1000, description="clustering heads, and as many over-clustering heads; the best one assigns"
     )

@@ -148,7 +148,8 @@ def _apply(previous: PreviousRun, labels: Any) -> NamingResult:
     removed = [parsed.removed[i] for i in positions]
     label_names = previous.merge_labels([parsed.names[i] for i in positions], removed, found.paths)
     numbers, classes = class_numbers(label_names)
-    check_letter_case([*run.names, *(name for name in classes if name not in run.names)])
+    label_classes = set(classes)
+    check_letter_case([*run.names, *classes])
     shared = contingency_table(numbers, found.clusters, len(classes), len(run.names))
     sizes = np.bincount(found.clusters, minlength=len(run.centroids))  # which are read: damaged ones are not replaced
     categories = named_categories(run.names, classes, shared, sizes)
@@ -166,7 +167,7 @@ def _apply(previous: PreviousRun, labels: Any) -> NamingResult:
         found.paths,
         ranked,
         categories.names,
-        [name in classes for name in categories.names],
+        [name in label_classes for name in categories.names],
         numbers >= 0,
         stability=found.stability,
     )

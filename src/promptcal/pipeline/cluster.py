@@ -220,18 +220,18 @@ def _active(session: Session) -> Iterator[None]:
     """Hold the lock of the output. If the command is stopped, it leaves nothing behind."""
     directory = session.directory
     existed = directory.path.is_dir()
-    try:
-        with (
-            directory.locked(),
-            session.stop.listening(),
-            device_context(session.device, session.dtype),
-            deterministic_mode(session.deterministic),
-        ):
-            yield
-    except KeyboardInterrupt:
-        if not existed and not directory.exists() and directory.path.is_dir():
-            files.remove_folder(directory.path)
-        raise Interrupted("stopped; nothing was written", session.stop.exit_code) from None
+    with session.stop.listening():
+        try:
+            with (
+                directory.locked(),
+                device_context(session.device, session.dtype),
+                deterministic_mode(session.deterministic),
+            ):
+                yield
+        except KeyboardInterrupt:
+            if not existed and not directory.exists() and directory.path.is_dir():
+                files.remove_folder(directory.path)
+            raise Interrupted("stopped; nothing was written", session.stop.exit_code) from None
 
 
 def _previous_run(request: ClusterRequest, features: FeatureSet) -> PreviousRun | None:

@@ -32,6 +32,7 @@ from promptcal.run.changes import CategoryLoss
 from promptcal.run.directory import HeldOut
 from promptcal.run.results import RunResults, Scores
 from promptcal.runtime import files
+from promptcal.runtime.free_memory import return_freed_memory
 from promptcal.runtime.phases import CALIBRATION, REPORT
 from promptcal.runtime.progress import progress_bar, working
 
@@ -84,6 +85,7 @@ def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
     if found is not None:
         prepared = replace(prepared, config=prepared.config.model_copy(update={"n_classes": found.n_left}))
     partition, losses = final_partition(prepared, assignment, features, session)
+    return_freed_memory()
     merges = None if found is None else found.joined(partition)
     accuracy: Scores | None = None
     if prepared.test is not None:
@@ -91,6 +93,7 @@ def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
     elif problem.can_be_scored:
         accuracy = score_unlabelled(prepared, assignment, features, session, first=partition.clusters)
     calibration = _calibrate(prepared, assignment, features, partition, session)
+    return_freed_memory()
     partition, names = _numbered(prepared, partition)
     ranked = rank_in_blocks(
         features,
@@ -187,6 +190,7 @@ def write_result(
     files.write_with(directory.embeddings_file, lambda temporary: _save_array(temporary, features))
     assignments.write_csv(directory.assignments_file)
     write_parquet_if_installed(directory.assignments_parquet_file, assignments.table())
+    return_freed_memory()
     outcome.calibration.write(directory.calibration_file)
     _held_out(prepared).write(directory.held_out_file)
     former_names: list[str] = []

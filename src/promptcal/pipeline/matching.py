@@ -11,7 +11,8 @@ def class_origins(previous_names: Sequence[str], classes: Sequence[str], shared:
 
     ``shared`` counts labelled images by class and previous category.
     """
-    origin = {i: previous_names.index(name) for i, name in enumerate(classes) if name in previous_names}
+    number = {name: i for i, name in enumerate(previous_names)}
+    origin = {i: number[name] for i, name in enumerate(classes) if name in number}
     naming = np.where(shared == shared.max(axis=1, keepdims=True, initial=0), shared, 0)
     return origin | match_free_pairs(naming, origin)
 

@@ -27,7 +27,10 @@ _READOUT = {"help": "The default of clustering.readout, unless the protocol is p
 
 
 def option(default: Any = None, *, help: str, **cli: Any) -> Any:
-    """A field with its help text. For the command line: ``flag``, ``metavar``, ``cli`` (its type), ``first``."""
+    """A field with its help text, or another text for Python (``python``).
+
+    For the command line: ``flag``, ``metavar``, ``cli`` (its type), ``first``.
+    """
     return field(default=default, metadata={"help": help, **cli})
 
 
@@ -40,11 +43,17 @@ class LabelledRequest:
         first=True,
         help="CSV, TSV or parquet file with the columns path,label; other images are unlabelled. Default: class "
         "folders beside a folder named unlabelled, if there are any.",
+        python="Label file with the columns path,label; a mapping path -> label; a data frame; or one label per image. "
+        "Empty, missing or -1 means unlabelled. Default: class folders beside a folder named unlabelled.",
     )
     seed: int | None = option(help="Random seed. Default: 0.")
     device: str | None = option(help="auto, cpu, cuda or mps.")
     overrides: tuple[str, ...] = option(
-        (), flag="--set", metavar="KEY=VALUE", help="Change one setting, such as affinity.k=10. May be repeated."
+        (),
+        flag="--set",
+        metavar="KEY=VALUE",
+        help="Change one setting, such as affinity.k=10. May be repeated.",
+        python="Changed settings, such as ['affinity.k=10'].",
     )
     progress: bool = option(True, help="Show progress.")
 
@@ -118,6 +127,8 @@ class RunRequest(CommonRequest, ResultRequest):
     stop_after: float | None = option(
         metavar="MINUTES",
         help="Stop training after this time, at a checkpoint from which --resume continues (exit code 75).",
+        python="Minutes after which training stops with `promptcal.errors.Interrupted`, at a checkpoint from which "
+        "``resume`` continues.",
     )
 
 
@@ -132,6 +143,8 @@ class ImagesRequest(CommonRequest):
     images: Any = field(
         metadata={
             "help": "Folder of images, sub-folders included, or a quoted pattern such as 'photos/**/*.jpg'.",
+            "python": "Folder of images, sub-folders included; a pattern such as 'photos/**/*.jpg'; a list of image "
+            "files, PIL images or arrays; one array; or a Hugging Face dataset.",
             "argument": True,
             "cli": Path,
         }
@@ -165,7 +178,11 @@ class FitRequest(ImagesRequest, RunRequest):
         help="Train no network: only the read-out is trained, on the features of the backbone as it is. Minutes on a "
         "CPU. The same as --method frozen.",
     )
-    truth: Any = option(cli=Path | None, help="CSV with true classes, used only to report accuracy.")
+    truth: Any = option(
+        cli=Path | None,
+        help="CSV with true classes, used only to report accuracy.",
+        python="True classes in any form of ``labels``, used only to report accuracy.",
+    )
     keep: Literal["better", "trained"] | None = option(
         "better",
         metavar="better|trained",
@@ -174,7 +191,9 @@ class FitRequest(ImagesRequest, RunRequest):
         "the clusters. trained: always that of training. Default: better.",
     )
     readout: Literal["head"] | None = field(default="head", metadata=_READOUT)
-    inductive: "Inductive | None" = field(default=None, metadata={"help": "For the inductive protocol.", "cli": False})
+    inductive: "Inductive | None" = field(
+        default=None, metadata={"help": "Validation and test images of the inductive protocol.", "cli": False}
+    )
     read_test: "Callable[[], TestSet] | None" = field(
         default=None, metadata={"help": "Reads the test images, which selection.by=oracle needs.", "cli": False}
     )
@@ -184,9 +203,15 @@ class FitRequest(ImagesRequest, RunRequest):
     data_difference: str | None = field(
         default=None, metadata={"help": "How the images differ from the benchmark's published ones.", "cli": False}
     )
-    protocol: Protocol | None = field(default=None, metadata={"help": "default or published.", "cli": False})
+    protocol: Protocol | None = field(
+        default=None, metadata={"help": "default or published. Default: default.", "cli": False}
+    )
     command: tuple[str, ...] = field(
-        default=(), metadata={"help": "Command and arguments that name the images, if it is not fit.", "cli": False}
+        default=(),
+        metadata={
+            "help": "Command and arguments with which messages repeat this fit. Default: fit and its images.",
+            "cli": False,
+        },
     )
 
 
@@ -252,8 +277,14 @@ class ClusterRequest(ResultRequest):
     ids: Any = option(
         cli=Path | None,
         help="Text file with the id of each row, one in a line. Default: those of the file, or 0, 1, ...",
+        python="List of ids, or a text file with one id in each line. Default: those of the file or of the index, or "
+        "0, 1, ...",
     )
-    truth: Any = option(cli=Path | None, help="CSV with true classes, used only to report accuracy.")
+    truth: Any = option(
+        cli=Path | None,
+        help="CSV with true classes, used only to report accuracy.",
+        python="True classes in any form of ``labels``, used only to report accuracy.",
+    )
     adapt: bool = option(
         False,
         help="Whiten the features by the covariance within the labelled classes, if hidden labels show a gain.",
@@ -296,7 +327,11 @@ class EmbedRequest(ShardRequest):
     preset: Any = option(cli=str | None, help=f"Settings to start from: {', '.join(preset_names())}.")
     config: Any = option(cli=Path | None, help="YAML file of settings.")
     overrides: tuple[str, ...] = option(
-        (), flag="--set", metavar="KEY=VALUE", help="Change one setting, such as data.resize=256. May be repeated."
+        (),
+        flag="--set",
+        metavar="KEY=VALUE",
+        help="Change one setting, such as data.resize=256. May be repeated.",
+        python="Changed settings, such as ['data.resize=256'].",
     )
 
 

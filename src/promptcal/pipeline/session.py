@@ -45,19 +45,20 @@ class Session:
         self.stop = StopRequest(
             self._say_stopping, None if stop_after is None else self.clock.started + 60 * stop_after
         )
+        self.clock.before_phase = self.stop.check
         self.group.check(config.data.batch_size, self.device)
         self.clock.switch(OTHER)  # from here on every phase is named where it runs
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        with (
-            self.group.locked_by_first(self.directory.locked()),
-            self.stop.listening(),
-            device_context(self.device, self.dtype),
-            deterministic_mode(self.deterministic),
-        ):
+        with self.stop.listening():
             try:
-                yield
+                with (
+                    self.group.locked_by_first(self.directory.locked()),
+                    device_context(self.device, self.dtype),
+                    deterministic_mode(self.deterministic),
+                ):
+                    yield
             except KeyboardInterrupt:
                 message = "stopped; run the same command with --resume to continue"
                 raise Interrupted(message, self.stop.exit_code) from None

@@ -13,6 +13,8 @@ from promptcal.report import measures
 from promptcal.run import Assignments
 from promptcal.run.categories import CategoryTable, describe_categories
 
+_BLOCK = 4096  # images whose cosines with all centroids are in memory at a time
+
 
 @dataclass(frozen=True)
 class ClusterAnalysis:
@@ -42,32 +44,37 @@ class ClusterAnalysis:
     @cached_property
     def categories(self) -> CategoryTable:
         """Nearest known class and advice for each category."""
-        return self.stored_categories or describe_categories(
-            self.assignments, torch.from_numpy(self.embeddings), self.near
-        )
+        return self.stored_categories or describe_categories(self.assignments, torch.tensor(self.embeddings), self.near)
 
     @cached_property
     def near(self) -> Neighbourhoods:
         """Neighbours among many images, for the advice on categories."""
         found = self.assignments
-        return Neighbourhoods.of(torch.from_numpy(self.embeddings), found.clusters, len(found.names))
+        return Neighbourhoods.of(torch.tensor(self.embeddings), found.clusters, len(found.names))
 
     @cached_property
     def centroids(self) -> np.ndarray:
         return unit_centroids(self.embeddings, self.assignments.clusters, self.n_clusters)
 
     @cached_property
-    def cosines(self) -> np.ndarray:
-        return self.embeddings @ self.centroids.T
+    def _nearest(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each image: the cosine with its own centroid, the second-best cluster, and the margin to it."""
+        parts = []
+        for first in range(0, len(self.embeddings), _BLOCK):
+            own = self.assignments.clusters[first : first + _BLOCK]
+            cosines = self.embeddings[first : first + _BLOCK] @ self.centroids.T
+            parts.append((cosines[np.arange(len(own)), own], *measures.second_best(cosines, own, self.centroids)))
+        own_cosine, second, margins = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        return own_cosine, second, margins
 
-    @cached_property
+    @property
     def own_cosine(self) -> np.ndarray:
-        return self.cosines[np.arange(len(self.embeddings)), self.assignments.clusters]
+        return self._nearest[0]
 
-    @cached_property
+    @property
     def second_best(self) -> tuple[np.ndarray, np.ndarray]:
         """The second-best cluster of each image, and the margin to it."""
-        return measures.second_best(self.cosines, self.assignments.clusters, self.centroids)
+        return self._nearest[1:]
 
     @cached_property
     def doubtful(self) -> np.ndarray:
@@ -97,7 +104,8 @@ class ClusterAnalysis:
         if self.truth is None:
             return None
         a = self.assignments
-        known = [a.names.index(name) for name in self.known_classes]
+        number = {name: i for i, name in enumerate(a.names)}
+        known = [number[name] for name in self.known_classes]
         return measures.confusion(self.truth, a.clusters, a.labelled, self.known_classes, self.n_clusters, known)
 
     @cached_property

@@ -37,10 +37,10 @@ class ReportInputs:
         results = RunResults.read(run.directory.results_file)
         analysis = ClusterAnalysis(
             assignments,
-            run.embeddings(),
+            np.asarray(run.mapped_embeddings(len(assignments))),
             run.info.known_classes,
             temperature,
-            run.truth(),
+            run.truth_of(assignments.paths),
             thumbnails.images,
             _fitting(results.categories, assignments),
         )

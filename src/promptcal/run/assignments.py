@@ -2,7 +2,8 @@
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -17,6 +18,11 @@ from promptcal.runtime.json_model import damaged
 if TYPE_CHECKING:
     from promptcal.discovery.partition import RankedClusters
 
+_BLOCK = 4096  # rows whose text is in memory at a time
+_COLUMNS_BY_IMAGE = (
+    *("paths", "clusters", "confidence", "labelled", "second", "second_confidence"),
+    *("similarity", "accepted", "stability"),
+)
 _LONGEST_LINE = 2**20  # characters; a path and a name have far fewer
 
 
@@ -156,8 +162,14 @@ class Assignments:
         files.write_rows(file, *self._cells())
 
     def _cells(self) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
-        table = self.table()
-        return list(table), zip(*map(_column_cells, table.values()), strict=True)
+        """The header and the rows; the text of a part of them is in memory at a time."""
+        blocks = (self._rows(slice(first, first + _BLOCK)) for first in range(0, len(self), _BLOCK))
+        rows = (zip(*map(_column_cells, block.table().values()), strict=True) for block in blocks)
+        return list(self._rows(slice(0)).table()), chain.from_iterable(rows)
+
+    def _rows(self, part: slice) -> "Assignments":
+        columns = {name: column[part] for name in _COLUMNS_BY_IMAGE if (column := getattr(self, name)) is not None}
+        return replace(self, **columns)
 
     @classmethod
     def read_csv(cls, file: Path, names: list[str], known: list[bool]) -> "Assignments":

@@ -18,6 +18,7 @@ from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel
 
 LOW_STABILITY = 0.5  # fewer than half of the other read-outs agree
+_MOST_COMPARED = 5000  # categories; tables of all pairs take memory by the square, and few images of each are drawn
 _LEAST_LABELLED = 2  # labelled images of a known class that are nearest to a category that is part of it
 _LEAST_RATIO = 0.5  # of their share to the expected one
 COLUMNS = (
@@ -102,12 +103,14 @@ def describe_categories(
     order = np.concatenate([known, np.flatnonzero(~np.asarray(assignments.known, dtype=bool))]).astype(np.int64)
     position = np.empty(n, dtype=np.int64)
     position[order] = np.arange(n)
-    connections = measure_connections(features, position[assignments.clusters], n, len(known), near=near)
     centroids = unit_centroids(features.cpu().numpy(), assignments.clusters, n)
     nearest, cosine = nearest_known(centroids, [int(number) for number in known])
-    part_of = parts_of_known(assignments, _nearest_of_labelled(assignments, features, centroids))
-    merges = _suggested(connections, order, part_of)
-    split = _splits(assignments, connections, position)
+    part_of, merges, split = {}, [], {}
+    if n <= _MOST_COMPARED:
+        connections = measure_connections(features, position[assignments.clusters], n, len(known), near=near)
+        part_of = parts_of_known(assignments, _nearest_of_labelled(assignments, features, centroids))
+        merges = _suggested(connections, order, part_of)
+        split = _splits(assignments, connections, position)
     stability = assignments.category_stability()
     sizes = np.bincount(assignments.clusters, minlength=n)
     labelled = np.bincount(assignments.clusters[assignments.labelled], minlength=n)

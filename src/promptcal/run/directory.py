@@ -214,8 +214,16 @@ class RunDirectory:
                 entry.unlink()
         self.info_file.unlink(missing_ok=True)
 
-    def verify_checksum(self, path: Path) -> None:
-        """Reject a result that changed since the fit wrote it."""
-        expected = self.info().sha256.get(path.name)
-        if expected is not None and expected != files.file_digest(path):
-            raise RunError(f"{path} changed since the fit wrote it (checksum mismatch); fit again, or restore the file")
+    def verify_checksum(self, path: Path, info: RunInfo | None = None) -> None:
+        """Reject a result that changed since the fit wrote it, or since ``info`` was read."""
+        info = self.info() if info is None else info
+        expected = info.sha256.get(path.name)
+        if expected is None or expected == files.file_digest(path):
+            return
+        if self.pending_folder.is_dir() or self.info() != info:
+            raise RunError(
+                f"{self.path} was changed by another command after it was opened; open it again (run the command again)"
+            )
+        if info.status == "training":
+            raise RunError(f"the fit of {self.path} replaces {path.name}; let the fit end, or run it with --resume")
+        raise RunError(f"{path} changed since the fit wrote it (checksum mismatch); fit again, or restore the file")

@@ -120,7 +120,8 @@ class Run(StoredRun):
     @cached_property
     def _clusters(self) -> StoredClusters:
         shape = (len(self.names), self.network.embedding_width)
-        stored = read_clusters(self.directory.centroids_file, *shape, has_head=self.assignment.trains_readout)
+        file = self._unchanged(self.directory.centroids_file)
+        stored = read_clusters(file, *shape, has_head=self.assignment.trains_readout)
         head = None if stored.head is None else LinearHead(*(part.to(self.device) for part in stored.head))
         return StoredClusters(stored.centroids.to(self.device), stored.columns.to(self.device), head)
 

@@ -1,5 +1,6 @@
 """Arrays of a run directory, checked when they are read: a value that was edited or damaged is one sentence."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,6 +60,21 @@ def read_clusters(file: Path, n_clusters: int, width: int, *, has_head: bool) ->
 
 def map_embeddings(file: Path, n_images: int) -> np.memmap:
     """The embedding of each image, float32 and finite."""
+    embeddings = _open_embeddings(file, n_images)
+    for _ in _blocks(file, n_images):
+        pass
+    return embeddings
+
+
+def read_embeddings(file: Path, n_images: int) -> np.ndarray:
+    """`map_embeddings` in memory."""
+    found = np.empty(_open_embeddings(file, n_images).shape, dtype=np.float32)
+    for first, block in _blocks(file, n_images):
+        found[first : first + len(block)] = block
+    return found
+
+
+def _open_embeddings(file: Path, n_images: int) -> np.memmap:
     try:
         embeddings = read_array(file)
     except (OSError, ValueError) as error:
@@ -68,10 +84,15 @@ def map_embeddings(file: Path, n_images: int) -> np.memmap:
         raise RunError(f"{file} has {found} for {n_images} images instead of float32; fit again")
     if embeddings.nbytes > free_host_memory():
         raise RunError(f"{file} has {embeddings.nbytes / 2**30:,.0f} GB, which is more than the free memory; fit again")
+    return embeddings
+
+
+def _blocks(file: Path, n_images: int) -> Iterator[tuple[int, np.ndarray]]:
+    """The position of each block and its embeddings, if all of them are usable numbers."""
     for first in range(0, n_images, _BLOCK):
         block = np.array(read_array(file)[first : first + _BLOCK])  # mapped again, so that no more is in memory
         if not np.isfinite(block).all():
             raise damaged(file, "it has values that are not finite")
         if np.abs(block).max() > _LARGEST_VALUE:
             raise damaged(file, "it has values that are too large")
-    return embeddings
+        yield first, block

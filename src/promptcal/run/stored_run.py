@@ -1,5 +1,6 @@
 """What is stored of a run: its categories, assignments and images. Reading it needs no network and no PyTorch."""
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from os import PathLike
@@ -38,7 +39,8 @@ class StoredRun:
             )
         self.directory.check_links()
         self.names: list[str] = self.info.categories
-        self.known: list[bool] = [name in set(self.info.known_classes) for name in self.names]
+        classes = set(self.info.known_classes)
+        self.known: list[bool] = [name in classes for name in self.names]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r}, {self.info.n_images} images, {self._categories})"
@@ -65,7 +67,7 @@ class StoredRun:
 
     def _unchanged(self, file: Path) -> Path:
         try:
-            self.directory.verify_checksum(file)
+            self.directory.verify_checksum(file, self.info)
         except OSError as error:
             raise RunError(f"{file} cannot be read ({error}); fit again") from error
         return file
@@ -76,9 +78,9 @@ class StoredRun:
         Returns:
             L2-normalised embeddings in the order of the assignments (images x dim, float32).
         """
-        import numpy as np
+        from promptcal.run.stored import read_embeddings
 
-        return np.array(self.mapped_embeddings(len(self.assignments())))
+        return read_embeddings(self._unchanged(self.directory.embeddings_file), len(self.assignments()))
 
     def mapped_embeddings(self, n_images: int) -> "np.memmap":
         """`embeddings`, of which only what is used is in memory."""
@@ -88,6 +90,10 @@ class StoredRun:
 
     def truth(self) -> list[str | None] | None:
         """The true class of each image in the order of the assignments, if the truth was given."""
+        return self.truth_of(self.assignments().paths)
+
+    def truth_of(self, paths: Sequence[str]) -> list[str | None] | None:
+        """The true class of some images, if the truth was given."""
         file = self.directory.truth_file
         if not file.is_file():
             return None
@@ -95,22 +101,26 @@ class StoredRun:
             by_path = {as_text(row["path"]): as_text(row["label"]) for row in read_csv_rows(file, "path", "label")}
         except TypeError as error:
             raise damaged(file, error) from error
-        return [by_path.get(path) for path in self.assignments().paths]
+        return [by_path.get(path) for path in paths]
 
     def given_images(self) -> tuple[ImageSet, list[int]]:
         """The names of all images that the fit was given, and the positions among them of those it assigned."""
-        names = list(self.assignments().paths)
+        names: list[str] = []
+        rest = iter(self.assignments().paths)
         skipped: list[int] = []
         file = self.directory.skipped_file
         if file.exists():
             try:
                 for row in read_csv_rows(file, "path", "position"):  # sorted by position
-                    skipped.append(int(row["position"]))
-                    if not 0 <= skipped[-1] <= len(names):
-                        raise ValueError(f"the position {skipped[-1]}")
-                    names.insert(skipped[-1], as_text(row["path"]))
+                    position = int(row["position"])
+                    names += itertools.islice(rest, max(0, position - len(names)))
+                    if position != len(names):
+                        raise ValueError(f"the position {position}")
+                    skipped.append(position)
+                    names.append(as_text(row["path"]))
             except (ValueError, TypeError) as error:
                 raise damaged(file, error) from error
+        names += rest
         left_out = set(skipped)
         assigned = [i for i in range(len(names)) if i not in left_out]
         return ImageSet(names, FileSource([]), None if self.info.root is None else Path(self.info.root)), assigned

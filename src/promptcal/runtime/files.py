@@ -16,6 +16,7 @@ import uuid
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -62,6 +63,14 @@ def _fill(temporary: Path, write: Callable[[Path], Any]) -> None:
     write(temporary)
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file, again if another process, which has locked the run directory, took the copy for a leftover."""
+    try:
+        write_with(target, partial(shutil.copyfile, source))
+    except FileNotFoundError:
+        write_with(target, partial(shutil.copyfile, source))
+
+
 def _link_or_copy(path: Path, target: Path) -> None:
     """A hard link to the file if the file system supports it, else a copy."""
     try:
@@ -85,10 +94,19 @@ def flush(path: Path) -> None:
 
 
 def entries_below(folder: Path) -> Iterator[Path]:
-    """Everything below a folder, at any depth. Linked folders are not entered."""
-    waiting = [os.fspath(folder)]
+    """Everything below a folder, at any depth. Linked folders are not entered, and those that another process removes
+    meanwhile are passed over."""
+    first = os.fspath(folder)
+    waiting = [first]
     while waiting:
-        with os.scandir(waiting.pop()) as entries:
+        place = waiting.pop()
+        try:
+            opened = os.scandir(place)
+        except FileNotFoundError:
+            if place == first:
+                raise
+            continue
+        with opened as entries:
             for entry in entries:
                 yield Path(entry.path)
                 if entry.is_dir(follow_symlinks=False):

@@ -1,8 +1,11 @@
-"""Memory that is free, and sizes that are compared with it before anything is allocated.
+"""Memory that is free, memory that is given back, and sizes that are compared with it before anything is allocated.
 
 The system grants more memory than it has. A process that then uses it is killed without a message.
 """
 
+import contextlib
+import ctypes
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +26,19 @@ def free_host_memory() -> float:
         return min(free, float(int(limit) - int(used)))
     except (OSError, ValueError, KeyError):  # not Linux, or no limit
         return free
+
+
+def return_freed_memory() -> None:
+    """Give memory that is not used any more back to the system, between two large steps.
+
+    The allocator of Linux keeps freed blocks of up to 32 MB: at the end of `cluster`, as much as the features had.
+    PyArrow has an allocator of its own.
+    """
+    pyarrow = sys.modules.get("pyarrow")
+    if pyarrow is not None:
+        pyarrow.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # no Linux
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_sizes(needs: Mapping[str, float], device: "torch.device") -> None:

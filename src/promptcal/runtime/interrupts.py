@@ -3,15 +3,19 @@
 A second Ctrl-C always stops at once.
 """
 
+import atexit
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
+
+from promptcal.errors import has_cause
 
 if TYPE_CHECKING:
     from promptcal.runtime.distributed import Group
@@ -48,7 +52,9 @@ def _detach(terminals: list[int]) -> None:
 class StopRequest:
     """True after a signal or after ``deadline`` (of `time.monotonic`).
 
-    A signal raises `KeyboardInterrupt`, except in `waiting`, where the training loop reads this object.
+    A signal raises `KeyboardInterrupt`, except in `waiting`, where the training loop reads this object. Requests can
+    listen one inside another. All of them record the signal, so that the exit code is known wherever the exception is
+    caught. The innermost one decides whether it is raised.
     """
 
     def __init__(self, on_first: Callable[[], None] = lambda: None, deadline: float | None = None) -> None:
@@ -57,7 +63,7 @@ class StopRequest:
         self._deadline = deadline
         self.has_progressed = False  # the time limit applies after the first step, so that every run makes progress
         self._waits = False
-        self._terminals: list[int] = []
+        self._has_raised = False
 
     def __bool__(self) -> bool:
         return self.signal is not None or self._time_is_up()
@@ -79,18 +85,31 @@ class StopRequest:
     def exit_code(self) -> int:
         return EXIT_TIME_LIMIT if self.signal is None else 128 + self.signal
 
+    def check(self) -> None:
+        """Raise `KeyboardInterrupt` again if it was lost. Python only prints what is raised in a destructor."""
+        if self._has_raised and not self._waits:
+            raise KeyboardInterrupt
+
+    def has_caused(self, error: BaseException) -> bool:
+        """Whether an error was raised while the program stopped after a signal."""
+        return self.signal is not None and has_cause(error, KeyboardInterrupt)
+
     @contextmanager
     def listening(self) -> Iterator["StopRequest"]:
         if threading.current_thread() is not threading.main_thread():
             yield self  # signals reach only the main thread
             return
-        self._terminals = [descriptor for descriptor in (1, 2) if _is_terminal(descriptor)]
-        previous = {s: signal.signal(s, self._handle) for s in _signals()}
+        if not _listeners:
+            with _handlers_set(self):
+                yield self
+            return
+        _listeners[-1].check()
         try:
+            _listeners.append(self)
             yield self
         finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+            if self in _listeners:
+                _listeners.remove(self)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -101,12 +120,72 @@ class StopRequest:
         finally:
             self._waits = False
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if number == _HANGUP:
-            _detach(self._terminals)
-        is_first = self.signal is None
-        self.signal = self.signal or number
-        if not self._waits or (number == signal.SIGINT and not is_first):
+    def _react(self, number: int, is_first: bool) -> None:
+        """Once a signal has stopped the run, a further one does not disturb the clean-up, unless it is Ctrl-C."""
+        if self._waits and (is_first or number != signal.SIGINT):
+            if is_first:
+                self._on_first()
+        elif is_first or number == signal.SIGINT or not has_cause(sys.exc_info()[1], KeyboardInterrupt):
+            self._has_raised = True
             raise KeyboardInterrupt
-        if is_first:  # a scheduler may send SIGTERM twice
-            self._on_first()
+
+
+def run_program(program: Callable[[StopRequest], None]) -> None:
+    """Run a program that ends with `sys.exit`. A signal ends it with 128 + the signal, whenever it arrives."""
+    stop = StopRequest()
+    try:
+        with stop.listening():
+            try:
+                program(stop)
+            except (Exception, KeyboardInterrupt):  # code in C may turn `KeyboardInterrupt` into another exception
+                if not stop:
+                    raise
+                print("promptcal: stopped", file=sys.stderr)
+                sys.exit(stop.exit_code)
+            finally:
+                atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)  # no traceback while Python ends
+    except KeyboardInterrupt:
+        if not stop:
+            raise
+        sys.exit(stop.exit_code)
+
+
+_listeners: list[StopRequest] = []  # the innermost is the last
+_terminals: list[int] = []
+_owner = 0  # the process that has set the handlers
+
+
+@contextmanager
+def _handlers_set(outermost: StopRequest) -> Iterator[None]:
+    global _owner, _terminals
+    _owner = os.getpid()
+    _terminals = [descriptor for descriptor in (1, 2) if _is_terminal(descriptor)]
+    previous = {number: signal.getsignal(number) for number in _signals()}
+    last = StopRequest()
+    last._waits = True
+    try:
+        _listeners[:] = [outermost]
+        for number in previous:
+            signal.signal(number, _handle)
+        yield
+    finally:
+        _listeners[:] = [last]  # it records a signal until the previous handlers are back
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        _listeners.clear()
+        if last.signal is not None:
+            outermost.signal = outermost.signal or last.signal
+            raise KeyboardInterrupt
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    if os.getpid() != _owner:  # a forked worker that has not set its own handlers yet; its parent decides
+        if number == signal.SIGTERM:
+            os._exit(128 + number)
+        return
+    if number == _HANGUP:
+        _detach(_terminals)
+    is_first = _listeners[-1].signal is None
+    for request in _listeners:
+        request.signal = request.signal or number
+    _listeners[-1]._react(number, is_first)

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -32,7 +32,8 @@ class PhaseClock:
     time. A run begins with its start-up; what is in no phase is "other".
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before_phase: Callable[[], None] = lambda: None) -> None:
+        self.before_phase = before_phase
         self.started = time.monotonic()
         self._phase = START_UP
         self._since = self.started
@@ -47,6 +48,7 @@ class PhaseClock:
         the work was started. Training steps give no device, because waiting would slow them down: the end of an epoch
         waits for its results anyway.
         """
+        self.before_phase()
         outer = self.switch(name)
         self._times[name] += 1
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MAX_YAML = 2**20  # bytes; to parse so many takes seconds
-MAX_JSON = 2**30  # the names of ten million images have less
+MAX_JSON = 2**28  # the results of half a million categories have less; parsed, it takes up to 3 GB
 MAX_IMAGE = 2**30  # of an encoded image; the largest one that is decoded has 716 MB uncompressed
 
 
@@ -15,7 +15,15 @@ def is_special(path: Path) -> bool:
     """Whether it is a pipe, a socket or a device, or a link to one, or is in /dev, where a file would replace one."""
     if os.path.realpath(path.parent) == "/dev":
         return True
-    return path.exists() and not path.is_file() and not path.is_dir()
+    try:
+        mode = os.stat(path).st_mode  # once, because another process may remove it
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def check_is_file(path: str | os.PathLike[str]) -> None:

@@ -14,13 +14,3 @@ def open_closed_streams() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
-
-
-def is_broken_pipe(error: BaseException) -> bool:
-    """Whether a program ends because nobody reads what it prints (`| head`)."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, BrokenPipeError):
-            return True
-        cause = cause.__context__
-    return False

@@ -56,14 +56,15 @@ def process_shards(job: ShardJob, console: Console) -> ShardSummary:
     todo = folder.unfinished(own)
     done = _Done(len(own), len(own) - len(todo))
     stop = StopRequest()
-    try:
-        with stop.listening(), progress_bar(console) as bar:
-            _compute(job, todo, done, bar)
-            done.check_problems()
-            manifest = folder.finish(plan, partial(_check_ids, folder, bar))
-    except KeyboardInterrupt:
-        message = f"stopped; {done.described()}, and the same command continues"
-        raise Interrupted(message, stop.exit_code) from None
+    with stop.listening():
+        try:
+            with progress_bar(console) as bar:
+                _compute(job, todo, done, bar)
+                done.check_problems()
+                manifest = folder.finish(plan, partial(_check_ids, folder, bar))
+        except KeyboardInterrupt:
+            message = f"stopped; {done.described()}, and the same command continues"
+            raise Interrupted(message, stop.exit_code) from None
     return ShardSummary(folder, manifest, len(plan.shards), len(own) - len(todo), done.rows, done.unreadable)
 
 

@@ -34,11 +34,22 @@ class AffinitySettings(Section):
         "graph",
         description="pseudo positives: by the affinity graph, the k nearest, or those with the same largest features",
     )
-    ranking_top: int = Field(5, ge=1, le=100_000, description="how many largest features agree, for mining=ranking")
-    consensus: bool = Field(True, description="consensus graph; no: the plain graph of the k nearest")
+    ranking_top: int = Field(
+        5, ge=1, le=100_000, description="with mining=ranking: how many of the largest features must be the same"
+    )
+    consensus: bool = Field(
+        True, description="whether to use the consensus graph; false: the plain graph of the k nearest"
+    )
     label_prior: bool = Field(True, description="SemiPriori: labels correct the mined pairs")
-    k: int | None = Field(None, ge=1, le=1_000_000, description="neighbours; none: memory / (4 * classes)")
-    quantile: float = Field(0.5, ge=0, le=1, description="0.5 for generic, 0.8 for fine-grained images")
+    k: int | None = Field(
+        None, ge=1, le=1_000_000, description="neighbours of a node of the graph; none: memory / (4 * classes)"
+    )
+    quantile: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="quantile of the large affinities above which pairs are positive; 0.8 for fine-grained images",
+    )
     memory: int = Field(
         4096, ge=1, le=1_000_000, description="embeddings of the teacher that are kept as nodes of the graph"
     )
@@ -48,7 +59,7 @@ class AffinitySettings(Section):
         le=1_000_000,
         description="memory entries that are drawn as negatives of a query, less its positives",
     )
-    diffusion_steps: int = Field(1, ge=0, le=1000, description="affinity propagation; 0: none")
+    diffusion_steps: int = Field(1, ge=0, le=1000, description="steps of affinity propagation; 0: none")
     teacher_momentum: float = Field(
         0.999, ge=0, le=1, description="share of the teacher's weights that stays at each step"
     )
