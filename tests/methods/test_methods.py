@@ -24,6 +24,7 @@ from promptcal.pipeline.clustering import final_clustering
 from promptcal.pipeline.session import Session
 from promptcal.report.page_data import accuracy_table, summary_record
 from promptcal.report.report_inputs import ReportInputs
+from promptcal.runtime.device import choose_dtype
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.validation import ValidationResult, Validator
@@ -92,6 +93,7 @@ def test_the_score_of_the_last_epoch_is_of_the_last_weights(name, runs, small_se
     run = runs(name)
     network = pretrained_network(run.config)
     Checkpoints(run.directory.checkpoints_folder).load_last_weights(network)
+    network.set_compute_dtype(choose_dtype(run.config.precision, torch.device("cpu")))
     store, _, _ = decode(ImageSet.of(images), run.info.resize)
     features = embed(network, View(store, *network.vit.preprocessing), torch.arange(48))
     clustering = final_clustering(run.config, Session(run.directory, run.config, Console(quiet=True)))

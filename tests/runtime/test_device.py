@@ -28,20 +28,17 @@ def fake_gpu(monkeypatch):
     can_run_triton.cache_clear()
 
 
-@pytest.mark.parametrize("device", [CPU, MPS])
-def test_without_a_bf16_gpu_auto_is_float32(device):
-    assert choose_dtype("auto", device) == torch.float32
-    assert choose_dtype("fp32", device) == torch.float32
-    assert choose_dtype("bf16", device) == torch.bfloat16
+def test_on_other_devices_auto_is_float32():
+    assert choose_dtype("auto", MPS) == torch.float32
+    assert choose_dtype("bf16", MPS) == torch.bfloat16
 
 
-def test_a_network_that_is_not_trained_computes_in_bf16_on_cpus_with_fast_bf16(monkeypatch):
+def test_auto_is_bf16_on_cpus_with_fast_bf16(monkeypatch):
     for bf16, amx, dtype in ((True, False, torch.bfloat16), (False, False, torch.float32), (True, True, torch.float32)):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda answer=bf16: answer)
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda answer=amx: answer)
-        assert choose_dtype("auto", CPU, trains=False) == dtype
-        assert choose_dtype("auto", CPU) == choose_dtype("fp32", CPU, trains=False) == torch.float32
-    assert choose_dtype("auto", MPS, trains=False) == torch.float32
+        assert choose_dtype("auto", CPU) == dtype
+        assert choose_dtype("fp32", CPU) == torch.float32
 
 
 def test_bf16_that_ends_the_process_on_a_cpu_is_an_error_before_it_is_used(monkeypatch):
@@ -50,7 +47,6 @@ def test_bf16_that_ends_the_process_on_a_cpu_is_an_error_before_it_is_used(monke
     device_module._check_bf16_on_cpu.cache_clear()
     with pytest.raises(ConfigError, match="bf16 does not work on this CPU.*--precision fp32"):
         choose_dtype("bf16", CPU)
-    assert choose_dtype("auto", CPU) == torch.float32
     monkeypatch.setattr(device_module, "_BF16_PRODUCT", "")
     assert choose_dtype("bf16", CPU) == torch.bfloat16
 

@@ -223,8 +223,7 @@ class Config(Section):
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
         description="number format of the network's matrix products; losses, norms and the affinity graph stay in "
-        "fp32 (TF32 on a GPU with bf16). auto: bf16 on GPUs that support it, for networks that are not trained also on "
-        "CPUs with AVX-512 BF16, else fp32",
+        "fp32 (TF32 on a GPU with bf16). auto: bf16 on GPUs that support it and on CPUs with AVX-512 BF16, else fp32",
     )
     compile: Literal["auto", "always", "never"] = Field(
         "auto", description="compile the network; auto: on CUDA, for runs of 2,000 steps or more"

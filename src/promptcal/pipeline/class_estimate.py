@@ -82,7 +82,7 @@ def count_from_features(
 def frozen_vit(vit: PromptedViT, config: Config, device: torch.device) -> PromptedViT:
     """The same backbone without prompts; ``train_blocks`` as in ``vit``, whose parameters it shares."""
     plain = PromptedViT(vit.backbone, prompts=0, train_blocks=config.model.train_blocks)
-    plain.set_compute_dtype(choose_dtype(config.precision, device, trains=False))
+    plain.set_compute_dtype(choose_dtype(config.precision, device))
     return plain.to(device)
 
 

@@ -160,7 +160,7 @@ def _without_labels(settings: Settings) -> Settings:
 def _build_vit(config: Config, session: Session, *, pretrained: bool) -> SeededViT:
     method = METHODS[config.method](config)
     seeded = build_vit(method, pretrained=pretrained)
-    seeded.vit.set_compute_dtype(choose_dtype(config.precision, session.device, trains=method.trains))
+    seeded.vit.set_compute_dtype(choose_dtype(config.precision, session.device))
     return seeded
 
 

@@ -94,8 +94,8 @@ class RunRequest(CommonRequest, ResultRequest):
 
     method: str | None = option(help=f"Method: {', '.join(METHODS.names())}. Default: promptcal.")
     precision: str | None = option(
-        help="auto, fp32 or bf16: precision of the network's matrix products. auto: bf16 on a GPU that supports it, "
-        "and for a network that is not trained also on such a CPU."
+        help="auto, fp32 or bf16: precision of the network's matrix products. auto: bf16 on a GPU or CPU with fast "
+        "bf16 products."
     )
     compile: bool | None = option(
         flag="--compile/--no-compile", help="Compile the network. Default: on CUDA, for runs of 2,000 steps or more."

@@ -95,7 +95,7 @@ class Run(StoredRun):
             network.load_state_dict(self.stored_weights())
         except RuntimeError as error:
             raise WeightsError(f"{self.directory.model_file} does not fit its config; fit again") from error
-        network.set_compute_dtype(choose_dtype(self.config.precision, self.device, trains=self.method.trains))
+        network.set_compute_dtype(choose_dtype(self.config.precision, self.device))
         return network.to(self.device).eval()
 
     @cached_property
