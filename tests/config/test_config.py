@@ -266,6 +266,7 @@ def written(tmp_path):
         ("a: b: c\n", "is not valid YAML"),
         ("seed: 2024-99-99\n", "is not valid YAML"),
         ("1: 2\n", "'1' is wrong"),
+        ("optim: {0.1: 1, null: 2}\n", "'optim.0.1' is wrong: keys should be strings"),
         ("seed: &a {b: *a}\n", "an alias .* itself"),
         (b"\xff\xfe\x00\x01", "is not text; give a YAML file"),
     ],

@@ -15,7 +15,7 @@ from promptcal.errors import RunError
 from promptcal.methods import resolve
 from promptcal.pipeline.inputs import settings_layers
 from promptcal.pipeline.request import FitRequest
-from promptcal.run import Run
+from promptcal.run import Run, RunDirectory
 from promptcal.runtime import files
 
 HEAD = "clustering.readout=head"
@@ -115,6 +115,9 @@ def test_a_run_without_its_head_is_refused(run, tmp_path):
     tensors = files.read_safetensors(copy / "centroids.safetensors")
     del tensors["head_bias"]
     files.write_safetensors(copy / "centroids.safetensors", tensors)
+    with pytest.raises(RunError, match=r"centroids\.safetensors changed since the fit wrote it"):
+        Run(copy, "cpu").scores(torch.from_numpy(run.embeddings()[:2]))
+    RunDirectory(copy).update_info(sha256={})
     with pytest.raises(RunError, match="head_bias"):
         Run(copy, "cpu").scores(torch.from_numpy(run.embeddings()[:2]))
 

@@ -172,7 +172,7 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings as ``a.b`` keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
 
 
@@ -198,7 +198,7 @@ def _parse_override(override: str) -> dict[str, Any]:
     key, equals, value = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set takes key=value, such as affinity.k=10, not {override!r}")
-    nested: Any = parse_yaml(f"value: {value}", override).get("value")
+    nested: Any = parse_yaml(f"value: {value}", f"the override {override!r}").get("value")
     for part in reversed(key.strip().split(".")):
         nested = {part: nested}
     return nested

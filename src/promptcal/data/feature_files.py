@@ -242,6 +242,7 @@ def _read_arrow(path: Path) -> FeatureTable:
         def batches(columns: list[str], size: int) -> Iterator[Any]:
             for batch in record_batches():
                 part = batch.select(columns)
+                part.validate(full=True)  # damaged offsets would lead to any place in the memory
                 yield from (part.slice(i, size) for i in range(0, part.num_rows, size))
 
         n = sum(batch.num_rows for batch in record_batches())

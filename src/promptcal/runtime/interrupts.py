@@ -99,7 +99,7 @@ class StopRequest:
         if threading.current_thread() is not threading.main_thread():
             yield self  # signals reach only the main thread
             return
-        if not _listeners:
+        if not _listeners or os.getpid() != _owner:  # or of the process that this one was forked from
             with _handlers_set(self):
                 yield self
             return

@@ -32,8 +32,8 @@ class PhaseClock:
     time. A run begins with its start-up; what is in no phase is "other".
     """
 
-    def __init__(self, before_phase: Callable[[], None] = lambda: None) -> None:
-        self.before_phase = before_phase
+    def __init__(self) -> None:
+        self.before_phase: Callable[[], None] = lambda: None
         self.started = time.monotonic()
         self._phase = START_UP
         self._since = self.started
