@@ -109,7 +109,7 @@ def test_suggestions_are_named_accepted_except_the_marked_ones_and_skipped(page)
     first = page.text(".set-head h2")
     keys(browser, "great tit", Keys.ENTER)
     until(lambda: page.text(".set-head h2") != first)
-    assert "great tit" in page.state()[0]
+    until(lambda: "great tit" in page.state()[0])  # the page does not wait until the server has saved the name
     assert browser.switch_to.active_element.get_attribute("id") == "name"  # of the next one
     number = int(page.text(".steps").split()[0])
     page.click("#skip")
