@@ -1,6 +1,7 @@
 """A small set as files, the command that fits it, and its result without a fault."""
 
 import itertools
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def write_images(root, small_set):
         if labels[i] >= 0:
             lines.append(f"{i:03d}.png,class {labels[i]}")
     (root / "labels.csv").write_text("\n".join(lines))
+
+
+@pytest.fixture(autouse=True)
+def closed_terminal():
+    """SIGHUP acts as usual also where the tests run under nohup, which ignores it in every process that they start."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, previous)
 
 
 @pytest.fixture(scope="session")
