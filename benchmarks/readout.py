@@ -61,11 +61,10 @@ def measure(data: Embeddings, starts: int, seeds: int) -> dict[str, np.ndarray]:
         plain = SemiSupervisedKMeans(n_clusters, starts, random_state=seed).fit(data.features)
         add("k-means without labels", plain.labels_, began)
         began = time.perf_counter()
-        kmeans = SemiSupervisedKMeans(n_clusters, starts, random_state=seed, n_kept=HEADS).fit(
-            data.features, data.labels
-        )
+        kmeans = SemiSupervisedKMeans(n_clusters, starts, random_state=seed).fit(data.features, data.labels)
         add("semi-supervised k-means", kmeans.labels_, began)
-        centroids = torch.from_numpy(kmeans.kept_centers_)
+        several = SemiSupervisedKMeans(n_clusters, HEADS, random_state=seed, n_kept=HEADS)
+        centroids = torch.from_numpy(several.fit(data.features, data.labels).kept_centers_)
         for name, prior in (
             ("heads, equal sizes", torch.full((n_clusters,), 1 / n_clusters)),
             ("heads, estimated sizes", estimated_sizes(kmeans.labels_, n_clusters)),

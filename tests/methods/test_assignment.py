@@ -42,7 +42,8 @@ def kmeans(features, labels):
     return SemiSupervisedKMeans(CLASSES, n_init=10, random_state=0).fit(features, labels)
 
 
-def heads(features, labels, fitted):
+def heads(features, labels):
+    fitted = kmeans(features, labels)
     starts, prior = torch.from_numpy(fitted.kept_centers_), torch.full((CLASSES,), 1 / CLASSES)
     return train_heads(features, labels, starts, prior=prior, seed=0)
 

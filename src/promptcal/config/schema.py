@@ -143,7 +143,7 @@ class ClusteringConfig(Section):
     readout: Literal["kmeans", "head"] = Field(
         "kmeans",
         description="of methods without a classifier. head: a linear classifier, trained on the embeddings from "
-        "the best starts of k-means; kmeans: as in the paper",
+        "a few starts of k-means; kmeans: as in the paper",
     )
     prior: Literal["auto", "balanced", "estimated", "none"] = Field(
         "auto",

@@ -8,8 +8,9 @@ over the labelled images, the unlabelled images u, all images i, and pairs of an
 neighbours j. H is the entropy, JS the Jensen-Shannon divergence H((p_i + p_j) / 2) - (H(p_i) + H(p_j)) / 2, which asks
 for agreement but not for confidence. If the unlabelled images are a sample of more, they have more weight in the means
 over all images. The sharpness a grows from 8 to 25 and the weight e from 0 to 0.3: a head that starts with soft
-assignments depends less on its start. Each head starts at the centroids of one start of k-means. The one with the
-lowest objective is the result; the share of the others that agree with it is the stability of an image.
+assignments depends less on its start. Each head starts at the centroids of one start of k-means. The one that the
+others agree with most is the result; the share of them that agree is the stability of an image. The head with the
+lowest objective would be a worse choice: it differs more between seeds (`results/measurements.md`).
 Entropy, labels and marginal are those of PIM (Chiaroni et al., ICCV 2023). The weights were chosen on the
 development splits of CIFAR-100 and CUB (`promptcal benchmark NAME-dev`) and on the demo.
 
@@ -18,7 +19,8 @@ G = dL/dp, the gradient by the outputs is p (G - sum_k p_k G_k).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +33,7 @@ from promptcal.metrics.accuracy import match_clusters
 from promptcal.runtime.device import device_context
 from promptcal.runtime.threads import threads_for
 
-HEADS = 6  # starts of k-means that a head is trained from
+HEADS = 12  # starts of k-means that a head is trained from
 STEPS = 300
 LABEL_WEIGHT, ENTROPY_WEIGHT = 0.5, 0.3
 SOFT, SHARP = 8.0, 25.0
@@ -40,6 +42,7 @@ _LR, _LAST_LR = 0.01, 0.0005
 _LR_WITHOUT_ANNEALING = 0.001
 _ANNEALED_SHARE = 0.7  # of the steps, after which sharpness and entropy weight stay
 _BATCH = 2048
+_MOST_OUTPUTS = 2**23  # of a batch, of the heads that are trained at once
 _MOST_IMAGES = 60_000  # that heads are trained on; nearest neighbours take time and memory by their square
 _MOST_CONTINUED = 10_000
 _BLOCK = 4096  # images at a time where no gradient is needed
@@ -64,7 +67,7 @@ class LinearHead(NamedTuple):
 
 
 class TrainedHeads(NamedTuple):
-    """The best head, its cluster of each image, and the share of the other heads that agree on each image.
+    """The head that the others agree with most, its cluster of each image, and the share of the others that agree.
 
     With a single head there are no others to agree, and the stability is None.
     """
@@ -72,22 +75,6 @@ class TrainedHeads(NamedTuple):
     head: LinearHead
     clusters: np.ndarray
     stability: np.ndarray | None
-    objectives: np.ndarray
-
-
-def entropy(probabilities: Tensor) -> Tensor:
-    """Over the last axis."""
-    return -(probabilities * probabilities.clamp(min=_LEAST).log()).sum(dim=-1)
-
-
-def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
-    """Between distributions on the last axis; 0 if they are equal, log 2 if they share nothing."""
-    return entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2
-
-
-def divergence(p: Tensor, prior: Tensor) -> Tensor:
-    """KL(p || prior) over the last axis."""
-    return (p * (p.clamp(min=_LEAST).log() - prior.clamp(min=_LEAST).log())).sum(dim=-1)
 
 
 def find_neighbours(features: Tensor, k: int, centroids: Tensor) -> Tensor:
@@ -162,7 +149,7 @@ def train_heads(
     unlabelled_weight: float = 1.0,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> TrainedHeads:
-    """Train a head from each start (starts x clusters x dim), all at once, and keep the best.
+    """Train a head from each start (starts x clusters x dim), and keep the one that the others agree with most.
 
     Args:
         features: L2-normalised embeddings (images x dim).
@@ -183,13 +170,19 @@ def train_heads(
             chosen = sample_rows(labels, most_images, generator).to(device)
             part, part_labels = features[chosen], part_labels[chosen]
             unlabelled_weight *= _odds(labels) / _odds(labels[chosen.cpu().numpy()])
-        heads = _Heads(part, part_labels, starts.to(features), prior, unlabelled_weight)
-        heads.train(generator, annealed, steps, on_progress)
-        with torch.no_grad():
-            objectives = heads.objectives(generator).cpu().numpy()
-            order = np.argsort(objectives, kind="stable")
-            clusters = [_clusters(features, heads.head(int(s)), closed) for s in order]
-    return TrainedHeads(heads.head(int(order[0])), clusters[0], agreement(clusters), objectives)
+        neighbours = find_neighbours(part, min(NEIGHBOURS, len(part) - 1), starts[0])
+        groups = starts.to(features).split(max(1, _MOST_OUTPUTS // (_BATCH * starts.shape[1])))
+        heads: list[LinearHead] = []
+        for group in groups:
+            done = len(heads) * steps  # of all heads
+            training = _Heads(part, part_labels, neighbours, group, prior, unlabelled_weight)
+            for step in training.train(generator, annealed, steps):
+                on_progress((done + step * len(group)) // len(starts))
+            heads += training.heads()
+        clusters = [_clusters(features, head, closed) for head in heads]
+    best = most_agreed(clusters)
+    others = [found for number, found in enumerate(clusters) if number != best]
+    return TrainedHeads(heads[best], clusters[best], agreement([clusters[best], *others]))
 
 
 def _odds(labels: np.ndarray) -> float:
@@ -205,21 +198,23 @@ class _Heads:
         self,
         features: Tensor,
         labels: Tensor,
+        neighbours: Tensor,
         starts: Tensor,
         prior: Tensor | None,
         unlabelled_weight: float = 1.0,
     ) -> None:
-        self.features, self.labels = features, labels
+        self.features, self.labels, self.neighbours = features, labels, neighbours
         self.image_weights = torch.where(labels < 0, unlabelled_weight, 1.0).to(features)
         self.prior = None if prior is None else prior.to(features)
         self.weight = F.normalize(starts, dim=2).requires_grad_()
         self.bias = starts.new_zeros(starts.shape[:2]).requires_grad_()
-        self.neighbours = find_neighbours(features, min(NEIGHBOURS, len(features) - 1), starts[0])
 
-    def head(self, number: int) -> LinearHead:
-        return LinearHead(SHARP * self.weight[number].detach().cpu(), self.bias[number].detach().cpu())
+    def heads(self) -> list[LinearHead]:
+        weights, biases = SHARP * self.weight.detach().cpu(), self.bias.detach().cpu()
+        return [LinearHead(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
 
-    def train(self, generator: torch.Generator, annealed: bool, steps: int, on_progress: Callable[[int], None]) -> None:
+    def train(self, generator: torch.Generator, annealed: bool, steps: int) -> Iterator[int]:
+        """Yields the number of finished steps."""
         first_lr = _LR if annealed else _LR_WITHOUT_ANNEALING
         optimiser = torch.optim.Adam([self.weight, self.bias], lr=first_lr)
         for step in range(steps):
@@ -232,18 +227,7 @@ class _Heads:
             neighbours = self._one_neighbour(batch, generator)
             self.weight.grad, self.bias.grad = self._gradients(batch, neighbours, sharpness, progress * ENTROPY_WEIGHT)
             optimiser.step()
-            on_progress(step + 1)
-
-    def objectives(self, generator: torch.Generator) -> Tensor:
-        """The loss of each head at the end of training, as the mean over blocks of the images in random order."""
-        order = torch.randperm(len(self.features), generator=generator)
-        blocks = order.tensor_split(math.ceil(len(order) / _BLOCK))
-        losses = []
-        for block in blocks:
-            neighbours = self._one_neighbour(block, generator)
-            one_by_one = (self._loss(block, neighbours, SHARP, ENTROPY_WEIGHT, s) for s in range(len(self.weight)))
-            losses.append(torch.cat(list(one_by_one)))
-        return torch.stack(losses).mean(dim=0)
+            yield step + 1
 
     def _one_neighbour(self, images: Tensor, generator: torch.Generator) -> Tensor:
         if not self.neighbours.shape[1]:  # a single image
@@ -251,17 +235,11 @@ class _Heads:
         columns = torch.randint(self.neighbours.shape[1], (len(images),), generator=generator)
         return self.neighbours[images.to(self.features.device), columns.to(self.features.device)]
 
-    def _probabilities(self, images: Tensor, sharpness: float, only: int | None = None) -> Tensor:
-        """Heads x images x clusters, of all heads or ``only`` of one."""
-        heads = slice(None) if only is None else slice(only, only + 1)
-        cosines = torch.einsum("skd,nd->snk", self.weight[heads], self.features[images])
-        return torch.softmax(sharpness * cosines + self.bias[heads].unsqueeze(1), dim=2)
-
     @torch.no_grad()
     def _gradients(
         self, images: Tensor, neighbours: Tensor, sharpness: float, entropy_weight: float
     ) -> tuple[Tensor, Tensor]:
-        """The gradients of the sum of `_loss` by the weights and the biases."""
+        """The gradients of the sum of all heads' losses by the weights and the biases."""
         images = images.to(self.features.device)
         labels, n = self.labels[images], len(images)
         x, x_pair = self.features[images], self.features[neighbours]
@@ -296,28 +274,6 @@ class _Heads:
         outputs = torch.addmm(self.bias.flatten(), features, self.weight.flatten(0, 1).T, alpha=sharpness)
         return torch.log_softmax(outputs.view(len(features), *self.bias.shape), dim=2)
 
-    def _loss(
-        self, images: Tensor, neighbours: Tensor, sharpness: float, entropy_weight: float, only: int | None = None
-    ) -> Tensor:
-        """The objective of each head, or ``only`` of one, on a batch."""
-        images = images.to(self.features.device)
-        labels, weights = self.labels[images], self.image_weights[images]
-        p = self._probabilities(images, sharpness, only)
-        loss = p.new_zeros(len(p))
-        labelled = labels >= 0
-        if bool(labelled.any()):
-            own = p[:, labelled].gather(2, labels[labelled].expand(len(p), -1).unsqueeze(2))
-            loss = loss - LABEL_WEIGHT * own.clamp(min=_LEAST).log().mean(dim=(1, 2))
-        if not bool(labelled.all()):
-            loss = loss + entropy_weight * entropy(p[:, ~labelled]).mean(dim=1)
-        if self.prior is not None:
-            loss = loss + divergence((p * weights.unsqueeze(1)).sum(dim=1) / weights.sum(), self.prior)
-        agree = (labels < 0) | (self.labels[neighbours] < 0) | (labels == self.labels[neighbours])
-        if bool(agree.any()):
-            pairs = jensen_shannon(p[:, agree], self._probabilities(neighbours[agree], sharpness, only))
-            loss = loss + (pairs * weights[agree]).sum(dim=1) / weights.sum()
-        return loss
-
 
 def _clusters(features: Tensor, head: LinearHead, closed: Tensor | None) -> np.ndarray:
     if closed is not None:
@@ -326,19 +282,27 @@ def _clusters(features: Tensor, head: LinearHead, closed: Tensor | None) -> np.n
     return torch.cat(found).cpu().numpy()
 
 
+def most_agreed(clusters: list[np.ndarray]) -> int:
+    """The number of the clustering that has the largest mean agreement with the others; the first of several."""
+    agreed = np.zeros(len(clusters))
+    for (i, first), (j, second) in combinations(enumerate(clusters), 2):
+        agreed[[i, j]] += _same(first, second).mean()
+    return int(agreed.argmax())
+
+
 def agreement(clusters: list[np.ndarray]) -> np.ndarray | None:
     """Of each image, the share of the other clusterings that have it in the cluster matched to that of the first one.
 
-    Clusters are matched one to one so that most images agree. It is None if there is no other clustering.
+    It is None if there is no other clustering.
     """
     first, *others = clusters
-    if not others:
-        return None
-    same = np.zeros(len(first))
-    for other in others:
-        match = match_clusters(first, other)
-        same += np.array([match.get(c, -1) for c in range(int(other.max()) + 1)])[other] == first
-    return same / len(others)
+    return np.mean([_same(first, other) for other in others], axis=0) if others else None
+
+
+def _same(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Whether two clusterings agree on each image. Clusters are matched one to one so that most images agree."""
+    match = match_clusters(first, second)
+    return np.array([match.get(c, -1) for c in range(int(second.max()) + 1)])[second] == first
 
 
 def estimated_sizes(clusters: np.ndarray, n_clusters: int, weights: np.ndarray | None = None) -> Tensor:

@@ -15,12 +15,12 @@ from promptcal.discovery.partition import Partition, centroid_cosines
 from promptcal.models import ClassifierNetwork
 
 KMeansFit = Callable[[Tensor, "np.ndarray | None"], SemiSupervisedKMeans]
-HeadsFit = Callable[[Tensor, np.ndarray, SemiSupervisedKMeans], TrainedHeads]
+HeadsFit = Callable[[Tensor, np.ndarray], TrainedHeads]
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """Clustering as the config says: k-means, and heads that are trained from its starts."""
+    """Clustering as the config says: k-means, and heads that are trained from starts of k-means."""
 
     kmeans: KMeansFit
     heads: HeadsFit
@@ -111,7 +111,7 @@ class KMeansAssignment(Assignment):
 
 
 class HeadAssignment(Assignment):
-    """A linear classifier that is trained on the embeddings from the best starts of semi-supervised k-means.
+    """A linear classifier that is trained on the embeddings from starts of semi-supervised k-means.
 
     During training and for test images without labels, k-means alone is used.
     """
@@ -120,8 +120,7 @@ class HeadAssignment(Assignment):
     trains_readout = True
 
     def partition(self, features: Tensor, labels: np.ndarray, clustering: Clustering) -> Partition:
-        kmeans = clustering.kmeans(features, labels)
-        found = clustering.heads(features, labels, kmeans)
+        found = clustering.heads(features, labels)
         members = torch.from_numpy(np.where(labels >= 0, labels, found.clusters)).to(features.device)
         partition = Partition.from_members(features, members, len(found.head.bias))
         return replace(partition, head=found.head, stability=found.stability)

@@ -44,26 +44,26 @@ def final_clustering(
 ) -> Clustering:
     """Clustering for results, with progress bars, on the first process; each repeat has its own seed.
 
-    k-means has many starts. ``init`` are the initial centroids of the first clusters, those of a continued run. Heads
-    are trained from the best starts. The head of a continued run stays close to its start and expects the sizes that
-    the categories have there. ``unlabelled_weight``: see `Problem`.
+    k-means keeps the best of many starts. Heads are trained from a few starts, one each. ``init`` are the initial
+    centroids of the first clusters, those of a continued run. Its only head stays close to its start and expects the
+    sizes that the categories have there. ``unlabelled_weight``: see `Problem`.
     """
     settings = config.clustering
     purpose = ("kmeans", repeat) if repeat else ("kmeans",)
 
-    def kmeans(features: Tensor, labels: np.ndarray | None) -> SemiSupervisedKMeans:
+    def search(features: Tensor, labels: np.ndarray | None, n_init: int, n_kept: int) -> SemiSupervisedKMeans:
         estimator = SemiSupervisedKMeans(
             config.n_classes,
-            settings.n_init,
+            n_init,
             settings.max_iter,
             settings.tol,
             random_state=derive_seed(config.seed, *purpose),
-            n_kept=HEADS if settings.readout == "head" else 1,
+            n_kept=n_kept,
             max_points_per_cluster=settings.max_points_per_cluster,
         )
         known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
         known = known if init is None else len(init)
-        starts = settings.n_init if known < config.n_classes else 1  # nothing is random then
+        starts = n_init if known < config.n_classes else 1  # nothing is random then
         with session.clock.phase(CLUSTERING, session.device), progress_bar(session.console) as bar:
             task = bar.add_task("clustering", total=starts, note="")
             show = lambda done: bar.update(task, completed=done)  # noqa: E731
@@ -71,9 +71,13 @@ def final_clustering(
                 lambda: estimator.fit(features, labels, init=init, limits=limits, on_progress=show)
             )
 
-    def heads(features: Tensor, labels: np.ndarray, fitted: SemiSupervisedKMeans) -> TrainedHeads:
+    def kmeans(features: Tensor, labels: np.ndarray | None) -> SemiSupervisedKMeans:
+        return search(features, labels, settings.n_init, n_kept=1)
+
+    def heads(features: Tensor, labels: np.ndarray) -> TrainedHeads:
         is_new = init is None
-        starts = torch.from_numpy(fitted.kept_centers_ if is_new else fitted.cluster_centers_[None])
+        fitted = search(features, labels, HEADS, n_kept=HEADS) if is_new else kmeans(features, labels)
+        starts = torch.from_numpy(fitted.kept_centers_)
         sizes = estimated_sizes(fitted.labels_, config.n_classes, np.where(labels < 0, unlabelled_weight, 1.0))
         prior = cluster_prior(config, sizes, labels) if is_new else sizes
         with session.clock.phase(READ_OUT, session.device), progress_bar(session.console) as bar:
