@@ -10,7 +10,7 @@ for agreement but not for confidence. If the unlabelled images are a sample of m
 over all images. The sharpness a grows from 8 to 25 and the weight e from 0 to 0.3: a head that starts with soft
 assignments depends less on its start. Each head starts at the centroids of one start of k-means. The one that the
 others agree with most is the result; the share of them that agree is the stability of an image. The head with the
-lowest objective would be a worse choice: it differs more between seeds (`results/measurements.md`).
+lowest objective is worse by 0 to 2 points (`results/measurements.md`, "Which head is kept").
 Entropy, labels and marginal are those of PIM (Chiaroni et al., ICCV 2023). The weights were chosen on the
 development splits of CIFAR-100 and CUB (`promptcal benchmark NAME-dev`) and on the demo.
 
