@@ -15,6 +15,7 @@ import pytest
 from shard_helpers import BACKBONE, write_parquet, write_tar
 
 from promptcal.runtime import files
+from promptcal.shards.engines import local_engine
 from promptcal.shards.find_shards import is_sharded
 
 
@@ -278,6 +279,16 @@ def _worker_of(parent):
                 continue
             children.setdefault(int(fields[1]), []).append(int(entry.name))
     return max(grandchild for child in children.get(parent, []) for grandchild in children.get(child, []))
+
+
+@pytest.mark.timeout(60)
+def test_very_many_workers(promptcal, tars, tmp_path):
+    words = ("embed", tars, "--backbone", BACKBONE, "--output", tmp_path / "out", "--quiet")
+    code, _, said = promptcal(*words, "--workers", "1025")
+    assert code == 2
+    assert "--workers must be at most 1,024, not 1,025" in " ".join(said.split())
+    with local_engine._pool(5000, None):  # no worker starts before it has work
+        pass
 
 
 def test_shards_need_a_folder(promptcal, run, tars, tmp_path):
