@@ -1,10 +1,12 @@
 """Bad input: one sentence, finished shards are kept, and an exit code that a scheduler understands."""
 
 import errno
+import json
 import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,11 +14,17 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFile
 from shard_helpers import BACKBONE, write_parquet, write_tar
 
+from promptcal.data import ImageSet
+from promptcal.errors import TryAgainError
 from promptcal.runtime import files
+from promptcal.shards import locations
+from promptcal.shards.decoders import CropSize, ProcessDecoders
 from promptcal.shards.engines import local_engine
 from promptcal.shards.find_shards import is_sharded
+from promptcal.shards.shard_sources import ImageChunk, LocationSource
 
 
 @pytest.fixture
@@ -142,6 +150,115 @@ def test_a_remote_shard_that_cannot_be_reached_now(predict, tars, tmp_path, monk
         assert code == 75
         assert "memory://bucket/*.tar cannot be read (slow); run the same command again later" in said
     assert shards_in(tmp_path) == ["1"]
+
+
+@pytest.fixture
+def unreachable(image_folder, monkeypatch):
+    """``unreachable(error, times)``: a remote folder of images, where reading a/003.png fails so many times."""
+    memory = fsspec.filesystem("memory")
+    for file in image_folder.rglob("*.png"):
+        memory.pipe(f"/web/{file.relative_to(image_folder)}", file.read_bytes())
+    open_file = type(memory)._open
+    monkeypatch.setattr(locations, "_WAIT", 0)
+
+    def failing(error, times):
+        attempts = []
+
+        def fail(self, path, *words, **options):
+            if path.endswith("a/003.png"):
+                attempts.append(path)
+                if len(attempts) <= times:
+                    raise error
+            return open_file(self, path, *words, **options)
+
+        monkeypatch.setattr(type(memory), "_open", fail)
+        return attempts
+
+    yield failing
+    memory.rm("/web", recursive=True)
+
+
+RESET = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+
+def test_an_image_whose_server_fails_for_a_moment_is_not_lost(predict, unreachable, tmp_path):
+    """It is tried again, then the command exits with 75, and the shard is not finished without the image."""
+    attempts = unreachable(RESET, 100)
+    code, said = predict("memory://web", "--shard-size", "20")
+    assert code == 75
+    assert "a/003.png cannot be read (Connection reset by peer); run the same command again later" in said
+    assert "the other 1 shards are finished and kept" in said
+    assert len(attempts) == 3
+    assert len(shards_in(tmp_path)) == 1
+    attempts = unreachable(RESET, 2)
+    assert predict("memory://web", "--shard-size", "20") == (0, "")
+    assert len(attempts) == 3
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["unreadable"] == 0
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("a/003.png"), PermissionError(errno.EACCES, "Forbidden")])
+def test_a_remote_image_that_is_missing_is_unreadable(predict, unreachable, tmp_path, error):
+    attempts = unreachable(error, 100)
+    assert predict("memory://web") == (0, "")
+    assert len(attempts) == 1
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["unreadable"] == 1
+
+
+def test_an_image_that_another_process_cannot_reach(unreachable):
+    unreachable(RESET, 100)  # the processes are forked
+    chunk = ImageChunk(["a"], ["memory://web/a/003.png"], ImageSet(["a"], LocationSource(["memory://web/a/003.png"])))
+    with pytest.raises(TryAgainError, match="Connection reset by peer"):
+        list(ProcessDecoders(2).map([chunk], CropSize(8, 8)))
+
+
+class ServerError(Exception):
+    def __init__(self, status):
+        self.status = status
+
+
+class ServerDisconnected(Exception):
+    """Not derived from `OSError`, like ``ServerDisconnectedError`` of aiohttp."""
+
+
+def caused_by(cause):
+    error = FileNotFoundError("x")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TimeoutError("slow"), True),
+        (ServerError(503), True),
+        (ServerError(429), True),
+        (ServerError(404), False),
+        (ServerDisconnected(), True),
+        (caused_by(TimeoutError("slow")), True),
+        (caused_by(ServerError(404)), False),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (IsADirectoryError(errno.EISDIR, "Is a directory"), False),
+        (ValueError("no image"), False),
+    ],
+)
+def test_which_errors_of_a_remote_file_may_pass(error, expected):
+    assert locations.may_pass(error) is expected
+
+
+def test_a_connection_that_breaks_within_a_parquet_file(predict, tmp_path, pictures, monkeypatch):
+    write_parquet(tmp_path / "0.parquet", {"id": list(pictures), "image": list(pictures.values())})
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/web/0.parquet", (tmp_path / "0.parquet").read_bytes())
+
+    def fail(self, *words):
+        raise TimeoutError("slow")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFile, "read", fail)
+        code, said = predict("memory://web/0.parquet")
+    assert code == 75
+    assert "0.parquet cannot be read (slow); run the same command again later" in said
 
 
 def test_output_of_another_run(predict, promptcal, tars, tmp_path):
