@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import fsspec
@@ -22,7 +23,7 @@ from promptcal.errors import TryAgainError
 from promptcal.runtime import files
 from promptcal.shards import locations
 from promptcal.shards.decoders import CropSize, ProcessDecoders
-from promptcal.shards.engines import local_engine
+from promptcal.shards.engines import NAMES, local_engine
 from promptcal.shards.find_shards import is_sharded
 from promptcal.shards.shard_sources import ImageChunk, LocationSource
 
@@ -324,6 +325,60 @@ def test_a_full_disk(predict, tars, tmp_path, monkeypatch):
     assert shards_in(tmp_path) == ["0"]
     assert list((tmp_path / "out" / "shards").glob(".*.tmp")) == []
     assert predict(tars) == (0, "")
+
+
+@pytest.fixture
+def fail_to_write(monkeypatch):
+    """``fail_to_write(name, number)``: a context in which a file of this name cannot be written."""
+    fill = files._fill
+
+    @contextmanager
+    def failing(name, number):
+        def fail(temporary, write):
+            if temporary.name.startswith(f".{name}."):
+                raise OSError(number, os.strerror(number), str(temporary))
+            fill(temporary, write)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "_fill", fail)
+            yield
+
+    return failing
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        *(("plan.json", engine) for engine in NAMES),
+        *(("0.txt", engine) for engine in NAMES),
+        *(("manifest.json", engine) for engine in ("local", "array")),
+    ],
+)
+def test_a_full_disk_before_and_after_the_shards(
+    promptcal, image_folder, fail_to_write, tmp_path, name, engine, number
+):
+    words = ["embed", image_folder, "--backbone", BACKBONE, "--output", tmp_path / "out", "--quiet", "--engine", engine]
+    words += ["--shard-size", "20"] if engine == "array" else ["--workers", "1", "--shard-size", "20"]
+    with fail_to_write(name, number):
+        code, _, said = promptcal(*words)
+    said = " ".join(said.split())
+    assert code == 75
+    assert ("Input/output error" if number == errno.EIO else "the disk is full") in said
+    assert "finished shards are kept; free some space, then run the same command again" in said
+    if name == "manifest.json":
+        assert len(shards_in(tmp_path)) == 2
+        assert promptcal(*words)[0] == 0
+        assert (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_full_disk_while_rows_are_counted(predict, promptcal, run, tars, fail_to_write, tmp_path):
+    assert predict(tars)[0] == 0
+    words = ("report", run.path, "--shards", tmp_path / "out", "--output", tmp_path / "page.html", "--quiet")
+    with fail_to_write("totals.json", errno.ENOSPC):
+        code, _, said = promptcal(*words)
+    assert code == 75
+    assert "free some space, then run `promptcal report` again" in " ".join(said.split())
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The engine ray: the same files as the engine local, on a local Ray, on two nodes, and after a worker was killed."""
 
+import errno
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ from promptcal import api
 from promptcal.data import ImageSet
 from promptcal.data.sources import ImageSource
 from promptcal.errors import TryAgainError
+from promptcal.runtime import files
 from promptcal.shards.decoders import CropSize
 from promptcal.shards.engines.ray_engine import RayDecoders
 from promptcal.shards.shard_sources import ImageChunk
@@ -44,6 +46,22 @@ def small_ray():
 def test_ray_writes_the_same_files(small_ray, tars, tmp_path):
     expected = manifest_of(tars, tmp_path / "local", workers=1)
     assert manifest_of(tars, tmp_path / "ray", engine="ray", workers=1) == expected
+
+
+def test_a_full_disk_after_the_shards(small_ray, promptcal, tars, tmp_path, monkeypatch):
+    fill = files._fill
+
+    def fail(temporary, write):
+        if temporary.name.startswith(".manifest.json."):
+            raise OSError(errno.ENOSPC, "No space left on device", str(temporary))
+        fill(temporary, write)
+
+    monkeypatch.setattr(files, "_fill", fail)
+    words = ("embed", tars, "--backbone", BACKBONE, "--output", tmp_path / "out", "--quiet", "--engine", "ray")
+    code, _, said = promptcal(*words, "--workers", "1")
+    assert code == 75
+    assert "finished shards are kept; free some space, then run the same command again" in " ".join(said.split())
+    assert len(list((tmp_path / "out" / "entries").glob("*.json"))) == 2
 
 
 @pytest.mark.slow
