@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from shard_helpers import BACKBONE, rows_of, write_parquet, write_tar
 
-from promptcal import api
+from promptcal import __version__, api
 from promptcal.data.image_files import find_images, walk_images
 from promptcal.runtime.files import file_digest
 from promptcal.shards import locations
+from promptcal.shards.shard_folder import ShardFolder
 
 COLUMNS = [
     *("id", "path", "embedding", "cluster", "name", "kind", "confidence", "stability", "second"),
@@ -245,6 +246,22 @@ def test_a_shard_that_is_computed_again_renews_the_manifest(run, tars, pictures,
     again = predict(run, tars, tmp_path / "out")
     assert again.manifest.rows == 22
     assert again.manifest.shards[1].sha256 == file_digest(again.folder.file(name))
+
+
+def test_the_manifest_says_which_version_wrote_each_shard(run, tars, tmp_path):
+    """Also if a folder is finished after an upgrade."""
+    first = predict(run, tars / "0.tar", tmp_path / "one").folder
+    name = first.manifest().shards[0].name
+    folder = ShardFolder(tmp_path / "out")
+    predict(run, tars, folder.path)
+    before = first.entry(name)
+    before = before.model_copy(update={"versions": {**before.versions, "promptcal": "0.2.9"}})
+    before.write(folder.entry_file(name))
+    assert {s.promptcal for s in predict(run, tars, folder.path).manifest.shards} == {"0.2.9", __version__}
+    text = folder.manifest_file.read_text()
+    folder.manifest_file.write_text(re.sub(r',\s*"promptcal": "[^"]*"\s*}', "}", text))
+    assert {s.promptcal for s in folder.manifest().shards} == {""}  # of a manifest without it
+    assert {s.promptcal for s in predict(run, tars, folder.path).manifest.shards} == {"0.2.9", __version__}
 
 
 def test_another_command_that_finishes_a_shard_first(run, tars, tmp_path, monkeypatch):
