@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from promptcal.data import ImageSet, read_labels
-from promptcal.data.labels import _normalized
+from promptcal.data.labels import normal_name
 from promptcal.data.sources import FileSource
 from promptcal.errors import LabelError
 
@@ -97,4 +97,4 @@ def test_a_million_rows_take_at_most_half_a_minute(tmp_path):
 @settings(max_examples=300, deadline=None)
 @given(st.text(st.sampled_from("ab./ -_ü~"), max_size=12))
 def test_the_short_cut_for_tidy_names_changes_nothing(name):
-    assert _normalized(name) == unicodedata.normalize("NFC", Path(name).as_posix())
+    assert normal_name(name) == unicodedata.normalize("NFC", Path(name).as_posix())

@@ -5,10 +5,12 @@ import fcntl
 import os
 import socket
 from contextlib import ExitStack, contextmanager
+from threading import Timer
 
 import pytest
 
-from promptcal.errors import PromptCALWarning, RunError
+from promptcal.errors import PromptCALWarning, RunError, TryAgainError
+from promptcal.runtime import locking
 from promptcal.runtime.locking import locked, try_lock
 
 
@@ -70,6 +72,39 @@ def forked_child(work):
         os.waitpid(child, 0)
         for descriptor in (*ready, *go):
             os.close(descriptor)
+
+
+def test_a_lock_that_is_waited_for(tmp_path, monkeypatch):
+    """The holder is named after some time, and later the same command has to be run again."""
+    monkeypatch.setattr(locking, "_SAY_AFTER", 0.1)
+    monkeypatch.setattr(locking, "_GIVE_UP_AFTER", 0.4)
+    held = []
+
+    def hold():
+        held.append(locked(tmp_path / "lock", "the shards", wait=True))
+        held[0].__enter__()
+
+    with forked_child(hold):
+        holder = r"the shards is( still)? in use by another process \(PID \d+\)"
+        with (
+            pytest.warns(PromptCALWarning, match=f"{holder}; waiting until it is free"),
+            pytest.raises(TryAgainError, match=f"{holder}; run the same command again"),
+            locked(tmp_path / "lock", "the shards", wait=True),
+        ):
+            pass
+    with locked(tmp_path / "lock", "the shards", wait=True):
+        pass
+
+
+def test_a_lock_that_becomes_free_while_it_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(locking, "_SAY_AFTER", 0.1)
+    held = locked(tmp_path / "lock", "the shards")
+    held.__enter__()
+    release = Timer(0.5, lambda: held.__exit__(None, None, None))
+    release.start()
+    with pytest.warns(PromptCALWarning, match="waiting"), locked(tmp_path / "lock", "the shards", wait=True):
+        pass
+    release.join()
 
 
 def test_a_forked_child_does_not_keep_the_lock_of_its_parent(tmp_path):

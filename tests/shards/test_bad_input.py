@@ -1,21 +1,31 @@
 """Bad input: one sentence, finished shards are kept, and an exit code that a scheduler understands."""
 
 import errno
+import json
 import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFile
 from shard_helpers import BACKBONE, write_parquet, write_tar
 
+from promptcal.data import ImageSet
+from promptcal.errors import TryAgainError
 from promptcal.runtime import files
+from promptcal.shards import locations
+from promptcal.shards.decoders import CropSize, ProcessDecoders
+from promptcal.shards.engines import NAMES, local_engine
 from promptcal.shards.find_shards import is_sharded
+from promptcal.shards.shard_sources import ImageChunk, LocationSource
 
 
 @pytest.fixture
@@ -143,6 +153,115 @@ def test_a_remote_shard_that_cannot_be_reached_now(predict, tars, tmp_path, monk
     assert shards_in(tmp_path) == ["1"]
 
 
+@pytest.fixture
+def unreachable(image_folder, monkeypatch):
+    """``unreachable(error, times)``: a remote folder of images, where reading a/003.png fails so many times."""
+    memory = fsspec.filesystem("memory")
+    for file in image_folder.rglob("*.png"):
+        memory.pipe(f"/web/{file.relative_to(image_folder)}", file.read_bytes())
+    open_file = type(memory)._open
+    monkeypatch.setattr(locations, "_WAIT", 0)
+
+    def failing(error, times):
+        attempts = []
+
+        def fail(self, path, *words, **options):
+            if path.endswith("a/003.png"):
+                attempts.append(path)
+                if len(attempts) <= times:
+                    raise error
+            return open_file(self, path, *words, **options)
+
+        monkeypatch.setattr(type(memory), "_open", fail)
+        return attempts
+
+    yield failing
+    memory.rm("/web", recursive=True)
+
+
+RESET = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+
+def test_an_image_whose_server_fails_for_a_moment_is_not_lost(predict, unreachable, tmp_path):
+    """It is tried again, then the command exits with 75, and the shard is not finished without the image."""
+    attempts = unreachable(RESET, 100)
+    code, said = predict("memory://web", "--shard-size", "20")
+    assert code == 75
+    assert "a/003.png cannot be read (Connection reset by peer); run the same command again later" in said
+    assert "the other 1 shards are finished and kept" in said
+    assert len(attempts) == 3
+    assert len(shards_in(tmp_path)) == 1
+    attempts = unreachable(RESET, 2)
+    assert predict("memory://web", "--shard-size", "20") == (0, "")
+    assert len(attempts) == 3
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["unreadable"] == 0
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("a/003.png"), PermissionError(errno.EACCES, "Forbidden")])
+def test_a_remote_image_that_is_missing_is_unreadable(predict, unreachable, tmp_path, error):
+    attempts = unreachable(error, 100)
+    assert predict("memory://web") == (0, "")
+    assert len(attempts) == 1
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["unreadable"] == 1
+
+
+def test_an_image_that_another_process_cannot_reach(unreachable):
+    unreachable(RESET, 100)  # the processes are forked
+    chunk = ImageChunk(["a"], ["memory://web/a/003.png"], ImageSet(["a"], LocationSource(["memory://web/a/003.png"])))
+    with pytest.raises(TryAgainError, match="Connection reset by peer"):
+        list(ProcessDecoders(2).map([chunk], CropSize(8, 8)))
+
+
+class ServerError(Exception):
+    def __init__(self, status):
+        self.status = status
+
+
+class ServerDisconnected(Exception):
+    """Not derived from `OSError`, like ``ServerDisconnectedError`` of aiohttp."""
+
+
+def caused_by(cause):
+    error = FileNotFoundError("x")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TimeoutError("slow"), True),
+        (ServerError(503), True),
+        (ServerError(429), True),
+        (ServerError(404), False),
+        (ServerDisconnected(), True),
+        (caused_by(TimeoutError("slow")), True),
+        (caused_by(ServerError(404)), False),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (IsADirectoryError(errno.EISDIR, "Is a directory"), False),
+        (ValueError("no image"), False),
+    ],
+)
+def test_which_errors_of_a_remote_file_may_pass(error, expected):
+    assert locations.may_pass(error) is expected
+
+
+def test_a_connection_that_breaks_within_a_parquet_file(predict, tmp_path, pictures, monkeypatch):
+    write_parquet(tmp_path / "0.parquet", {"id": list(pictures), "image": list(pictures.values())})
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/web/0.parquet", (tmp_path / "0.parquet").read_bytes())
+
+    def fail(self, *words):
+        raise TimeoutError("slow")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryFile, "read", fail)
+        code, said = predict("memory://web/0.parquet")
+    assert code == 75
+    assert "0.parquet cannot be read (slow); run the same command again later" in said
+
+
 def test_output_of_another_run(predict, promptcal, tars, tmp_path):
     assert predict(tars)[0] == 0
     before = {file: file.read_bytes() for file in (tmp_path / "out").rglob("*.*")}
@@ -206,6 +325,60 @@ def test_a_full_disk(predict, tars, tmp_path, monkeypatch):
     assert shards_in(tmp_path) == ["0"]
     assert list((tmp_path / "out" / "shards").glob(".*.tmp")) == []
     assert predict(tars) == (0, "")
+
+
+@pytest.fixture
+def fail_to_write(monkeypatch):
+    """``fail_to_write(name, number)``: a context in which a file of this name cannot be written."""
+    fill = files._fill
+
+    @contextmanager
+    def failing(name, number):
+        def fail(temporary, write):
+            if temporary.name.startswith(f".{name}."):
+                raise OSError(number, os.strerror(number), str(temporary))
+            fill(temporary, write)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "_fill", fail)
+            yield
+
+    return failing
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        *(("plan.json", engine) for engine in NAMES),
+        *(("0.txt", engine) for engine in NAMES),
+        *(("manifest.json", engine) for engine in ("local", "array")),
+    ],
+)
+def test_a_full_disk_before_and_after_the_shards(
+    promptcal, image_folder, fail_to_write, tmp_path, name, engine, number
+):
+    words = ["embed", image_folder, "--backbone", BACKBONE, "--output", tmp_path / "out", "--quiet", "--engine", engine]
+    words += ["--shard-size", "20"] if engine == "array" else ["--workers", "1", "--shard-size", "20"]
+    with fail_to_write(name, number):
+        code, _, said = promptcal(*words)
+    said = " ".join(said.split())
+    assert code == 75
+    assert ("Input/output error" if number == errno.EIO else "the disk is full") in said
+    assert "finished shards are kept; free some space, then run the same command again" in said
+    if name == "manifest.json":
+        assert len(shards_in(tmp_path)) == 2
+        assert promptcal(*words)[0] == 0
+        assert (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_full_disk_while_rows_are_counted(predict, promptcal, run, tars, fail_to_write, tmp_path):
+    assert predict(tars)[0] == 0
+    words = ("report", run.path, "--shards", tmp_path / "out", "--output", tmp_path / "page.html", "--quiet")
+    with fail_to_write("totals.json", errno.ENOSPC):
+        code, _, said = promptcal(*words)
+    assert code == 75
+    assert "free some space, then run `promptcal report` again" in " ".join(said.split())
 
 
 @pytest.mark.slow
@@ -278,6 +451,16 @@ def _worker_of(parent):
                 continue
             children.setdefault(int(fields[1]), []).append(int(entry.name))
     return max(grandchild for child in children.get(parent, []) for grandchild in children.get(child, []))
+
+
+@pytest.mark.timeout(60)
+def test_very_many_workers(promptcal, tars, tmp_path):
+    words = ("embed", tars, "--backbone", BACKBONE, "--output", tmp_path / "out", "--quiet")
+    code, _, said = promptcal(*words, "--workers", "1025")
+    assert code == 2
+    assert "--workers must be at most 1,024, not 1,025" in " ".join(said.split())
+    with local_engine._pool(5000, None):  # no worker starts before it has work
+        pass
 
 
 def test_shards_need_a_folder(promptcal, run, tars, tmp_path):

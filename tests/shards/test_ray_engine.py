@@ -1,5 +1,6 @@
 """The engine ray: the same files as the engine local, on a local Ray, on two nodes, and after a worker was killed."""
 
+import errno
 import json
 import os
 import signal
@@ -12,6 +13,13 @@ import pytest
 from shard_helpers import BACKBONE, write_tar
 
 from promptcal import api
+from promptcal.data import ImageSet
+from promptcal.data.sources import ImageSource
+from promptcal.errors import TryAgainError
+from promptcal.runtime import files
+from promptcal.shards.decoders import CropSize
+from promptcal.shards.engines.ray_engine import RayDecoders
+from promptcal.shards.shard_sources import ImageChunk
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'promptcal[ray]'")
 
@@ -38,6 +46,22 @@ def small_ray():
 def test_ray_writes_the_same_files(small_ray, tars, tmp_path):
     expected = manifest_of(tars, tmp_path / "local", workers=1)
     assert manifest_of(tars, tmp_path / "ray", engine="ray", workers=1) == expected
+
+
+def test_a_full_disk_after_the_shards(small_ray, promptcal, tars, tmp_path, monkeypatch):
+    fill = files._fill
+
+    def fail(temporary, write):
+        if temporary.name.startswith(".manifest.json."):
+            raise OSError(errno.ENOSPC, "No space left on device", str(temporary))
+        fill(temporary, write)
+
+    monkeypatch.setattr(files, "_fill", fail)
+    words = ("embed", tars, "--backbone", BACKBONE, "--output", tmp_path / "out", "--quiet", "--engine", "ray")
+    code, _, said = promptcal(*words, "--workers", "1")
+    assert code == 75
+    assert "finished shards are kept; free some space, then run the same command again" in " ".join(said.split())
+    assert len(list((tmp_path / "out" / "entries").glob("*.json"))) == 2
 
 
 @pytest.mark.slow
@@ -84,8 +108,31 @@ def _descendants(root):
     return [(pid, titles.get(pid, "")) for pid in sorted(found - {root})]
 
 
-def test_ray_without_its_cluster(promptcal, tars, tmp_path):
+@pytest.mark.parametrize(
+    ("address", "expected", "message"),
+    [
+        ("127.0.0.1:1", 75, "there is no Ray cluster at 127.0.0.1:1"),
+        ("auto", 75, "no Ray cluster was found on this machine"),
+        ("foo", 2, "--address foo is no address of a Ray cluster"),
+        ("foo:bar", 2, "--address foo:bar is no address of a Ray cluster"),
+        ("127.0.0.1:99999", 2, "--address 127.0.0.1:99999 is no address of a Ray cluster"),
+    ],
+)
+def test_ray_without_its_cluster(promptcal, tars, tmp_path, address, expected, message):
     words = ("embed", tars, "--backbone", BACKBONE, "--output", tmp_path / "out", "--quiet", "--engine", "ray")
-    code, _, said = promptcal(*words, "--address", "127.0.0.1:1")
-    assert code == 75
-    assert "there is no Ray cluster at 127.0.0.1:1" in " ".join(said.split())
+    code, _, said = promptcal(*words, "--address", address)
+    assert code == expected
+    assert message in " ".join(said.split())
+    assert "Traceback" not in said
+
+
+def test_an_image_that_a_task_cannot_reach(small_ray):
+    """The error of a task is the one of its image, in one sentence."""
+
+    class Unreachable(ImageSource):  # within the function, so that it is pickled with its code
+        def content(self, index):
+            raise TryAgainError("the server is away")
+
+    chunk = ImageChunk(["a"], ["a"], ImageSet(["a"], Unreachable()))
+    with pytest.raises(TryAgainError, match=r"^the server is away$"):
+        list(RayDecoders(1).map([chunk], CropSize(8, 8)))

@@ -1,22 +1,25 @@
 """Fits on a sample: all labelled images or rows, a uniform and reproducible sample of the others, then everything."""
 
 import csv
+import unicodedata
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from shard_helpers import BACKBONE, rows_of, write_parquet
+from shard_helpers import BACKBONE, rows_of, write_parquet, write_tar
 
 from promptcal import api
-from promptcal.data import ImageSet
+from promptcal.data import ImageSet, label_files
 from promptcal.data.sources import TextSource
 from promptcal.discovery import heads
 from promptcal.errors import ConfigError, LabelError
 from promptcal.metrics import discovery_accuracy
-from promptcal.pipeline import clustering
+from promptcal.pipeline import clustering, sampled_inputs
 from promptcal.pipeline.problem import Problem
 from promptcal.pipeline.request import FitRequest
 from promptcal.pipeline.sampled_inputs import DEFAULT_SAMPLE, with_default_sample
+from promptcal.runtime import free_memory
+from promptcal.shards import sampled as shards_sampled
 from promptcal.shards.sampled import StreamSample
 from promptcal.shards.shard_sources import Place
 
@@ -248,3 +251,118 @@ def test_shards_of_other_widths_are_refused(promptcal, tmp_path):
     assert "needs the columns id and embedding (a fixed-size list of numbers); it has id, number" in " ".join(
         said.split()
     )
+
+
+def write_labels(file, rows):
+    with file.open("w", newline="") as opened:
+        csv.writer(opened).writerows([("id", "label"), *rows])
+    return file
+
+
+def test_rows_without_a_label_name_no_image_of_a_sample(tars, pictures, tmp_path):
+    """A file may list the whole source; only its labels are taken."""
+    rows = [(n, f"class {int(n) // 20}" if int(n) % 4 == 0 else "") for n in pictures]
+    run = fit(tars, write_labels(tmp_path / "labels.csv", rows), tmp_path / "run", sample=12)
+    assert len(run.assignments()) == 10 + 12
+    assert run.assignments().labelled.sum() == 10
+
+
+def test_rows_without_a_label_of_shards(mixture, tmp_path):
+    folder, ids, _, labels = mixture
+    file = write_labels(tmp_path / "labels.csv", [(name, labels.get(name, "")) for name in ids])
+    options = {"n_classes": 6, "sample": 300, "overrides": FIT, "progress": False, "report": False}
+    run = api.cluster(features=folder / "shards", labels=file, output=tmp_path / "run", **options)
+    assert run.assignments().labelled.sum() == len(labels)
+    assert 260 < (~run.assignments().labelled).sum() < 340
+
+
+def test_an_image_that_is_marked_as_wrong_stays_in_the_sample(tars, pictures, labels, tmp_path):
+    run = fit(tars, labels, tmp_path / "run", sample=12)
+    marked = next(p for p, known in zip(run.assignments().paths, run.assignments().labelled, strict=True) if not known)
+    rows = [(n, f"class {int(n) // 20}") for n in list(pictures)[::4]]
+    changed = write_labels(tmp_path / "changed.csv", [*rows, *((n, "") for n in pictures if int(n) % 4)])
+    again = api.fit(
+        images=tars, labels=changed, start_from=run.path, sample=2, output=tmp_path / "again", report=False,
+        progress=False,
+    )  # fmt: skip
+    assert set(run.assignments().paths) <= set(again.assignments().paths)
+    assert marked in again.assignments().paths
+    assert len(again.assignments()) == 10 + 12 + 2
+
+
+def test_labels_of_a_sample_are_matched_exactly(image_folder, pictures, tmp_path):
+    """An image of a similar name may be the only one that was drawn."""
+    (image_folder / "b" / "000.png").write_bytes(pictures["039"])
+    labels = {"a/001.png": "x", "b/021.png": "y"}
+    for name in ("000.png", "021.png"):
+        with pytest.raises(LabelError, match=f"a label for {name}.* labels need the exact paths of the source, as in"):
+            fit(image_folder, {**labels, name: "x"}, tmp_path / "run", sample=1000)
+    run = fit(image_folder, {**labels, "./a//000.png": "x"}, tmp_path / "run", sample=3)
+    assert run.assignments().labelled.sum() == 3
+
+
+def test_accents_may_be_stored_in_two_ways(pictures, tmp_path):
+    """Some systems store them decomposed."""
+    names = [unicodedata.normalize("NFD", f"é-{name}") for name in pictures]
+    write_tar(tmp_path / "0.tar", dict(zip(names, pictures.values(), strict=True)))
+    composed = [unicodedata.normalize("NFC", name) for name in names]
+    labels = {composed[0]: "x", composed[21]: "y"}
+    run = fit(tmp_path / "0.tar", labels, tmp_path / "run", sample=4, truth=dict.fromkeys(composed, "x"))
+    assert run.assignments().labelled.sum() == 2
+    assert None not in run.truth()
+
+
+@pytest.mark.parametrize("command", ["fit", "cluster"])
+def test_settings_are_checked_before_a_source_is_read(tars, mixture, promptcal, tmp_path, monkeypatch, command):
+    def fail(*words, **options):
+        raise AssertionError("the source was read")
+
+    monkeypatch.setattr(sampled_inputs, "expand", fail)
+    source = tars if command == "fit" else mixture[0] / "shards"
+    words = (command, source, "--n-classes", "4", "--output", tmp_path / "run", "--quiet")
+    for wrong, message in (
+        (("--seed", "-1"), "the setting 'seed' is wrong"),
+        (("--set", "clustering.n_initt=3"), "has no setting 'clustering.n_initt'"),
+        (("--sample", "0"), "--sample must be at least 1, not 0"),
+    ):
+        code, _, said = promptcal(*words, *wrong)
+        assert code == 2
+        assert message in " ".join(said.split())
+
+
+def test_the_seed_of_a_sample_is_that_of_the_settings(tars, mixture, labels, tmp_path):
+    options = {"images": tars, "labels": labels, "n_classes": 4, "backbone": BACKBONE, "quick": True, "sample": 12}
+    options |= {"report": False, "progress": False}
+    default = api.fit(**options, output=tmp_path / "0", overrides=FIT).assignments().paths
+    seeded = api.fit(**options, output=tmp_path / "1", overrides=FIT, seed=5).assignments().paths
+    override = api.fit(**options, output=tmp_path / "2", overrides=(*FIT, "seed=5")).assignments().paths
+    assert default != seeded == override
+    options = {"features": mixture[0] / "shards", "labels": mixture[3], "n_classes": 6, "sample": 300}
+    options |= {"report": False, "progress": False}
+    seeded = api.cluster(**options, output=tmp_path / "3", overrides=FIT, seed=5).assignments().paths
+    override = api.cluster(**options, output=tmp_path / "4", overrides=(*FIT, "seed=5")).assignments().paths
+    assert seeded == override
+
+
+def test_a_sample_that_does_not_fit_into_the_memory(mixture, tmp_path, monkeypatch):
+    options = {"labels": mixture[3], "n_classes": 6, "overrides": FIT, "progress": False, "report": False}
+    run = api.cluster(features=mixture[0] / "shards", sample=10**9, output=tmp_path / "all", **options)
+    assert len(run.assignments()) == 3000
+    monkeypatch.setattr(free_memory, "free_host_memory", lambda: 2 * 4 * 16 * 2000.0)
+    with pytest.raises(ConfigError, match="--sample 1000000000: this size needs at least .* lower it"):
+        api.cluster(features=mixture[0] / "shards", sample=10**9, output=tmp_path / "run", **options)
+    monkeypatch.setattr(shards_sampled, "_CHECKED_FROM", 1000)
+    monkeypatch.setattr(free_memory, "free_host_memory", lambda: 100_000.0)
+    with pytest.raises(ConfigError, match="--sample 2000: "):
+        sampled([str(i) for i in range(1200)], 2000, 0)
+
+
+def test_the_limits_of_a_label_file_are_those_of_the_source(tars, pictures, tmp_path, monkeypatch):
+    """Of the whole source, not of the sample that is taken of it."""
+    monkeypatch.setattr(label_files, "MAX_ROWS", 10)
+    monkeypatch.setattr(label_files, "_MAX_ROWS_PER_IMAGE", 2)
+    rows = [(n, f"class {int(n) // 20}" if int(n) % 4 == 0 else "") for n in pictures]
+    run = fit(tars, write_labels(tmp_path / "labels.csv", rows), tmp_path / "run", sample=2)
+    assert len(run.assignments()) == 12
+    with pytest.raises(LabelError, match="has over 80 rows for 40 images; give one row per image"):
+        fit(tars, write_labels(tmp_path / "labels.csv", 3 * rows), tmp_path / "other", sample=2)

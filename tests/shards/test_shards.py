@@ -2,16 +2,22 @@
 
 import errno
 import json
+import re
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import fsspec
 import numpy as np
 import pytest
 from shard_helpers import BACKBONE, rows_of, write_parquet, write_tar
 
-from promptcal import api
+from promptcal import __version__, api
 from promptcal.data.image_files import find_images, walk_images
 from promptcal.runtime.files import file_digest
+from promptcal.shards import locations
+from promptcal.shards.shard_folder import ShardFolder
 
 COLUMNS = [
     *("id", "path", "embedding", "cluster", "name", "kind", "confidence", "stability", "second"),
@@ -117,6 +123,62 @@ def test_remote_tars(run, tars, expected, tmp_path):
     check_rows(rows_of(tmp_path / "out"), run, expected, str)
 
 
+def test_a_signed_url(run, tars, tmp_path):
+    """What follows a question mark is no pattern, and no part of the name of the shard."""
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/signed/0.tar?Signature=a.b&Key=c", (tars / "0.tar").read_bytes())
+    summary = predict(run, "memory://signed/0.tar?Signature=a.b&Key=c", tmp_path / "out")
+    assert summary.rows == 20
+    assert re.fullmatch(r"0-[0-9a-f]{8}", summary.manifest.shards[0].name)
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("https://host/0.tar?X-Amz-Signature=abc", False),
+        ("https://host/0.tar?list=[1]&all=*", False),
+        ("http://[::1]:8000/0.tar", False),
+        ("http://[::1]:8000/*.tar", True),
+        ("https://host/*.tar", True),
+        ("s3://bucket/[0-9].tar", True),
+        ("s3://bucket/what?.tar", False),
+        ("s3://bucket/0.tar", False),
+        ("photos-?.tar", True),
+    ],
+)
+def test_which_locations_are_patterns(location, expected):
+    assert locations.is_pattern(location) is expected
+
+
+def test_paths_beside_a_signed_list():
+    assert locations.beside("https://host/a/list.txt?key=x/y", "0.png") == "https://host/a/0.png"
+    assert locations.beside("s3://bucket/what?/", "0.png") == "s3://bucket/what?/0.png"
+
+
+def test_a_pattern_of_web_addresses(monkeypatch):
+    """Their file system takes and gives whole URLs."""
+
+    class Web:
+        def glob(self, pattern):
+            assert pattern == "https://host/*.tar"
+            return ["https://host/1.tar", "https://host/0.tar"]
+
+    monkeypatch.setattr(fsspec, "url_to_fs", lambda location: (Web(), location))
+    assert locations.matching("https://host/*.tar") == ["https://host/0.tar", "https://host/1.tar"]
+
+
+def test_tars_of_a_web_server(run, tars, expected, tmp_path):
+    pytest.importorskip("aiohttp")
+    handler = partial(SimpleHTTPRequestHandler, directory=tars)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        predict(run, f"{address}/*.tar", tmp_path / "out")
+        assert predict(run, f"{address}/0.tar?Signature=abc", tmp_path / "signed").rows == 20
+        server.shutdown()
+    check_rows(rows_of(tmp_path / "out"), run, expected, str)
+
+
 def test_remote_folder_of_images(run, image_folder, expected, tmp_path):
     memory = fsspec.filesystem("memory")
     for file in image_folder.rglob("*.png"):
@@ -184,6 +246,22 @@ def test_a_shard_that_is_computed_again_renews_the_manifest(run, tars, pictures,
     again = predict(run, tars, tmp_path / "out")
     assert again.manifest.rows == 22
     assert again.manifest.shards[1].sha256 == file_digest(again.folder.file(name))
+
+
+def test_the_manifest_says_which_version_wrote_each_shard(run, tars, tmp_path):
+    """Also if a folder is finished after an upgrade."""
+    first = predict(run, tars / "0.tar", tmp_path / "one").folder
+    name = first.manifest().shards[0].name
+    folder = ShardFolder(tmp_path / "out")
+    predict(run, tars, folder.path)
+    before = first.entry(name)
+    before = before.model_copy(update={"versions": {**before.versions, "promptcal": "0.2.9"}})
+    before.write(folder.entry_file(name))
+    assert {s.promptcal for s in predict(run, tars, folder.path).manifest.shards} == {"0.2.9", __version__}
+    text = folder.manifest_file.read_text()
+    folder.manifest_file.write_text(re.sub(r',\s*"promptcal": "[^"]*"\s*}', "}", text))
+    assert {s.promptcal for s in folder.manifest().shards} == {""}  # of a manifest without it
+    assert {s.promptcal for s in predict(run, tars, folder.path).manifest.shards} == {"0.2.9", __version__}
 
 
 def test_another_command_that_finishes_a_shard_first(run, tars, tmp_path, monkeypatch):

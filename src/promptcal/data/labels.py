@@ -28,7 +28,7 @@ _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
 _MAX_COMPARED, _MAX_COMPARED_PATH = 10_000, 200  # names, and characters of the path, for a suggestion
 _MAX_UNKNOWN = 1000  # labels of missing images; a file with more of them is not read to its end
 _MAX_PATH = 4096  # characters
-_MOST_ROWS = 100_000_000  # of labels whose images are not counted
+UNCOUNTED = 10_000_000  # images, for the limits of labels whose images are not counted
 _SHOW_PROGRESS_FROM = 2**24  # bytes, which take about two seconds
 
 
@@ -58,7 +58,8 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
         labels = [None] * len(images)
     if isinstance(labels, str | os.PathLike):
         path = check_path("labels", labels)
-        with closing(_file_pairs(path, len(images), console or Console(stderr=True))) as pairs:
+        n_images = len(images) if images.n_source is None else images.n_source
+        with closing(_file_pairs(path, n_images, console or Console(stderr=True))) as pairs:
             return _match(pairs, images)
     if hasattr(labels, "columns"):
         return _match(_frame_pairs(labels), images)
@@ -76,13 +77,17 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
     return Labels([class_name(label) for label in labels], [False] * len(labels))
 
 
-def label_pairs(labels: Any, root: Path | None = None) -> Iterator[tuple[str, str | None]]:
-    """Names and labels of a file, a mapping or a data frame, without the images; paths in ``root`` become relative."""
+def label_pairs(
+    labels: Any, root: Path | None = None, n_images: int = UNCOUNTED, console: Console | None = None
+) -> Iterator[tuple[str, str | None]]:
+    """Names and labels of a file, a mapping or a data frame, without the images; paths in ``root`` become relative.
+
+    ``n_images`` sets the limits of a file.
+    """
     images = ImageSet([], FileSource([]), root)
     pairs: Iterable[tuple[str, str | None]]
     if isinstance(labels, str | os.PathLike):
-        rows = read_rows(check_path("labels", labels), _MOST_ROWS)
-        pairs = ((name, class_name(label)) for name, label in rows)
+        pairs = _file_pairs(check_path("labels", labels), n_images, console or Console(quiet=True))
     elif hasattr(labels, "columns"):
         pairs = _frame_pairs(labels)
     elif isinstance(labels, Mapping) or _has_text_index(labels):
@@ -180,8 +185,13 @@ def _file_pairs(path: Path, n_images: int, console: Console) -> Generator[tuple[
 
 
 def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
-    """Labels in the order of the images; a label for an unknown image is an error."""
-    names = [_normalized(name) for name in images.names]
+    """Labels in the order of the images; a label for an unknown image is an error.
+
+    Of a sample, names must be exact: an image of a similar name may be the only one that was drawn. Images without a
+    label may be missing in it.
+    """
+    is_sample = images.n_source is not None
+    names = [normal_name(name) for name in images.names]
     known = set(names)
     similar: SimilarNames | None = None
     by_name: dict[str, str | None] = {}
@@ -190,8 +200,11 @@ def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
     for path, label in pairs:
         name = _as_image_name(path, images)
         if name not in known:
-            similar = similar or SimilarNames(names)
-            candidates = similar.of(name)
+            if is_sample and label is None:
+                continue
+            if not is_sample:
+                similar = similar or SimilarNames(names)
+            candidates = [] if similar is None else similar.of(name)
             if len(candidates) != 1 or not _ends_like(name, candidates[0]):
                 unknown.append((path, candidates))
                 if len(unknown) > _MAX_UNKNOWN:
@@ -260,6 +273,9 @@ def _unknown_message(unknown: Sequence[tuple[str, list[str]]], names: Sequence[s
         more = f" and at least {_MAX_UNKNOWN} more"
     if Path(path).suffix.lower() in HEIC_SUFFIXES and not reads_heic():
         remedy = HEIC_REMEDY
+    elif images.n_source is not None:
+        kind = "paths" if images.noun == "image" else "ids"
+        remedy = f"with a sample, labels need the exact {kind} of the source, as in {shorten(images.names[0])}"
     elif len(candidates) == 1:
         remedy = f"did you mean {shorten(candidates[0])}?"
     elif candidates:
@@ -287,11 +303,11 @@ def _as_image_name(path: str, images: ImageSet) -> str:
         real = Path(os.path.realpath(path)), Path(os.path.realpath(images.root))
         for file, root in ((Path(path), images.root.absolute()), real):
             if file.is_relative_to(root):
-                return _normalized(str(file.relative_to(root)))
-    return _normalized(path)
+                return normal_name(str(file.relative_to(root)))
+    return normal_name(path)
 
 
-def _normalized(name: str) -> str:
+def normal_name(name: str) -> str:
     """A path without ./ and with composed accents (some systems store them decomposed)."""
     if _NORMAL.fullmatch(name):  # fast path: nearly all names, and there may be millions
         return name

@@ -69,10 +69,16 @@ def run_cluster(request: ClusterRequest) -> Run:
     if request.sample is not None and not is_sample:
         raise ConfigError("--sample is for a folder of shards; a single file is clustered as a whole")
     given = request
-    features = sampled_features(request, console) if is_sample else FeatureSet.of(request.features, request.ids)
+    previous = _previous_run(request)
     if is_sample:
-        request = with_truth_of(request, features.names)
-    previous = _previous_run(request, features)
+        seed = Settings(_values(request, 1, previous)).draft(1).seed  # the width is not known yet
+        before = None if previous is None else previous.assignments
+        features = sampled_features(request, before, seed, console)
+        request = with_truth_of(request, features, console)
+    else:
+        features = FeatureSet.of(request.features, request.ids)
+    if previous is not None:
+        features.check_width(previous.run.network.embedding_width)
     images = features.pictures(None if request.images is None else Path(request.images))
     _check_output_is_outside(images, directory.path)
     problem, released = read_problem(request, images, previous, console)
@@ -234,7 +240,7 @@ def _active(session: Session) -> Iterator[None]:
             raise Interrupted("stopped; nothing was written", session.stop.exit_code) from None
 
 
-def _previous_run(request: ClusterRequest, features: FeatureSet) -> PreviousRun | None:
+def _previous_run(request: ClusterRequest) -> PreviousRun | None:
     if request.start_from is None:
         return None
     if request.adapt:
@@ -242,7 +248,6 @@ def _previous_run(request: ClusterRequest, features: FeatureSet) -> PreviousRun 
     previous = PreviousRun(request.start_from)
     if previous.run.method.takes_images:
         raise ConfigError(f"{request.start_from} is a run on images; continue it with `promptcal fit --from`")
-    features.check_width(previous.run.network.embedding_width)
     return previous
 
 
@@ -254,6 +259,14 @@ def _check_output_is_outside(images: ImageSet, output: Path) -> None:
 def _settings(
     request: ClusterRequest, width: int, previous: PreviousRun | None, problem: Problem, console: Console
 ) -> Settings:
+    values = _values(request, width, previous)
+    if previous is not None and request.n_classes is None and not overrides_n_classes(request):
+        values = {**values, "n_classes": n_categories(values["n_classes"], previous, problem, console)}
+    return Settings(values)
+
+
+def _values(request: ClusterRequest, width: int, previous: PreviousRun | None) -> dict[str, Any]:
+    """All settings; those of a previous run have its number of categories."""
     named = {"n_classes": request.n_classes, "seed": request.seed, "device": request.device}
     values: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
     base = features_settings(width) if previous is None else previous.settings(OF_FEATURES)
@@ -261,10 +274,7 @@ def _settings(
     layers = Layers(layers.preset, (base, *layers.given))
     if layers.method != OF_FEATURES:
         raise ConfigError("features have no other method; leave --set method=... out")
-    merged = layers.merged(METHODS[OF_FEATURES])
-    if previous is not None and request.n_classes is None and not overrides_n_classes(request):
-        merged = {**merged, "n_classes": n_categories(merged["n_classes"], previous, problem, console)}
-    return Settings(merged)
+    return layers.merged(METHODS[OF_FEATURES])
 
 
 def features_settings(width: int) -> dict[str, Any]:

@@ -97,8 +97,10 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
     if request.sample is None:
         images = ImageSet.of(request.images)
     else:
-        images = group.on_first(lambda: sampled_images(request, console))
-        request = with_truth_of(request, images.names)
+        seed = group.on_first(lambda: Settings(_values(request, previous)).draft(1).seed)  # checked before it is read
+        before = None if previous is None else previous.assignments
+        images = group.on_first(lambda: sampled_images(request, before, seed, console))
+        request = with_truth_of(request, images, console)
     _check_output_is_outside(images, directory.path)
     if request.generic_images is not None:
         ImageSet.of(request.generic_images)  # so that a wrong folder is found before anything is computed
@@ -202,6 +204,14 @@ def _previous_run(request: FitRequest, directory: RunDirectory, resume: bool) ->
 
 
 def _settings(request: FitRequest, previous: PreviousRun | None, problem: Problem, console: Console) -> Settings:
+    values = _values(request, previous)
+    if previous is not None and request.n_classes is None and not overrides_n_classes(request):
+        values = {**values, "n_classes": n_categories(values["n_classes"], previous, problem, console)}
+    return Settings(values)
+
+
+def _values(request: FitRequest, previous: PreviousRun | None) -> dict[str, Any]:
+    """All settings; those of a previous run have its number of categories."""
     base: dict[str, Any] = {}
     if previous is not None:
         base = previous.settings(settings_layers(request, {"method": previous.run.method.name}).method)
@@ -210,10 +220,7 @@ def _settings(request: FitRequest, previous: PreviousRun | None, problem: Proble
         raise ConfigError(f"the method {layers.method} is for features, not for images; use `promptcal cluster`")
     if request.generic_images is not None and not METHODS[layers.method].uses_generic_images:
         raise ConfigError(f"the method {layers.method} uses no generic images; leave --generic-images out")
-    values = layers.merged(METHODS[layers.method])
-    if previous is not None and request.n_classes is None and not overrides_n_classes(request):
-        values = {**values, "n_classes": n_categories(values["n_classes"], previous, problem, console)}
-    return Settings(values)
+    return layers.merged(METHODS[layers.method])
 
 
 def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> Layers:

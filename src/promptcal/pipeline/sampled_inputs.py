@@ -6,21 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from rich.console import Console
 
 from promptcal.data import ImageSet
 from promptcal.data.feature_set import FeatureSet
 from promptcal.data.image_files import class_folder_labels
 from promptcal.data.images import SourceLabels
-from promptcal.data.labels import label_pairs
+from promptcal.data.labels import UNCOUNTED, label_pairs, normal_name
 from promptcal.errors import ConfigError
 from promptcal.pipeline.request import ClusterRequest, FitRequest
-from promptcal.run.inference import Run
+from promptcal.run.assignments import Assignments
 from promptcal.runtime.arguments import check_path
 from promptcal.runtime.progress import progress_bar
 from promptcal.shards import locations
 from promptcal.shards.find_shards import expand, is_sharded
-from promptcal.shards.sampled import sample_embeddings, sample_images
+from promptcal.shards.sampled import row_counts, sample_embeddings, sample_images
 
 DEFAULT_SAMPLE = 200_000
 _Request = TypeVar("_Request", FitRequest, ClusterRequest)
@@ -34,20 +35,21 @@ def is_folder_of_shards(features: Any) -> bool:
     return locations.is_url(location) or locations.is_pattern(location) or os.path.isdir(location)
 
 
-def sampled_features(request: ClusterRequest, console: Console) -> FeatureSet:
-    """All labelled rows of a folder of embeddings, and a uniform sample of the others."""
+def sampled_features(request: ClusterRequest, before: Assignments | None, seed: int, console: Console) -> FeatureSet:
+    """All labelled rows of a folder of embeddings, and a uniform sample of the others; ``before`` is a previous run."""
     if request.ids is not None or request.images is not None:
         raise ConfigError("--ids and --images are for one file of features; shards have their own ids and paths")
+    size = sample_size(DEFAULT_SAMPLE if request.sample is None else request.sample)
     location = os.fspath(request.features)
     shards, _ = expand([location], embeddings=True)
-    labelled = frozenset(_labelled_names(request, None))
+    wanted = _wanted_names(request, before, console, n_images=sum(row_counts(shards)))
     with progress_bar(console) as bar:
         task = bar.add_task("reading a sample", total=len(shards), note="")
         return sample_embeddings(
             shards,
-            labelled,
-            _size(DEFAULT_SAMPLE if request.sample is None else request.sample),
-            request.seed or 0,
+            wanted,
+            size,
+            seed,
             location,
             lambda done: bar.update(task, completed=done),
         )
@@ -61,8 +63,9 @@ def with_default_sample(request: FitRequest) -> FitRequest:
     return replace(request, sample=DEFAULT_SAMPLE)
 
 
-def sampled_images(request: FitRequest, console: Console) -> ImageSet:
-    """All labelled images of a source, and a uniform sample of the others."""
+def sampled_images(request: FitRequest, before: Assignments | None, seed: int, console: Console) -> ImageSet:
+    """All labelled images of a source, and a uniform sample of the others; ``before`` is a previous run."""
+    size = sample_size(request.sample)
     given = request.images
     source = [os.fspath(s) for s in ([given] if isinstance(given, str | os.PathLike) else given)]
     root = Path(source[0]) if len(source) == 1 and os.path.isdir(source[0]) else None
@@ -74,15 +77,15 @@ def sampled_images(request: FitRequest, console: Console) -> ImageSet:
         folder = root
         is_labelled = lambda name: bool(class_folder_labels(folder, [name]))  # noqa: E731
     else:
-        labelled = frozenset(_labelled_names(request, root))
-        is_labelled = labelled.__contains__
+        wanted = _wanted_names(request, before, console, root)
+        is_labelled = lambda name: normal_name(name) in wanted  # noqa: E731
     with progress_bar(console) as bar:
         task = bar.add_task("sampling images", total=None, note="")
         images = sample_images(
             source,
             is_labelled,
-            _size(request.sample),
-            request.seed or 0,
+            size,
+            seed,
             root,
             lambda done: bar.update(task, completed=done),
         )
@@ -93,24 +96,39 @@ def sampled_images(request: FitRequest, console: Console) -> ImageSet:
     return images if labels is None else replace(images, source_labels=SourceLabels(labels, origin))
 
 
-def with_truth_of(request: _Request, names: list[str]) -> _Request:
+def with_truth_of(request: _Request, images: ImageSet | FeatureSet, console: Console) -> _Request:
     """The truth of the images of a sample only: a file has that of all images."""
     if request.truth is None:
         return request
-    sampled = set(names)
-    return replace(request, truth={name: label for name, label in label_pairs(request.truth) if name in sampled})
+    sampled = set(map(normal_name, images.names))
+    root = images.root if isinstance(images, ImageSet) else None
+    pairs = label_pairs(request.truth, root, images.n_source or len(images), console)
+    return replace(request, truth={name: label for name, label in pairs if name in sampled})
 
 
-def _labelled_names(request: FitRequest | ClusterRequest, root: Path | None) -> list[str]:
-    """Of the labels that are given and of those of a previous run."""
-    names = [] if request.labels is None else [name for name, _ in label_pairs(request.labels, root)]
-    if request.start_from is not None:
-        before = Run(request.start_from, "cpu").assignments()
-        names += [path for path, is_labelled in zip(before.paths, before.labelled, strict=True) if is_labelled]
-    return names
+def _wanted_names(
+    request: FitRequest | ClusterRequest,
+    before: Assignments | None,
+    console: Console,
+    root: Path | None = None,
+    n_images: int = UNCOUNTED,
+) -> frozenset[str]:
+    """Of the labels that are given and of those of a previous run.
+
+    A row without a label names no image, unless the previous run has it: then it is marked as wrong.
+    """
+    known = frozenset(() if before is None else map(normal_name, before.paths))
+    names: set[str] = set()
+    if request.labels is not None:
+        pairs = label_pairs(request.labels, root, n_images, console)
+        names.update(name for name, label in pairs if label is not None or name in known)
+    if before is not None:
+        names.update(normal_name(before.paths[i]) for i in np.flatnonzero(before.labelled))
+    return frozenset(names)
 
 
-def _size(n: int | None) -> int:
+def sample_size(n: int | None) -> int:
+    """The checked value of ``--sample``."""
     if n is None or n < 1:
         raise ConfigError(f"--sample must be at least 1, not {n}")
     return n

@@ -28,6 +28,8 @@ from promptcal.shards.run_model import RunModel
 from promptcal.shards.shard_folder import ShardFolder
 from promptcal.shards.shard_task import LoadedModel, ShardModel
 
+MOST_WORKERS = 1024
+
 
 @dataclass(frozen=True)
 class BackboneModel:
@@ -118,6 +120,8 @@ def _job(request: ShardRequest, model: ShardModel, *, embeddings: bool = False) 
         value = getattr(request, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+    if request.workers is not None and request.workers > MOST_WORKERS:
+        raise ConfigError(f"--workers must be at most {MOST_WORKERS:,}, not {request.workers:,}")
     if request.address is not None and request.engine != "ray":
         raise ConfigError("--address is that of a Ray cluster; add --engine ray")
     if request.engine != "array" and environment_number("WORLD_SIZE", 1) > 1:

@@ -6,28 +6,33 @@ import re
 import socket
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout, lock_descriptor
+from filelock import BaseFileLock, FileLock, Timeout, lock_descriptor
 
-from promptcal.errors import PromptCALWarning, RunError
+from promptcal.errors import PromptCALWarning, RunError, TryAgainError
 from promptcal.runtime.files import check_only_name
 
+_SAY_AFTER, _GIVE_UP_AFTER = 10.0, 3600.0  # seconds of waiting for a lock
 _NOT_SUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @contextmanager
 def locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
     """Hold the lock file ``path``; raise a `RunError` that names ``what`` and the holder if another process holds it,
-    or ``wait`` until that releases it.
+    or ``wait`` until that releases it: after some seconds a warning names the holder, and after an hour this is a
+    `TryAgainError`.
 
     Forked worker processes do not inherit the lock. ``path`` contains the holder's process ID and host. Neither a
     symbolic link (filelock) nor a hard link at ``path`` lets the holder write to another file.
     """
     lock = FileLock(path, blocking=wait, fallback_to_soft=False, preserve_lock_file=True, on_acquired=_write_holder)
     try:
-        lock.acquire()
+        if wait:
+            _acquire_in_time(lock, path, what)
+        else:
+            lock.acquire()
     except Timeout as error:
         user = f"another process{_read_holder(path)}"
         raise RunError(f"{what} is in use by {user}; wait until it ends, or choose another --output") from error
@@ -41,6 +46,21 @@ def locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _acquire_in_time(lock: BaseFileLock, path: Path, what: str) -> None:
+    with suppress(Timeout):
+        lock.acquire(timeout=_SAY_AFTER)
+        return
+    message = f"{what} is in use by another process{_read_holder(path)}; waiting until it is free"
+    warnings.warn(message, PromptCALWarning, stacklevel=5)
+    try:
+        lock.acquire(timeout=_GIVE_UP_AFTER - _SAY_AFTER, poll_interval=min(1.0, _SAY_AFTER))
+    except Timeout as error:
+        raise TryAgainError(
+            f"{what} is still in use by another process{_read_holder(path)}; run the same command again when that has "
+            "ended"
+        ) from error
 
 
 def try_lock(descriptor: int) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from promptcal.data.decoding import UnreadableImage
+from promptcal.errors import TryAgainError
 from promptcal.runtime.children import begin_child
 from promptcal.shards.shard_sources import ImageChunk
 
@@ -38,7 +39,10 @@ class DecodedChunk:
 
 
 def decode_chunk(chunk: ImageChunk, size: CropSize) -> DecodedChunk:
-    """The pixels of `promptcal predict`, but for the rounding of few values of images that become smaller."""
+    """The pixels of `promptcal predict`, but for the rounding of few values of images that become smaller.
+
+    A `TryAgainError` if an image at a URL cannot be reached at this moment.
+    """
     kept: list[int] = []
     faults: list[tuple[str, str]] = []
     crops = torch.empty((len(chunk.ids), size.crop, size.crop, 3), dtype=torch.uint8)
@@ -46,6 +50,8 @@ def decode_chunk(chunk: ImageChunk, size: CropSize) -> DecodedChunk:
         try:
             crops[len(kept)] = centre_crop(chunk.images.usable_image(i), size)
         except UnreadableImage as fault:
+            if isinstance(fault.__cause__, TryAgainError):  # nothing is known about the image
+                raise fault.__cause__ from None
             faults.append((name, str(fault)))
             continue
         kept.append(i)

@@ -60,9 +60,9 @@ def expand(source: Sequence[str], *, embeddings: bool = False) -> tuple[list[Inp
             elif kind is None:
                 raise DataError(f"{file} is no source of images; give {_KNOWN}")
             elif kind == "list":
-                lists.append(NameList(Path(file).stem, _folder_of(file), _lines(file)))
+                lists.append(NameList(locations.stem(file), _folder_of(file), _lines(file)))
             else:
-                name = f"{_safe(Path(file).stem)}-{_digest(file)}"
+                name = f"{_safe(locations.stem(file))}-{_digest(file)}"
                 shards[name] = InputShard(name=name, kind="embeddings" if embeddings else kind, location=file)
     if single:
         lists.append(NameList("images", "", iter(single)))

@@ -1,7 +1,11 @@
 """Files and URLs. Local paths are opened directly, anything with :// through fsspec (s3://, gs://, https://, ...)."""
 
 import glob
+import itertools
 import os
+import re
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +15,12 @@ from promptcal.errors import DataError, MissingPackageError, PromptCALError, Try
 from promptcal.runtime.reading import check_is_file, read_image
 
 _WILDCARDS = frozenset("*?[")
+_URL_PATTERN = re.compile(r"\*|\[[^\[\]/]+\]")  # a question mark begins the query
+_ATTEMPTS = 3  # to read an image at a URL
+_WAIT = 0.5  # seconds before the second attempt, and twice as many before each later one
+_CONNECTION = re.compile(
+    "[Cc]onnect|Timeout|HTTPClient|Payload|IncompleteRead"
+)  # in the names of errors of file systems
 
 
 def is_url(location: str) -> bool:
@@ -18,8 +28,22 @@ def is_url(location: str) -> bool:
 
 
 def is_pattern(location: str) -> bool:
-    """Whether it is a glob pattern; an existing file with brackets in its name is not."""
-    return bool(_WILDCARDS & set(location)) and (is_url(location) or not os.path.exists(location))
+    """Whether it is a glob pattern; an existing file with brackets in its name is not.
+
+    Of a web address, only the path is looked at: the host may be a number in brackets, and a signature may be anything.
+    """
+    if is_url(location):
+        path = _without_query(location)
+        return _URL_PATTERN.search(path.split("/", 3)[-1] if _is_web(location) else path) is not None
+    return bool(_WILDCARDS & set(location)) and not os.path.exists(location)
+
+
+def _is_web(location: str) -> bool:
+    return location.lower().startswith(("http://", "https://"))
+
+
+def _without_query(location: str) -> str:
+    return location.partition("?")[0] if _is_web(location) else location
 
 
 def absolute(location: str) -> str:
@@ -30,11 +54,16 @@ def suffix(location: str) -> str:
     return Path(location.partition("?")[0] if is_url(location) else location).suffix.lower()
 
 
+def stem(location: str) -> str:
+    """The name of the file without its suffix."""
+    return Path(location.partition("?")[0] if is_url(location) else location).stem
+
+
 def beside(location: str, name: str) -> str:
     """A name that is relative to the folder of ``location``."""
     if is_url(name) or os.path.isabs(name):
         return name
-    folder = location.rpartition("/")[0] if is_url(location) else os.path.dirname(location)
+    folder = _without_query(location).rpartition("/")[0] if is_url(location) else os.path.dirname(location)
     return f"{folder}/{name}"
 
 
@@ -52,32 +81,73 @@ def _accessing(location: str) -> Iterator[None]:
         yield
     except PromptCALError:
         raise
-    except FileNotFoundError as error:
-        raise DataError(f"{location} does not exist any more; restore it, then run the same command again") from error
     except Exception as error:  # of a remote file system, any exception
+        if is_url(location) and may_pass(error):
+            raise _try_again(location, error) from error
+        if isinstance(error, FileNotFoundError):
+            raise DataError(
+                f"{location} does not exist any more; restore it, then run the same command again"
+            ) from error
         if not is_url(location) and not isinstance(error, OSError):
             raise
-        reason = shorten(getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__, 200)
-        if is_url(location) and isinstance(error, OSError) and not isinstance(error, PermissionError):
-            raise TryAgainError(f"{location} cannot be read ({reason}); run the same command again later") from error
         raise DataError(
-            f"{location} cannot be read ({reason}); check its permissions, then run the same command again"
+            f"{location} cannot be read ({_reason(error)}); check its permissions, then run the same command again"
         ) from error
 
 
+def may_pass(error: BaseException) -> bool:
+    """Whether a remote file may be there, but its server cannot be reached or does not answer at this moment.
+
+    A host that has no address is taken for a wrong name. The file system of web addresses raises a
+    ``FileNotFoundError`` from any other one.
+    """
+    if isinstance(error, FileNotFoundError):
+        return error.__cause__ is not None and may_pass(error.__cause__)
+    if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError):
+        return False
+    codes = (getattr(error, name, None) for name in ("status", "status_code", "code"))
+    status = next((code for code in codes if isinstance(code, int)), None)
+    if status is not None:
+        return status in (408, 425, 429) or status >= 500
+    if isinstance(error, OSError):
+        return error.errno != socket.EAI_NONAME
+    return any(_CONNECTION.search(kind.__name__) for kind in type(error).__mro__)
+
+
+def _try_again(location: str, error: BaseException) -> TryAgainError:
+    return TryAgainError(f"{location} cannot be read ({_reason(error)}); run the same command again later")
+
+
+def _reason(error: BaseException) -> str:
+    return shorten(getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__, 200)
+
+
 def read_location(location: str) -> bytes:
-    """The whole content of an image. It may raise any exception."""
-    with _open(location) as file:
-        return read_image(file)
+    """The whole content of an image. It may raise any exception.
+
+    A remote one is read again after a short time if it cannot be reached. At last, that is a `TryAgainError`.
+    """
+    for attempt in itertools.count(1):
+        try:
+            with _open(location) as file:
+                return read_image(file)
+        except Exception as error:
+            if not is_url(location) or not may_pass(error):
+                raise
+            if attempt == _ATTEMPTS:
+                raise _try_again(location, error) from error
+        time.sleep(_WAIT * 2 ** (attempt - 1))
+    raise AssertionError("unreachable")
 
 
 def matching(pattern: str) -> list[str]:
     """The locations that match a glob pattern, sorted."""
     if not is_url(pattern):
         return sorted(os.path.abspath(path) for path in glob.glob(os.path.expanduser(pattern), recursive=True))
-    protocol, _, rest = pattern.partition("://")
+    protocol = pattern.partition("://")[0]
     with _accessing(pattern):
-        found = _file_system(pattern).glob(rest)
+        files, path = _file_system(pattern)
+        found = files.glob(path)
     return sorted(f"{protocol}://{str(path).removeprefix(f'{protocol}://')}" for path in found)
 
 
@@ -91,8 +161,7 @@ def entries(folder: str) -> list[str]:
 def walk(folder: str) -> Iterator[str]:
     """The names of all files below a remote folder, relative to it, in the order of its file system."""
     with _accessing(folder):
-        files = _file_system(folder)
-        root = files._strip_protocol(folder)
+        files, root = _file_system(folder)
         for path, _, names in files.walk(root, on_error="raise"):
             below = path[len(root) :].strip("/")
             yield from (f"{below}/{name}".lstrip("/") for name in sorted(names))
@@ -108,11 +177,12 @@ def _open(location: str) -> Any:
     return fsspec.open(location, "rb")
 
 
-def _file_system(location: str) -> Any:
+def _file_system(location: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path that it uses. That of web addresses uses the whole URL."""
     import fsspec
 
     try:
-        return fsspec.url_to_fs(location)[0]
+        return fsspec.url_to_fs(location)
     except ImportError as error:
         raise MissingPackageError(f"{location} cannot be read ({shorten(error, 200)}); install that package") from error
     except ValueError as error:

@@ -67,12 +67,15 @@ class ShardEntry(ShardFile):
 
 
 class ManifestShard(ShardFile):
+    """``promptcal`` is the version that wrote the shard; empty in the manifest of an earlier one."""
+
     name: ShardName
     input: str
     rows: Rows
     unreadable: Rows
     bytes: Bytes
     sha256: str
+    promptcal: str = ""
 
 
 class ShardManifest(ShardFile):
@@ -96,6 +99,7 @@ class ShardManifest(ShardFile):
                 unreadable=len(entry.unreadable),
                 bytes=entry.bytes,
                 sha256=entry.sha256,
+                promptcal=entry.versions.get("promptcal", ""),
             )
             for entry in entries
         ]

@@ -58,8 +58,8 @@ def opened_parquet(location: str) -> Iterator[Any]:
                     raise DataError(f"{location} has two columns of the same name; rename one")
                 yield opened
         except (ArrowException, OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # of the system; those of Arrow have no number
+            if isinstance(error, OSError) and (error.errno is not None or type(error) is not OSError):
+                raise  # of the system or the network; those of Arrow have no number and no kind
             raise DataError(
                 f"{location} is no readable parquet file ({shorten(' '.join(str(error).split()), 200)}); write it "
                 "again, then run the same command again"

@@ -14,6 +14,7 @@ from promptcal.runtime.progress import progress_bar
 from promptcal.shards.engines import EngineSettings, engine
 from promptcal.shards.engines.worker import WorkerShare, array_share
 from promptcal.shards.find_shards import DEFAULT_SIZE, find_shards
+from promptcal.shards.full_disk import explained_disk_errors
 from promptcal.shards.manifest import InputShard, ShardManifest
 from promptcal.shards.shard_folder import ShardFolder
 from promptcal.shards.shard_task import ShardModel, ShardResult, ShardTask
@@ -50,7 +51,8 @@ def process_shards(job: ShardJob, console: Console) -> ShardSummary:
     """Compute what is missing; a shard with a problem does not stop the others."""
     folder = ShardFolder(job.output)
     find = partial(find_shards, job.source, size=job.shard_size, embeddings=job.embeddings)
-    plan = folder.begin(job.model.identity(), job.source, find)
+    with explained_disk_errors():
+        plan = folder.begin(job.model.identity(), job.source, find)
     share = array_share() if job.engine == "array" else WorkerShare()
     own = plan.shards[share.index :: share.n]
     todo = folder.unfinished(own)
@@ -61,7 +63,8 @@ def process_shards(job: ShardJob, console: Console) -> ShardSummary:
             with progress_bar(console) as bar:
                 _compute(job, todo, done, bar)
                 done.check_problems()
-                manifest = folder.finish(plan, partial(_check_ids, folder, bar))
+                with explained_disk_errors():
+                    manifest = folder.finish(plan, partial(_check_ids, folder, bar))
         except KeyboardInterrupt:
             message = f"stopped; {done.described()}, and the same command continues"
             raise Interrupted(message, stop.exit_code) from None

@@ -4,19 +4,22 @@ The source is read as a stream, so that only the sample is in memory. It depends
 source, which is sorted.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from promptcal.data import ImageSet
 from promptcal.data.feature_files import check_id_texts, rows_of_array
 from promptcal.data.feature_set import FeatureSet
+from promptcal.data.labels import normal_name
 from promptcal.data.sources import ImageSource
 from promptcal.errors import DataError, shorten
+from promptcal.runtime.free_memory import check_sizes
 from promptcal.runtime.reading import read_image
 from promptcal.runtime.seeds import derive_seed
 from promptcal.shards import locations
@@ -29,6 +32,8 @@ from promptcal.shards.shard_sources import Place
 
 OnProgress = Callable[[int], None]
 _NAMES_AT_ONCE = 2**12
+_IMAGE_BYTES = 400  # of memory, for the name and the place of an image
+_CHECKED_FROM = 2**20  # images of a sample, from which on memory is compared with what is free
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class StreamSample:
         self.position = 0
         self._generator = np.random.default_rng(derive_seed(seed, "sample"))
         self._limit = 1.0
+        self._checked = _CHECKED_FROM
         self._kept: list[tuple[float, int, str, Place]] = []
         self._wanted: list[tuple[float, int, str, Place]] = []
 
@@ -83,6 +89,9 @@ class StreamSample:
         self.position += len(names)
         if len(self._kept) > 2 * self.n + 1000:
             self._prune()
+        if len(self._kept) + len(self._wanted) > self._checked:
+            check_sizes({f"--sample {self.n}": float(self._checked * _IMAGE_BYTES)}, torch.device("cpu"))
+            self._checked *= 2
 
     def _prune(self) -> None:
         self._kept = sorted(self._kept)[: self.n]
@@ -118,19 +127,23 @@ def sample_images(
 
 def sample_embeddings(
     shards: Sequence[InputShard],
-    labelled: frozenset[str],
+    labelled: Collection[str],
     n: int,
     seed: int,
     origin: str,
     on_progress: OnProgress = lambda done: None,
 ) -> FeatureSet:
-    """All labelled rows of the shards and about ``n`` others, each with the same probability."""
+    """All labelled rows of the shards and about ``n`` others, each with the same probability.
+
+    ``labelled`` has normal names.
+    """
     import pyarrow as pa
 
     sizes = row_counts(shards)
     total = sum(sizes)
     wanted = pa.array(sorted(labelled), pa.string())
     drawn = min(total, round(n * total / max(1, total - len(labelled))))  # labelled rows are drawn, too
+    _check_memory(shards, n, min(total, drawn + len(labelled)), total)
     chosen = np.arange(0, dtype=np.int64)
     if drawn < total:
         generator = np.random.default_rng(derive_seed(seed, "sample"))
@@ -150,6 +163,15 @@ def sample_embeddings(
         raise DataError(f"the shards of {origin} have embeddings of different lengths; give those of one model")
     table = rows_of_array(np.concatenate(parts), origin)
     return FeatureSet(_distinct(names, origin), table, origin, None, has_ids=True, n_source=total)
+
+
+def _check_memory(shards: Sequence[InputShard], n: int, rows: int, total: int) -> None:
+    """Reject a sample whose rows, which are put together from parts, do not fit into the free memory."""
+    for shard in shards[:1]:
+        with opened_parquet(shard.location) as file:
+            _, list_name, _ = embedding_columns(file.schema_arrow, shard.location)
+            width = file.schema_arrow.field(list_name).type.list_size
+        check_sizes({f"--sample {n}": 2.0 * 4 * rows * width + 8.0 * total}, torch.device("cpu"))
 
 
 def row_counts(shards: Sequence[InputShard]) -> list[int]:
@@ -172,8 +194,9 @@ def _read_chosen(shard: InputShard, picked: np.ndarray, wanted: Any, names: list
         width = file.schema_arrow.field(list_name).type.list_size
         for group in range(file.num_row_groups):
             column = file.read_row_group(group, columns=[id_name]).column(0)
-            ids = pa.array(id_texts(column, id_name, shard.location, first), pa.string())
-            mask = pc.is_in(ids, value_set=wanted).to_numpy(zero_copy_only=False)
+            ids = id_texts(column, id_name, shard.location, first)
+            normal = pa.array(map(normal_name, ids), pa.string(), size=len(ids))
+            mask = pc.is_in(normal, value_set=wanted).to_numpy(zero_copy_only=False)
             low, high = np.searchsorted(picked, [first, first + len(ids)])
             mask[picked[low:high] - first] = True
             if mask.any():
@@ -181,7 +204,7 @@ def _read_chosen(shard: InputShard, picked: np.ndarray, wanted: Any, names: list
                 rows = np.flatnonzero(mask)
                 chosen = column.take(pa.array(rows))
                 parts.append(unit_rows(chosen, width, shard.location, first).numpy())
-                names += ids.take(pa.array(rows)).to_pylist()
+                names += [ids[row] for row in rows]
             first += len(ids)
 
 

@@ -109,7 +109,7 @@ class ShardFolder:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One process at a time; the others wait."""
+        """One process at a time; the others wait for an hour."""
         with locked(self.path / ".lock", str(self.path), wait=True):
             yield
 

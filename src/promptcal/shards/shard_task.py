@@ -16,6 +16,7 @@ from promptcal.shards.assigner import Assigner
 from promptcal.shards.decoders import Decoders
 from promptcal.shards.embedder import EmbeddedBlock, Embedder
 from promptcal.shards.embedding_shards import embedded_blocks
+from promptcal.shards.full_disk import described
 from promptcal.shards.manifest import InputShard, ShardEntry, UnreadableEntry, versions
 from promptcal.shards.shard_files import embedding_column, write_entry, write_shard
 from promptcal.shards.shard_folder import ShardFolder
@@ -166,12 +167,6 @@ class ShardTask:
             finished = folder.entry(shard.name)  # by another command, which removed what this one was writing
             if finished is None:
                 problem: Literal["disk", "output"] = "output" if error.errno in _LASTING else "disk"
-                return ShardResult(shard.name, problem=problem, message=_described(error))
+                return ShardResult(shard.name, problem=problem, message=described(error))
             entry = finished
         return ShardResult(entry.name, entry.rows, len(entry.unreadable))
-
-
-def _described(error: OSError) -> str:
-    where = f" ({error.filename})" if error.filename else ""
-    reason = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-    return f"{reason}{where}"

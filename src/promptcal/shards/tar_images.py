@@ -34,6 +34,8 @@ def tar_members(location: str, file: BinaryIO) -> list[Member]:
         file.seek(max(0, length - _BLOCK))
         end = file.read()
     except Exception as error:  # a damaged header can raise any
+        if locations.is_url(location) and locations.may_pass(error):
+            raise
         raise _damaged(location, error) from error
     if end.strip(b"\0"):  # every writer ends with two empty blocks
         raise _damaged(location, "it has no end")

@@ -7,6 +7,7 @@ import numpy as np
 
 from promptcal.errors import RunError
 from promptcal.runtime.files import file_digest
+from promptcal.shards.full_disk import explained_disk_errors
 from promptcal.shards.manifest import ShardFile
 from promptcal.shards.parquet_images import opened_parquet
 from promptcal.shards.shard_folder import ShardFolder
@@ -80,7 +81,8 @@ def read_totals(
             for i, name in enumerate(names)
         ],
     )
-    totals.write(folder.totals_file)
+    with explained_disk_errors("`promptcal report`"):
+        totals.write(folder.totals_file)
     return totals
 
 

@@ -59,11 +59,9 @@ def _pool(n: int, task: ShardTask) -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context("forkserver" if is_posix else "spawn")
     if is_posix:
         context.set_forkserver_preload([__name__, "promptcal.shards.run_model"])
-    numbers: Any = context.SimpleQueue()
-    for i in range(n):
-        numbers.put(i)
+    begun: Any = context.Value("i", 0)
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(n, context, _begin, (numbers, n, task))
+    pool = ProcessPoolExecutor(n, context, _begin, (begun, n, task))
     try:
         yield pool
         pool.shutdown()
@@ -74,10 +72,14 @@ def _pool(n: int, task: ShardTask) -> Iterator[ProcessPoolExecutor]:
             process.join()
 
 
-def _begin(numbers: Any, n: int, task: ShardTask) -> None:
+def _begin(begun: Any, n: int, task: ShardTask) -> None:
+    """``begun`` counts the workers that have begun."""
     begin_child(os.getppid())  # which ends with the process that started it
     global _worker
-    _worker = Worker(task, WorkerShare(numbers.get(), n))
+    with begun.get_lock():
+        index = begun.value
+        begun.value += 1
+    _worker = Worker(task, WorkerShare(index, n))
 
 
 def _run(shard: InputShard) -> ShardResult:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from promptcal.errors import MissingPackageError, TryAgainError, shorten
+from promptcal.errors import ConfigError, MissingPackageError, PromptCALError, TryAgainError, shorten
 from promptcal.runtime.threads import available_cores
 from promptcal.shards.decoders import CropSize, DecodedChunk, Decoders, decode_chunk, in_order
 from promptcal.shards.engines import EngineSettings, OnResult
@@ -66,10 +66,21 @@ class RayDecoders(Decoders):
 
         self.n = n
         self._decode = ray.remote(num_cpus=1)(decode_chunk)
-        self._get = ray.get
 
     def map(self, chunks: Iterable[Any], size: CropSize) -> Iterator[DecodedChunk]:
-        return in_order(chunks, lambda chunk: self._decode.remote(chunk, size), self._get, 3 * self.n)
+        return in_order(chunks, lambda chunk: self._decode.remote(chunk, size), _result, 3 * self.n)
+
+
+def _result(reference: Any) -> Any:
+    """The result of a task. Its own error is raised as in one process, without Ray's account of it."""
+    import ray
+
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, PromptCALError):
+            raise error.cause from None
+        raise
 
 
 @contextmanager
@@ -83,7 +94,7 @@ def _connected(address: str | None) -> Iterator[Any]:
     _check_reachable(address)
     was_connected = ray.is_initialized()
     if not was_connected:
-        ray.init(address, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+        _start(ray, address)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -94,14 +105,35 @@ def _connected(address: str | None) -> Iterator[Any]:
             ray.shutdown()
 
 
+def _start(ray: Any, address: str | None) -> None:
+    """Connect to a cluster, or start Ray here."""
+    try:
+        ray.init(address, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+    except ConnectionError as error:
+        place = "on this machine" if address in (None, "auto") else f"at {address}"
+        reason = shorten(" ".join(str(error).split()), 200)
+        raise TryAgainError(f"no Ray cluster was found {place} ({reason}); start it, or correct --address") from error
+    except ValueError as error:
+        if address is None:
+            raise
+        raise _wrong_address(address, error) from error
+
+
 def _check_reachable(address: str | None) -> None:
     """Ray itself would try for minutes."""
     host, separator, port = (address or "").rpartition("://")[2].partition(":")
     if not separator or not port.isdigit():
         return
+    if int(port) >= 2**16:
+        raise _wrong_address(address, "the port is too large")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
     except OSError as error:
         raise TryAgainError(
             f"there is no Ray cluster at {address} ({error}); start it, or correct --address"
         ) from error
+
+
+def _wrong_address(address: str | None, error: object) -> ConfigError:
+    reason = shorten(" ".join(str(error).split()), 200)
+    return ConfigError(f"--address {address} is no address of a Ray cluster ({reason}); give HOST:PORT or auto")
