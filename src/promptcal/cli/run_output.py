@@ -12,7 +12,6 @@ from promptcal.metrics import DiscoveryAccuracy
 from promptcal.run import Assignments, Run, RunResults, Scores
 from promptcal.run.accuracy_rows import accuracy_rows, score_assignments
 from promptcal.run.categories import AutomaticMerge, CategoryTable
-from promptcal.run.results import Comparison
 from promptcal.runtime.phases import describe_phases
 
 MOST_ADVICE = 6  # lines
@@ -43,7 +42,7 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
     for condition in results.unmet_conditions or ():
         console.print(f"Not as published: {condition}.", markup=False, highlight=False)
     if results.comparison is not None:
-        console.print(describe_comparison(results.comparison), markup=False, highlight=False)
+        console.print(results.comparison.description(), markup=False, highlight=False)
     if results.adaptation is not None:
         features = "The features are" + (" not" if results.adaptation.used == "none" else "")
         console.print(f"{features} whitened: {results.adaptation.reason}.", markup=False, highlight=False)
@@ -102,29 +101,6 @@ def _describe_categories(run: Run, results: RunResults) -> str:
         f"{len(run.names)} categories: {known} known (some of their images have labels) and {new} new (found in "
         f"the unlabelled images; name them in the report).{estimated}"
     )
-
-
-def describe_comparison(comparison: Comparison) -> str:
-    """Which result was kept and why."""
-    first, trained = comparison.first, comparison.trained
-    evidence = []
-    if trained.held_out is not None and first.held_out is not None:
-        after, before = (round(share * trained.n_held_out) for share in (trained.held_out, first.held_out))
-        of = f"of {trained.n_held_out}"
-        evidence.append(f"held-out labels that are right: {after} {of} after training, {before} {of} before")
-    if trained.stability is not None and first.stability is not None:
-        evidence.append(
-            f"stability of the clusters {trained.stability:.2f} after training, {first.stability:.2f} before"
-        )
-    reason = "; ".join(evidence) or "no label could be held out"
-    if comparison.kept == "first":
-        return (
-            f"Training did not help, so the result is the first one, from before training ({reason}). --keep trained "
-            "keeps that of training."
-        )
-    if comparison.preferred == "first":
-        return f"The result is that of training, although the first one seems better ({reason})."
-    return f"The result is that of training, which is at least as good as the first one ({reason})."
 
 
 def categories_table(assignments: Assignments, title: str, described: CategoryTable | None = None) -> Table:
