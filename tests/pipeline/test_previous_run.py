@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import signal
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,12 +19,15 @@ from safetensors.torch import load_file
 
 from promptcal.api import evaluate, fit, predict
 from promptcal.data import embedded_set
+from promptcal.data.images import ImageSet
 from promptcal.data.splits import hold_out
 from promptcal.errors import ConfigError, Interrupted, LabelError, PromptCALWarning, RunError
 from promptcal.methods import load_config
 from promptcal.methods.rankstats import RankStatsNetwork
 from promptcal.models import PromptedViT
-from promptcal.pipeline.previous_run import numbering
+from promptcal.pipeline.inputs import read_problem
+from promptcal.pipeline.previous_run import PreviousRun, numbering
+from promptcal.pipeline.request import FitRequest
 from promptcal.report.attention_panels import Examples, attention_maps
 from promptcal.report.page_data import changes_record, cluster_records
 from promptcal.report.report_inputs import ReportInputs
@@ -521,3 +525,36 @@ def test_confirmed_categories_that_lose_images_are_reported_and_can_be_kept(
     analysis = ReportInputs.load(more, Console(quiet=True)).analysis
     changes = changes_record(more.directory, more.directory.results(), analysis)
     assert changes["confirmedLosses"] == [{"message": loss.message(), "kept": keep} for loss in losses]
+
+
+@pytest.fixture(scope="module")
+def untrained(fit_apes_and_bees, tmp_path_factory):
+    return fit_apes_and_bees(tmp_path_factory.mktemp("untrained") / "run")
+
+
+def read_labels_of(run, images, labels):
+    request = FitRequest(images=images, labels=labels, start_from=run.path, output="none")
+    return read_problem(request, ImageSet.of(images), PreviousRun(run.path), Console(quiet=True))
+
+
+def test_labels_that_bring_nothing_new_are_reported(untrained, apes_and_bees):
+    images, labels = apes_and_bees
+    some = dict(list(labels.items())[:2])
+    for known in (labels, some):
+        with pytest.warns(PromptCALWarning, match=f"bring nothing new: {untrained.path} has them all; check"):
+            read_labels_of(untrained, images, known)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_labels_of(untrained, images, None)  # no label file is given
+        read_labels_of(untrained, images, {**labels, "001.png": "ape"})
+        read_labels_of(untrained, images, {next(iter(labels)): "bee"})
+        read_labels_of(untrained, images, {next(iter(labels)): ""})  # an empty label marks an image as wrong
+
+
+@pytest.mark.parametrize(
+    ("labels", "pair"), [({"001.png": "Ape"}, "'ape' and 'Ape'"), ({"047.png": "NEW-1"}, "'new-1' and 'NEW-1'")]
+)
+def test_labels_that_differ_only_in_letter_case_are_reported(untrained, apes_and_bees, labels, pair):
+    with pytest.warns(PromptCALWarning, match=f"the labels {pair} differ only in letter case and are two categories"):
+        problem, _ = read_labels_of(untrained, apes_and_bees.images, labels)
+    assert set(labels.values()) < set(problem.classes)
