@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,13 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
         labels = [None] * len(images)
     if isinstance(labels, str | os.PathLike):
         path = check_path("labels", labels)
-        with closing(_file_pairs(path, len(images), console or Console(stderr=True))) as pairs:
-            return _match(pairs, images)
+        names = _ImageNames(images)
+        with closing(_file_pairs(path, names, console or Console(stderr=True))) as pairs:
+            return _match(pairs, names)
     if hasattr(labels, "columns"):
-        return _match(_frame_pairs(labels), images)
+        return _match(_frame_pairs(labels), _ImageNames(images))
     if isinstance(labels, Mapping) or _has_text_index(labels):
-        return _match(((str(name), class_name(label)) for name, label in labels.items()), images)
+        return _match(((str(name), class_name(label)) for name, label in labels.items()), _ImageNames(images))
     if getattr(labels, "ndim", 1) != 1 or not isinstance(labels, Iterable):
         raise LabelError(
             "labels must be a CSV or parquet file, a mapping from paths, or a flat sequence with one label per image"
@@ -170,29 +172,52 @@ def _natural(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() and name.isascii() else (1, 0, name)
 
 
-def _file_pairs(path: Path, n_images: int, console: Console) -> Generator[tuple[str, str | None], None, None]:
+def _file_pairs(path: Path, names: "_ImageNames", console: Console) -> Generator[tuple[str, str | None], None, None]:
     """Paths and labels of a file; the progress of a large one is shown."""
     is_large = path.is_file() and path.stat().st_size >= _SHOW_PROGRESS_FROM
     with progress_bar(console if is_large else Console(quiet=True)) as bar:
         task = bar.add_task("reading labels, %", total=100, note="")
-        rows = read_rows(path, n_images, lambda share: bar.update(task, completed=int(100 * share)))
+        show = lambda share: bar.update(task, completed=int(100 * share))  # noqa: E731
+        rows = read_rows(path, len(names.names), show, names.has)
         yield from ((name, class_name(label)) for name, label in rows)
 
 
-def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
+class _ImageNames:
+    """The names of images, and which of them a path means."""
+
+    def __init__(self, images: ImageSet) -> None:
+        self.images = images
+        self.names = [_normalized(name) for name in images.names]
+        self.known = set(self.names)
+
+    @cached_property
+    def _similar(self) -> "SimilarNames":
+        return SimilarNames(self.names)
+
+    def candidates(self, name: str) -> tuple[list[str], bool]:
+        """The images that a path, which is no name, may mean, and whether it is one image for sure."""
+        found = self._similar.of(name)
+        return found, len(found) == 1 and _ends_like(name, found[0])
+
+    def has(self, path: str) -> bool:
+        """Whether a text means one of the images."""
+        if not path or "\0" in path or len(path) > _MAX_PATH:
+            return False
+        name = _as_image_name(path, self.images)
+        return name in self.known or self.candidates(name)[1]
+
+
+def _match(pairs: Iterable[tuple[str, str | None]], found: _ImageNames) -> Labels:
     """Labels in the order of the images; a label for an unknown image is an error."""
-    names = [_normalized(name) for name in images.names]
-    known = set(names)
-    similar: SimilarNames | None = None
+    images, names = found.images, found.names
     by_name: dict[str, str | None] = {}
     matched: list[tuple[str, str]] = []
     unknown: list[tuple[str, list[str]]] = []
     for path, label in pairs:
         name = _as_image_name(path, images)
-        if name not in known:
-            similar = similar or SimilarNames(names)
-            candidates = similar.of(name)
-            if len(candidates) != 1 or not _ends_like(name, candidates[0]):
+        if name not in found.known:
+            candidates, is_one = found.candidates(name)
+            if not is_one:
                 unknown.append((path, candidates))
                 if len(unknown) > _MAX_UNKNOWN:
                     break
