@@ -15,27 +15,37 @@ from promptcal.run.categories import AutomaticMerge, CategoryTable
 from promptcal.runtime.phases import describe_phases
 
 MOST_ADVICE = 6  # lines
+STABILITY, NEAREST_KNOWN = "stability", "nearest known (distance)"
+_LEGENDS = {
+    STABILITY: "Stability: the share of repetitions that put an image into the same category; below 1, some images are "
+    "doubtful.",
+    NEAREST_KNOWN: "Nearest known: the known category that looks most alike; the distance is 0 for the same look.",
+}
 
 ACCURACY = (
     "The last row is the result. Accuracy: images in the right category, after clusters and classes are matched one "
-    "to one. All: of all these images; Known: of classes with labels; New: of the other classes. NMI, ARI: agreement "
-    "without a matching."
+    "to one. All: of all these images; Known: of classes with labels; New: of the other classes."
 )
+AGREEMENT = " NMI, ARI: agreement without a matching."
 
 
-def show_run(run: Run, console: Console, *, has_report: bool) -> None:
+def show_run(run: Run, console: Console, *, has_report: bool, verbose: bool = False) -> None:
+    """``verbose`` adds NMI and ARI, and what the seconds were spent on."""
     results = run.directory.results()
     assert results is not None
     assignments = run.assignments()
-    console.print(categories_table(assignments, "unlabelled images", results.categories))
+    categories = categories_table(assignments, "unlabelled images", results.categories)
+    console.print(categories)
+    if legend := columns_legend(categories):
+        console.print(legend, markup=False, highlight=False)
     console.print(_describe_categories(run, results), markup=False, highlight=False)
     if results.categories is not None:
         for line in shortened(results.categories.advice()):
             console.print(line, markup=False, highlight=False)
-    table = results_table(results)
+    table = results_table(results, verbose=verbose)
     if table.row_count:
         console.print(table)
-        console.print(ACCURACY, markup=False, highlight=False)
+        console.print(ACCURACY + AGREEMENT * verbose, markup=False, highlight=False)
     accuracy = score_assignments(assignments, run.truth(), run.info.known_classes)
     if accuracy is not None:
         console.print(headline(accuracy), highlight=False)
@@ -54,7 +64,8 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
             markup=False,
             highlight=False,
         )
-    console.print(describe_phases(results.seconds or 0.0, results.phases), markup=False, highlight=False)
+    phases = results.phases if verbose else {}
+    console.print(describe_phases(results.seconds or 0.0, phases), markup=False, highlight=False)
     console.print(f"Results in {run.path}:", markup=False, highlight=False)
     overview = run.directory.sheets_folder / "overview.png"
     shards = run.directory.shards_folder
@@ -110,9 +121,9 @@ def categories_table(assignments: Assignments, title: str, described: CategoryTa
     counts = Counter(assignments.clusters[~assignments.labelled & accepted].tolist())
     stability = assignments.category_stability()
     if stability is not None:
-        table.add_column("stability", justify="right")
+        table.add_column(STABILITY, justify="right")
     if described is not None and any(assignments.known):
-        table.add_column("nearest known (distance)")
+        table.add_column(NEAREST_KNOWN)
     for cluster, name in enumerate(assignments.names):
         cells = [escape(name), assignments.kind(cluster), str(counts[cluster])]
         if stability is not None:
@@ -127,6 +138,11 @@ def categories_table(assignments: Assignments, title: str, described: CategoryTa
     return table
 
 
+def columns_legend(table: Table) -> str:
+    """What the columns of the table of categories mean that are not plain."""
+    return " ".join(_LEGENDS[str(column.header)] for column in table.columns if column.header in _LEGENDS)
+
+
 def headline(accuracy: Scores) -> str:
     """The accuracy of the assignments that the run has written."""
     percent = accuracy.percent()
@@ -134,13 +150,13 @@ def headline(accuracy: Scores) -> str:
     return f"[bold]Accuracy of assignments.csv: {percent['all']:.1f} %[/bold] ({parts}), on the unlabelled images"
 
 
-def results_table(results: RunResults) -> Table:
-    """Accuracy of the baselines and of each stage; the last row, in bold, is the result."""
+def results_table(results: RunResults, *, verbose: bool = False) -> Table:
+    """Accuracy of the baselines and of each stage; the last row, in bold, is the result. ``verbose``: NMI and ARI."""
     rows = accuracy_rows(results, METHODS[results.method], results.selected)
     scored, columns = "unlabelled", {"All": "all", "Known": "known", "New": "new"}
     if results.protocol == "inductive":
         scored, columns = "test", {**columns, "Known*": "separate_known", "New*": "separate_new"}
-    columns |= {"NMI": "nmi", "ARI": "ari"}
+    columns |= {"NMI": "nmi", "ARI": "ari"} if verbose else {}
     repeats = len(results.selected.repeats) if results.selected is not None else 0
     mean = f", mean of {repeats} seeds of k-means" if repeats else ""
     table = Table("", title=f"accuracy on the {scored} images, %{mean}", title_justify="left")

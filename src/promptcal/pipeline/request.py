@@ -118,7 +118,11 @@ class RunRequest(CommonRequest, ResultRequest):
         help="Run with the same images, labels, seed and settings of stage 1, whose stage 1 is reused.",
     )
     allow_long: bool = option(False, help="Train on a CPU even if it takes more than 30 minutes.")
-    verbose: bool = option(False, help="Print losses, validation scores and graph statistics after each epoch.")
+    verbose: bool = option(
+        False,
+        help="Print losses, validation scores and graph statistics after each epoch, and at the end NMI, ARI and what "
+        "the seconds were spent on.",
+    )
     keep: Literal["better", "trained"] | None = option(
         metavar="better|trained", cli=str | None, help=f"{_KEEP_HELP} Default: trained, and better with --from."
     )
