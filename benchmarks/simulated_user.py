@@ -5,8 +5,9 @@ images in them as wrong, as the report does: every other image of the category g
 same name are merged. Without enough categories to name, the user labels the images with the lowest confidence.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,10 @@ class Round:
     ``gain`` is by the best matching of categories and classes, ``named_gain`` by name (`named_accuracy`). The matching
     can pair the category named cat with dogs. Then a dog that moves from cat to dog counts as a loss, though it is
     right now. By name, a category that gets another name counts as a change of all its images, though none has moved.
+
+    ``unseen_first`` and ``unseen_after`` are the accuracies of the first run and after this round on the images that
+    the user never labels, the same ones in every round (nan if there are none). ``kept`` says which result the fit
+    kept: the "first" one or the "trained" one (None if nothing was trained).
     """
 
     number: int
@@ -35,7 +40,10 @@ class Round:
     after: float
     named_before: float
     named_after: float
+    unseen_first: float
+    unseen_after: float
     categories: int
+    kept: str | None
 
     @property
     def gain(self) -> float:
@@ -47,7 +55,7 @@ class Round:
 
 
 class SimulatedUser:
-    """Knows the true class of each image; a share of the labels given is wrong."""
+    """Knows the true class of each image; a share of the labels given is wrong. ``unseen`` are never labelled."""
 
     def __init__(
         self,
@@ -57,6 +65,7 @@ class SimulatedUser:
         clusters: int = 2,
         images: int = 30,
         images_per_cluster: int | None = None,
+        unseen: Collection[str] = (),
         seed: int = 0,
     ) -> None:
         self.truth = truth
@@ -65,6 +74,7 @@ class SimulatedUser:
         self.clusters = clusters
         self.images = images
         self.images_per_cluster = images_per_cluster
+        self.unseen = frozenset(unseen)
         self.random = np.random.default_rng(seed)
 
     def labels(self, found: Assignments) -> LabelFile:
@@ -72,13 +82,15 @@ class SimulatedUser:
         that is named, and doubtful images as well."""
         given: LabelFile = {}
         named = self.nameable(found)[: self.clusters]
-        for name, members in named:
+        for name, all_members in named:
+            members = np.array([i for i in all_members if found.paths[i] not in self.unseen], dtype=int)
             if self.images_per_cluster is not None:
                 members = self.random.permutation(members)[: self.images_per_cluster]
             given |= {found.paths[i]: name if self.truth[found.paths[i]] == name else None for i in members}
         if len(named) < self.clusters or self.images_per_cluster is not None:
             doubtful = [i for i in np.argsort(found.confidence, kind="stable") if not found.labelled[i]]
-            doubtful = [i for i in doubtful if found.paths[i] not in given][: self.images]
+            doubtful = [i for i in doubtful if found.paths[i] not in given and found.paths[i] not in self.unseen]
+            doubtful = doubtful[: self.images]
             given |= {found.paths[i]: self.truth[found.paths[i]] for i in doubtful}
         return {path: None if label is None else self._mistaken(label) for path, label in given.items()}
 
@@ -93,12 +105,15 @@ class SimulatedUser:
         return sorted(categories, key=lambda category: -len(category[1]))
 
     def _mistaken(self, label: str) -> str:
-        return str(self.random.choice(self.classes)) if self.random.random() < self.wrong_labels else label
+        others = [name for name in self.classes if name != label]
+        return str(self.random.choice(others)) if others and self.random.random() < self.wrong_labels else label
 
 
-def accuracy(truth: Mapping[str, str], found: Assignments, paths: set[str]) -> float:
-    """In per cent, on some images, with the best matching of categories and classes."""
+def accuracy(truth: Mapping[str, str], found: Assignments, paths: Collection[str]) -> float:
+    """In per cent, on some images, with the best matching of categories and classes; nan without images."""
     chosen = [i for i, path in enumerate(found.paths) if path in paths]
+    if not chosen:
+        return math.nan
     return 100 * discovery_accuracy([truth[found.paths[i]] for i in chosen], found.clusters[chosen], []).all
 
 
@@ -115,6 +130,12 @@ def named_accuracy(truth: Mapping[str, str], found: Assignments, paths: set[str]
     return 100 * right / len(chosen)
 
 
+def kept_result(run: Run) -> str | None:
+    """Whether a fit kept its first result or that of training; None if it compared none."""
+    results = run.directory.results()
+    return None if results is None or results.comparison is None else results.comparison.kept
+
+
 def label_in_rounds(
     run: Run, user: SimulatedUser, fit_again: Callable[[Run, LabelFile, int], Run], rounds: int
 ) -> Iterator[Round]:
@@ -127,14 +148,17 @@ def label_in_rounds(
         run = fit_again(run, given, number)
         now = run.assignments()
         yield Round(
-            number,
-            sum(label is not None for label in given.values()),
-            len(untouched),
-            accuracy(user.truth, first, untouched),
-            accuracy(user.truth, found, untouched),
-            accuracy(user.truth, now, untouched),
-            named_accuracy(user.truth, found, untouched),
-            named_accuracy(user.truth, now, untouched),
-            len(now.names),
+            number=number,
+            labels=sum(label is not None for label in given.values()),
+            untouched=len(untouched),
+            first=accuracy(user.truth, first, untouched),
+            before=accuracy(user.truth, found, untouched),
+            after=accuracy(user.truth, now, untouched),
+            named_before=named_accuracy(user.truth, found, untouched),
+            named_after=named_accuracy(user.truth, now, untouched),
+            unseen_first=accuracy(user.truth, first, user.unseen),
+            unseen_after=accuracy(user.truth, now, user.unseen),
+            categories=len(now.names),
+            kept=kept_result(run),
         )
         found = now

@@ -10,6 +10,7 @@ from PIL import Image
 
 from promptcal.data import ImageSet, parse_labels, read_labels
 from promptcal.data import labels as label_module
+from promptcal.data.label_files import path_column_by_values
 from promptcal.data.labels import class_numbers
 from promptcal.data.sources import FileSource
 from promptcal.errors import LabelError, PromptCALWarning
@@ -71,13 +72,15 @@ def test_labels_may_hold_commas_quotes_and_any_script(read):
         ("path,label\na.png,cat\na.png,\n", "a.png has two labels, 'cat' and None"),
         ("path,label,Label\na.png,cat,dog\n", "two columns called label; rename or remove one"),
         ("path,path,label\na.png,b.png,dog\n", "two columns called path; rename or remove one"),
-        ("path,colour\na.png,cat\n", "needs a header with the columns path,label, .*; it has 'path, colour'"),
+        ("path,colour,size\na.png,cat,9\n", "needs a header with the columns path,label, .*; it has 'path, colour"),
+        ("x,colour\nz.png,cat\n", "needs a header with the columns path,label, .*; it has 'x, colour'"),
+        ("x,y2\na.png,b.png\n", "needs a header"),  # both columns name images
+        ("x,y2\n", "needs a header"),
         ("a.txt,cat\nb.txt,dog\n", "needs a header"),
         ("path,label\nsub/d, c.png,cat\n", r"longer than its header"),
         ("path,label\nsub/c d.png,cat\n", r"a label for sub/c d\.png, but no such image; did you mean sub/c, d\.png\?"),
         ("", "needs a header with the columns path,label, .*; it has 'nothing'"),
         ("path|label\na.png|cat\n", "separated by commas, tabs or semicolons; it has 'path|label'"),
-        ("path\tlabel,\na.png\tcat\n", "separated by commas, tabs or semicolons"),
         ("path;label\na.png;cat; big\n", "longer than its header; quote values with semicolons"),
         ("path,label\ngone.png,cat\n", "a label for gone.png, but no such image; write paths relative to the image"),
         ("path,label\ngone.png,x\nlost.png,y\n", "a label for gone.png and 1 more, but no such image"),
@@ -131,15 +134,35 @@ def test_absolute_paths_of_linked_images_are_understood_either_way(folder, tmp_p
         'path,label\nA.png,cat\n"c, d.png",dog\n',
         "Image ID\tClass Name\na\tcat\nsub/c, d\tdog\n",
         "sep=;\n\nfilename;name\na.png;cat\nsub/c, d.png;dog\n",
+        'fname,label\na.png,cat\n"sub/c, d.png",dog\n',
+        "Bild;Art\na.png;cat\nsub/c, d.png;dog\n",
+        "Art\tBild\ncat\tA.PNG\ndog\tphotos/sub/c, d\n",
+        "path\tlabel,\na.png\tcat\nsub/c, d.png\tdog\n",
+        'a,cat\n"sub/c, d",dog\n',
     ],
     ids=[
         *("other headers", "semicolons", "no header", "a folder before", "backslashes", "letter case, file name only"),
-        *("blanks in headers, no suffixes", "lines before the header"),
+        *("blanks in headers, no suffixes", "lines before the header", "one known header", "two unknown headers"),
+        *("unknown headers, labels first", "a comma in the header", "no header, no suffixes"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*matched by the end:promptcal.errors.PromptCALWarning")
+@pytest.mark.filterwarnings("ignore:.*(matched by the end|is read as path):promptcal.errors.PromptCALWarning")
 def test_label_files_as_people_have_them_are_matched(read, text):
     assert read(text) == ["cat", None, "dog", None]
+
+
+def test_columns_that_are_recognised_by_their_values_are_named(read):
+    message = "has the columns 'Art' and 'Bild'; 'Bild' is read as path, because it names images"
+    with pytest.warns(PromptCALWarning, match=message):
+        assert read("Art,Bild\ncat,a.png\n")[0] == "cat"
+    with pytest.warns(PromptCALWarning, match="is read as path"), pytest.raises(LabelError, match="gone.png, but no"):
+        read("Bild,Art\na.png,cat\ngone.png,dog\n")  # most of the values are images
+
+
+def test_a_column_that_is_called_label_is_no_path_even_if_its_values_are_ids():
+    rows = ImageSet([str(i) for i in range(4)], FileSource([]))
+    assert path_column_by_values(["row", "label"], [["0", "1"], ["3", "2"]], rows.names.__contains__) == 0
+    assert path_column_by_values(["row", "art"], [["0", "1"], ["3", "2"]], rows.names.__contains__) is None
 
 
 def test_a_match_by_the_end_of_a_path_warns_and_must_be_unambiguous(read, folder):

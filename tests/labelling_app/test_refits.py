@@ -113,7 +113,8 @@ def test_a_run_from_somebody_else_does_not_decide_what_is_executed(words):
         checked_words(words)
     with pytest.raises(LabelError, match="given in Python"):
         checked_words([])
-    assert checked_words(["fit", "/photos", "--skip-unreadable", "--truth", "t.csv"])[1] == "/photos"
+    for options in (["--skip-unreadable", "--truth", "t.csv"], ["--keep", "trained", "--allow-long"]):
+        assert checked_words(["fit", "/photos", *options])[1] == "/photos"
 
 
 # -- files -------------------------------------------------------------------------------------------------

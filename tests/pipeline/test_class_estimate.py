@@ -144,15 +144,21 @@ def auto_run(small_set, common_settings):
     def run(output, **options):
         images, _, labels = small_set
         return fit(
-            images=images, labels=labels, n_classes="auto", method="kmeans", output=output,
-            overrides=(*common_settings, "model.image_size=32", *SMALL), progress=False, **options, report=False,
+            images=images, labels=labels, n_classes="auto", method="kmeans", output=output, report=False,
+            overrides=(*common_settings, "model.image_size=32", *SMALL), **{"progress": False, **options},
     )  # fmt: skip
 
     return run
 
 
-def test_auto_estimates_and_records_the_number(auto_run, small_set, tmp_path):
-    run = auto_run(tmp_path / "run")
+def test_auto_estimates_and_records_the_number(auto_run, small_set, tmp_path, capsys):
+    run = auto_run(tmp_path / "run", progress=True)
+    said = next(line for line in capsys.readouterr().err.splitlines() if "is estimated" in line)
+    count = ClassCount.read(run.path / "class-count.json")
+    assert said == (
+        f"The number of categories is estimated: {count.description}, 2 of them known ({count.reason}); --n-classes "
+        "sets another number"
+    )
     images, _, labels = small_set
     expected = estimate_classes(
         images=images, labels=labels, backbone=EMBEDDED_BACKBONE, overrides=SMALL, progress=False
@@ -186,7 +192,7 @@ def test_an_estimated_run_is_not_resumed_with_a_number_given(auto_run, small_set
         )  # fmt: skip
 
 
-def test_auto_starts_at_the_upper_end_and_merges_what_looks_the_same(common_settings, tmp_path):
+def test_auto_starts_at_the_upper_end_and_merges_what_looks_the_same(common_settings, tmp_path, capsys):
     """Five known and two new classes: the number has an interval, and parts of one class are merged afterwards."""
     data = embedded_set("train")
     chosen = np.concatenate([np.flatnonzero(data.labels == c)[:24] for c in range(7)])
@@ -194,10 +200,12 @@ def test_auto_starts_at_the_upper_end_and_merges_what_looks_the_same(common_sett
     labels = np.where((truth < 5) & (np.arange(len(truth)) % 2 == 0), truth, -1)
     output = tmp_path / "run"
     run = fit(
-        images=data.images[chosen], labels=labels, n_classes="auto", method="kmeans", output=output, progress=False,
+        images=data.images[chosen], labels=labels, n_classes="auto", method="kmeans", output=output, progress=True,
         report=False, overrides=(*common_settings, "model.image_size=32"),
     )  # fmt: skip
+    said = capsys.readouterr().err
     count = ClassCount.read(output / "class-count.json")
+    assert f"Training starts with {count.start}, the upper end; categories that cannot be told apart are merged" in said
     assert count.interval is not None
     assert count.interval[0] <= 7 <= count.interval[1]
     results = run.directory.results()

@@ -104,6 +104,15 @@ def test_more_categories_than_before_may_split_any_unless_they_are_kept(continue
         continued(8, keep=True)
 
 
+def test_a_confirmed_category_that_more_categories_split_is_reported(continued):
+    """Image 1 of ape goes to bee, and image 2 to the added category, which has no name yet."""
+    found, labels = continued(4, keep=False)
+    (loss,) = found.losses(np.array([0, 1, 3, 2, 1, 1, 2, 2, 2]), labels, ["ape", "bee"])
+    assert (loss.name, loss.images, loss.lost) == ("ape", 3, 2)
+    assert loss.into == {"bee": 1, "categories without a name": 1}
+    assert loss.message().endswith("lost 2 of 3 images (67%): 1 to bee, 1 to categories without a name")
+
+
 def test_starts_are_the_previous_members_and_the_labelled_images(continued):
     found, labels = continued(keep=False)
     features = torch.arange(18.0).view(9, 2)

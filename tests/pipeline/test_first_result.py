@@ -1,5 +1,6 @@
 """The first result: written before training, usable while it runs, and kept if training does not help."""
 
+import html
 import json
 from dataclasses import replace
 
@@ -8,14 +9,16 @@ import pytest
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from promptcal.api import evaluate, export, fit, make_report, name, predict
+from promptcal.api import benchmark, evaluate, export, fit, make_report, name, predict
 from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunError
-from promptcal.methods import METHODS
+from promptcal.methods import METHODS, resolve
 from promptcal.pipeline import comparison, finalize, first_result, prepare, scoring, time_limit
 from promptcal.pipeline.comparison import is_preferred, stability
+from promptcal.pipeline.inputs import settings_layers
+from promptcal.pipeline.request import FitRequest
 from promptcal.run import Run, RunDirectory
 from promptcal.run.accuracy_rows import accuracy_rows
-from promptcal.run.results import ResultQuality
+from promptcal.run.results import Comparison, ResultQuality
 
 HEAD = "clustering.readout=head"
 
@@ -192,6 +195,24 @@ def test_which_result_is_preferred(first, trained, is_trained):
     assert is_preferred(after, before) == is_trained
 
 
+@pytest.mark.parametrize(
+    ("first", "trained", "preferred", "kept", "start", "parts"),
+    [
+        ((0.5, 8, None), (0.5, 8, None), "first", "first", "Training did not help", ["4 of 8 after", "--keep trained"]),
+        ((None, 0, None), (None, 0, None), "first", "first", "Nothing shows whether", ["no label", "--keep trained"]),
+        ((None, 0, None), (None, 0, None), "first", "trained", "The result is that of training; no label", []),
+        ((0.9, 10, 0.8), (0.5, 10, 0.7), "first", "trained", "The result is that of training, although", ["0.70"]),
+        ((0.5, 8, None), (0.75, 8, None), "trained", "trained", "The result is that of training, which", ["6 of 8"]),
+    ],
+)
+def test_a_sentence_says_which_result_was_kept_and_why(first, trained, preferred, kept, start, parts):
+    before, after = (ResultQuality(held_out=h, n_held_out=n, stability=s) for h, n, s in (first, trained))
+    text = Comparison(first=before, trained=after, preferred=preferred, kept=kept).description()
+    assert text.startswith(start)
+    assert all(part in text for part in parts)
+    assert "()" not in text
+
+
 @pytest.fixture(scope="module")
 def previous(tmp_path_factory, small_set, quick_settings):
     images, _, labels = small_set
@@ -249,6 +270,11 @@ def test_a_continued_fit_keeps_training_only_if_more_held_out_labels_are_right(
     before = Run(previous["start_from"]).stored_weights()
     is_same = all(torch.equal(before[key], weights) for key, weights in run.stored_weights().items())
     assert is_same == (kept == "first")
+    sentence = results.comparison.description()
+    assert sentence.startswith("Training did not help") == (kept == "first")
+    assert html.escape(sentence) in run._repr_html_()
+    page = make_report(run=run, progress=False).path.read_text(encoding="utf-8")
+    assert f'"comparison":"{sentence}"' in page
     assert "owl" in run.names
     assert results.changes is not None
     written = run.directory.held_out()
@@ -280,3 +306,37 @@ def test_the_held_out_labels_are_hidden_from_both_results(tmp_path, previous, mo
     fit(**previous, output=tmp_path / "run")
     assert len(seen) == 2
     assert all(right + wrong <= 1 for right, wrong in seen)
+
+
+@pytest.mark.usefixtures("few_images")
+@pytest.mark.parametrize("few_images", [8], indirect=True)
+def test_a_continued_benchmark_keeps_training_only_with_evidence(tmp_path, quick_settings, monkeypatch):
+    """A new benchmark keeps the result of training. Its preset keeps the last epoch, so no label is held out for it."""
+    common = {"name": "mini", "progress": False, "report": False}
+    short = (*quick_settings, "model.image_size=8", "warmup.epochs=1", "affinity.epochs=1")
+    settings = [setting for setting in short if "keep" not in setting]
+    run = benchmark(**common, output=tmp_path / "run", overrides=settings)
+    assert (run.config.selection.by, run.config.selection.keep) == ("last", "trained")
+    assert not run.directory.held_out().paths
+    found = run.assignments()
+    new = max(np.flatnonzero(~np.array(found.known)), key=lambda c: (found.clusters == c).sum())
+    labels = {found.paths[i]: "frog" for i in np.flatnonzero(found.clusters == new)[:4]}
+    common |= {"start_from": run.path}
+    again = benchmark(**common, labels=labels, output=tmp_path / "again")
+    assert (again.config.selection.by, again.config.selection.keep) == ("last", "better")
+    held_out = again.directory.held_out()
+    assert {*held_out.paths, *held_out.unused} & labels.keys()
+    assert again.directory.results().comparison.first.n_held_out > 0
+    trained = benchmark(**common, labels=labels, output=tmp_path / "trained", keep="trained")
+    assert trained.directory.results().comparison.kept == "trained"
+    alone = benchmark(**common, output=tmp_path / "alone")  # the previous training used every label
+    comparison = alone.directory.results().comparison
+    assert (comparison.kept, comparison.trained.n_held_out) == ("first", 0)
+    assert comparison.description().startswith("Nothing shows whether training helped")
+
+
+@pytest.mark.parametrize(("start_from", "keep"), [(None, "trained"), ("run", "better")])
+def test_a_continued_run_of_the_published_protocol_is_protected_as_well(start_from, keep):
+    request = FitRequest(images="photos", output="on", start_from=start_from, overrides=["protocol=published"])
+    layers = settings_layers(request)
+    assert resolve(replace(layers, given=(*layers.given, {"n_classes": 4}))).selection.keep == keep

@@ -151,6 +151,7 @@ def test_too_few_test_images_are_refused(small_set, quick_settings, validation, 
 def test_mini_inductive_needs_no_download(promptcal, tmp_path, quick_settings):
     settings = (*quick_settings, *SHORT, *SHORT_STAGES, "data.batch_size=500", "selection.max_images=200")
     arguments = ["benchmark", "mini-inductive", "--root", tmp_path, "--output", tmp_path / "run", "-q", "--no-report"]
+    arguments += ["--verbose"]
     arguments += ["--method", "promptcal-warmup"]
     code, out, err = promptcal(*arguments, *(part for s in settings for part in ("--set", s)))
     assert code == 0, err

@@ -1,6 +1,7 @@
 """The time of a fit by phase: in its results, on the terminal, after a resumption, and in the estimate before."""
 
 import json
+import re
 import time
 from types import SimpleNamespace
 
@@ -102,8 +103,13 @@ def test_the_line_at_the_end_of_a_fit(promptcal, tmp_path, small_folder, quick_s
     monkeypatch.setattr(phases, "_SHORTEST", 0.0)
     given = [small_folder, "--labels", small_folder / "labels.csv", "--n-classes", 4, "--output", tmp_path / "run"]
     given += [word for setting in quick_settings for word in ("--set", setting)]
-    code, out, err = promptcal("fit", *given, "--no-report")
+    code, out, err = promptcal("fit", *given, "--no-report", "--overwrite")
     assert code == 0, err
+    assert re.search(r"Took \d+ s\nResults in", out)
+    assert "Training on cpu\n" in err
+    code, out, err = promptcal("fit", *given, "--no-report", "--overwrite", "--verbose")
+    assert code == 0, err
+    assert "Training on cpu in " in err
     line = " ".join(out[out.index("Took ") : out.index("Results in")].split())
     assert line.startswith("Took ")
     assert "warmup steps " in line

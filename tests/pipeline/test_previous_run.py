@@ -6,6 +6,7 @@ import itertools
 import json
 import shutil
 import signal
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,14 +19,17 @@ from safetensors.torch import load_file
 
 from promptcal.api import evaluate, fit, predict
 from promptcal.data import embedded_set
+from promptcal.data.images import ImageSet
 from promptcal.data.splits import hold_out
-from promptcal.errors import ConfigError, Interrupted, LabelError, RunError
+from promptcal.errors import ConfigError, Interrupted, LabelError, PromptCALWarning, RunError
 from promptcal.methods import load_config
 from promptcal.methods.rankstats import RankStatsNetwork
 from promptcal.models import PromptedViT
-from promptcal.pipeline.previous_run import numbering
+from promptcal.pipeline.inputs import read_problem
+from promptcal.pipeline.previous_run import PreviousRun, numbering
+from promptcal.pipeline.request import FitRequest
 from promptcal.report.attention_panels import Examples, attention_maps
-from promptcal.report.page_data import cluster_records
+from promptcal.report.page_data import changes_record, cluster_records
 from promptcal.report.report_inputs import ReportInputs
 from promptcal.run import Assignments, Run
 from promptcal.run.changes import Changes
@@ -489,3 +493,68 @@ def test_the_command_says_how_many_moved(promptcal, first, second, tmp_path):
     moved = json.loads((second.path / "changes.json").read_text())["moved"]
     assert f"{moved} of 48 images moved to another category" in " ".join(out.split())
     assert Run(tmp_path / "run").assignments().to_csv() == second.assignments().to_csv()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_confirmed_categories_that_lose_images_are_reported_and_can_be_kept(
+    apes_and_bees, fit_apes_and_bees, tmp_path, keep
+):
+    """Eight categories instead of five: apes and bees are split, unless they are kept."""
+    run = fit_apes_and_bees(tmp_path / "run")
+    with pytest.warns(PromptCALWarning, match="the confirmed category") as warned:
+        more = fit(
+            images=apes_and_bees.images, start_from=run.path, n_classes=8, keep_confirmed=keep,
+            output=tmp_path / "more", progress=False,
+        )  # fmt: skip
+    before, after = run.assignments(), more.assignments()
+    left = {
+        name: sum(was == name != now for was, now in zip(before.categories, after.categories, strict=True))
+        for name in ("ape", "bee")
+    }
+    losses = more.directory.results().changes.confirmed_losses
+    assert losses
+    assert all(loss.kept == keep for loss in losses)
+    expected = dict.fromkeys(left, 0) if keep else {loss.name: loss.lost for loss in losses}
+    assert {**dict.fromkeys(left, 0), **expected} == left
+    assert all("categories without a name" in loss.into for loss in losses)
+    messages = [str(warning.message) for warning in warned]
+    advice = "without --keep-confirmed they move" if keep else "to keep them, fit again with --keep-confirmed"
+    assert [m for m in messages if "confirmed category" in m] == [
+        message for loss in losses for message in messages if message.startswith(loss.message()) and advice in message
+    ]
+    analysis = ReportInputs.load(more, Console(quiet=True)).analysis
+    changes = changes_record(more.directory, more.directory.results(), analysis)
+    assert changes["confirmedLosses"] == [{"message": loss.message(), "kept": keep} for loss in losses]
+
+
+@pytest.fixture(scope="module")
+def untrained(fit_apes_and_bees, tmp_path_factory):
+    return fit_apes_and_bees(tmp_path_factory.mktemp("untrained") / "run")
+
+
+def read_labels_of(run, images, labels):
+    request = FitRequest(images=images, labels=labels, start_from=run.path, output="none")
+    return read_problem(request, ImageSet.of(images), PreviousRun(run.path), Console(quiet=True))
+
+
+def test_labels_that_bring_nothing_new_are_reported(untrained, apes_and_bees):
+    images, labels = apes_and_bees
+    some = dict(list(labels.items())[:2])
+    for known in (labels, some):
+        with pytest.warns(PromptCALWarning, match=f"bring nothing new: {untrained.path} has them all; check"):
+            read_labels_of(untrained, images, known)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_labels_of(untrained, images, None)  # no label file is given
+        read_labels_of(untrained, images, {**labels, "001.png": "ape"})
+        read_labels_of(untrained, images, {next(iter(labels)): "bee"})
+        read_labels_of(untrained, images, {next(iter(labels)): ""})  # an empty label marks an image as wrong
+
+
+@pytest.mark.parametrize(
+    ("labels", "pair"), [({"001.png": "Ape"}, "'ape' and 'Ape'"), ({"047.png": "NEW-1"}, "'new-1' and 'NEW-1'")]
+)
+def test_labels_that_differ_only_in_letter_case_are_reported(untrained, apes_and_bees, labels, pair):
+    with pytest.warns(PromptCALWarning, match=f"the labels {pair} differ only in letter case and are two categories"):
+        problem, _ = read_labels_of(untrained, apes_and_bees.images, labels)
+    assert set(labels.values()) < set(problem.classes)

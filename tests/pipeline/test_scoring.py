@@ -79,7 +79,9 @@ def test_a_classifier_has_one_score(run_of):
 def test_the_terminal_shows_the_mean_and_what_it_is_of():
     accuracies = [DiscoveryAccuracy(*[value] * 8) for value in (0.5, 0.7)]
     scores = Scores.of_repeats(accuracies)
-    table = results_table(RunResults(method="gcd", selected=scores, last=scores))
+    found = RunResults(method="gcd", selected=scores, last=scores)
+    assert [column.header for column in results_table(found).columns[1:]] == ["All", "Known", "New"]
+    table = results_table(found, verbose=True)
     assert table.title == "accuracy on the unlabelled images, %, mean of 2 seeds of k-means"
     assert [column.header for column in table.columns[1:]] == ["All", "Known", "New", "NMI", "ARI"]
     assert [list(column.cells) for column in table.columns[1:]] == [["60.0"]] * 5

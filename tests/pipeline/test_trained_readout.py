@@ -2,15 +2,17 @@
 
 import csv
 import importlib.util
+import io
 import re
 import shutil
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from promptcal.api import benchmark, demo, export, fit, make_report, name
-from promptcal.cli.run_output import categories_table
+from promptcal.cli.run_output import categories_table, columns_legend, show_run
 from promptcal.errors import RunError
 from promptcal.methods import resolve
 from promptcal.pipeline.inputs import settings_layers
@@ -128,6 +130,12 @@ def test_stability_is_in_results_terminal_and_report(run, tmp_path):
     assert run.directory.results().stability == pytest.approx(mean, abs=1e-3)
     table = categories_table(found, "images")
     assert table.columns[3].header == "stability"
+    assert columns_legend(table).startswith("Stability: the share of repetitions")
+    console = Console(record=True, file=io.StringIO(), width=1000)
+    show_run(run, console, has_report=False)
+    shown = console.export_text()
+    assert columns_legend(table) in shown
+    assert "Nearest known: the known category that looks most alike" in shown
     for cluster, cell in enumerate(table.columns[3].cells):
         members = found.stability[(found.clusters == cluster) & unlabelled(found)]
         assert cell == (f"{members.mean():.2f}" if len(members) else "-")

@@ -14,7 +14,7 @@ import pytest
 from hostile import CLASSES, HOSTILE_FILES, LONG, NAMED, page_data
 
 from browsing import all_of, colour_scheme, keys, one, size, until
-from promptcal import make_report
+from promptcal import fit, make_report
 from promptcal.data import ImageSet, read_labels
 from promptcal.report import measures
 
@@ -588,6 +588,23 @@ def test_images_that_moved_since_the_previous_run_are_shown_and_filtered(continu
     time.sleep(0.1)
     assert page.execute_script("return document.documentElement.scrollWidth") <= 390
     assert all_of(page, "#main b") == []
+
+
+def test_losses_of_confirmed_categories_are_on_the_overview(browser, hostile_run, tmp_path):
+    """More categories than before split the known ones."""
+    root = hostile_run.path.parent
+    run = fit(
+        images=root / "images", start_from=hostile_run.path, n_classes=9, output=tmp_path / "run", progress=False,
+        overrides=["affinity.epochs=0"], report=False,
+    )  # fmt: skip
+    losses = run.directory.results().changes.confirmed_losses
+    assert losses
+    for page in opened(browser, make_report(run=run, progress=False)):
+        for tab, panel in (("overview", "#overview-losses"), ("changes", "#confirmed-losses")):
+            go(page, tab)
+            assert [item.get_attribute("textContent") for item in all_of(page, f"{panel} li")] == [
+                loss.message() for loss in losses
+            ]
 
 
 def test_known_categories_come_first_whatever_their_numbers(continued_page, continued_run):

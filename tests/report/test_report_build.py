@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from base64 import b64encode
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -280,6 +281,11 @@ def test_commands_of_other_images(hostile_run, copy):
     assert repeated_words(request, trained) == ["fit", str(Path("photos").absolute())]
     assert repeated_words(request, frozen)[2:] == ["--weights", str(Path("w.pt").absolute())]
     assert repeated_words(FitRequest(images=np.zeros(1), output="run"), trained) == []
+    long = replace(request, keep="trained", allow_long=True)
+    assert repeated_words(long, trained)[2:] == ["--keep", "trained", "--allow-long"]
+    assert repeated_words(replace(long, command=("benchmark", "mini")), trained)[2:] == [
+        "--keep", "trained", "--allow-long",
+    ]  # fmt: skip
 
 
 def test_a_fit_ends_with_its_report(promptcal, hostile_run, common_settings, tmp_path):

@@ -32,7 +32,8 @@ Kind = Literal["quick", "fit"]
 _MOST_MOVED = 5000  # images that the page is shown
 _SECONDS_BETWEEN_EVENTS = 0.2
 # A run directory from somebody else must not decide what is executed: only these words of its command are used.
-_COMMANDS, _OPTIONS = ("fit", "benchmark"), {"--skip-unreadable": 0, "--truth": 1, "--root": 1}
+_COMMANDS = ("fit", "benchmark")
+_OPTIONS = {"--skip-unreadable": 0, "--truth": 1, "--root": 1, "--keep": 1, "--allow-long": 0}  # with their values
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class RefitJobs:
         number = ["--n-classes", str(len(names))] if names - set(run.names) and len(names) > len(run.names) else []
         labels = str(run.path.absolute() / f"labels-for-{output.name}.csv")
         options = ["--labels", labels, "--from", str(run.path.absolute()), "--output", str(output)]
-        return [*words, *options, *number, "--allow-long"]
+        return [*words, *options, *number, *(["--allow-long"] if "--allow-long" not in words else [])]
 
     def start(self, kind: Kind) -> None:
         with self._lock:

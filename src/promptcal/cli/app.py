@@ -156,7 +156,7 @@ def _finish(run: Any, options: dict[str, Any]) -> None:
     from promptcal.runtime import distributed
 
     if distributed.group().is_first:
-        show_run(run, console, has_report=options["report"])
+        show_run(run, console, has_report=options["report"], verbose=options.get("verbose", False))
 
 
 def _confirm() -> Callable[[str], bool] | None:

@@ -12,38 +12,47 @@ from promptcal.metrics import DiscoveryAccuracy
 from promptcal.run import Assignments, Run, RunResults, Scores
 from promptcal.run.accuracy_rows import accuracy_rows, score_assignments
 from promptcal.run.categories import AutomaticMerge, CategoryTable
-from promptcal.run.results import Comparison
 from promptcal.runtime.phases import describe_phases
 
 MOST_ADVICE = 6  # lines
+STABILITY, NEAREST_KNOWN = "stability", "nearest known (distance)"
+_LEGENDS = {
+    STABILITY: "Stability: the share of repetitions that put an image into the same category; below 1, some images are "
+    "doubtful.",
+    NEAREST_KNOWN: "Nearest known: the known category that looks most alike; the distance is 0 for the same look.",
+}
 
 ACCURACY = (
     "The last row is the result. Accuracy: images in the right category, after clusters and classes are matched one "
-    "to one. All: of all these images; Known: of classes with labels; New: of the other classes. NMI, ARI: agreement "
-    "without a matching."
+    "to one. All: of all these images; Known: of classes with labels; New: of the other classes."
 )
+AGREEMENT = " NMI, ARI: agreement without a matching."
 
 
-def show_run(run: Run, console: Console, *, has_report: bool) -> None:
+def show_run(run: Run, console: Console, *, has_report: bool, verbose: bool = False) -> None:
+    """``verbose`` adds NMI and ARI, and what the seconds were spent on."""
     results = run.directory.results()
     assert results is not None
     assignments = run.assignments()
-    console.print(categories_table(assignments, "unlabelled images", results.categories))
+    categories = categories_table(assignments, "unlabelled images", results.categories)
+    console.print(categories)
+    if legend := columns_legend(categories):
+        console.print(legend, markup=False, highlight=False)
     console.print(_describe_categories(run, results), markup=False, highlight=False)
     if results.categories is not None:
         for line in shortened(results.categories.advice()):
             console.print(line, markup=False, highlight=False)
-    table = results_table(results)
+    table = results_table(results, verbose=verbose)
     if table.row_count:
         console.print(table)
-        console.print(ACCURACY, markup=False, highlight=False)
+        console.print(ACCURACY + AGREEMENT * verbose, markup=False, highlight=False)
     accuracy = score_assignments(assignments, run.truth(), run.info.known_classes)
     if accuracy is not None:
         console.print(headline(accuracy), highlight=False)
     for condition in results.unmet_conditions or ():
         console.print(f"Not as published: {condition}.", markup=False, highlight=False)
     if results.comparison is not None:
-        console.print(describe_comparison(results.comparison), markup=False, highlight=False)
+        console.print(results.comparison.description(), markup=False, highlight=False)
     if results.adaptation is not None:
         features = "The features are" + (" not" if results.adaptation.used == "none" else "")
         console.print(f"{features} whitened: {results.adaptation.reason}.", markup=False, highlight=False)
@@ -55,7 +64,8 @@ def show_run(run: Run, console: Console, *, has_report: bool) -> None:
             markup=False,
             highlight=False,
         )
-    console.print(describe_phases(results.seconds or 0.0, results.phases), markup=False, highlight=False)
+    phases = results.phases if verbose else {}
+    console.print(describe_phases(results.seconds or 0.0, phases), markup=False, highlight=False)
     console.print(f"Results in {run.path}:", markup=False, highlight=False)
     overview = run.directory.sheets_folder / "overview.png"
     shards = run.directory.shards_folder
@@ -104,29 +114,6 @@ def _describe_categories(run: Run, results: RunResults) -> str:
     )
 
 
-def describe_comparison(comparison: Comparison) -> str:
-    """Which result was kept and why."""
-    first, trained = comparison.first, comparison.trained
-    evidence = []
-    if trained.held_out is not None and first.held_out is not None:
-        after, before = (round(share * trained.n_held_out) for share in (trained.held_out, first.held_out))
-        of = f"of {trained.n_held_out}"
-        evidence.append(f"held-out labels that are right: {after} {of} after training, {before} {of} before")
-    if trained.stability is not None and first.stability is not None:
-        evidence.append(
-            f"stability of the clusters {trained.stability:.2f} after training, {first.stability:.2f} before"
-        )
-    reason = "; ".join(evidence) or "no label could be held out"
-    if comparison.kept == "first":
-        return (
-            f"Training did not help, so the result is the first one, from before training ({reason}). --keep trained "
-            "keeps that of training."
-        )
-    if comparison.preferred == "first":
-        return f"The result is that of training, although the first one seems better ({reason})."
-    return f"The result is that of training, which is at least as good as the first one ({reason})."
-
-
 def categories_table(assignments: Assignments, title: str, described: CategoryTable | None = None) -> Table:
     table = Table("category", "kind")
     table.add_column(title, justify="right")
@@ -134,9 +121,9 @@ def categories_table(assignments: Assignments, title: str, described: CategoryTa
     counts = Counter(assignments.clusters[~assignments.labelled & accepted].tolist())
     stability = assignments.category_stability()
     if stability is not None:
-        table.add_column("stability", justify="right")
+        table.add_column(STABILITY, justify="right")
     if described is not None and any(assignments.known):
-        table.add_column("nearest known (distance)")
+        table.add_column(NEAREST_KNOWN)
     for cluster, name in enumerate(assignments.names):
         cells = [escape(name), assignments.kind(cluster), str(counts[cluster])]
         if stability is not None:
@@ -151,6 +138,11 @@ def categories_table(assignments: Assignments, title: str, described: CategoryTa
     return table
 
 
+def columns_legend(table: Table) -> str:
+    """What the columns of the table of categories mean that are not plain."""
+    return " ".join(_LEGENDS[str(column.header)] for column in table.columns if column.header in _LEGENDS)
+
+
 def headline(accuracy: Scores) -> str:
     """The accuracy of the assignments that the run has written."""
     percent = accuracy.percent()
@@ -158,13 +150,13 @@ def headline(accuracy: Scores) -> str:
     return f"[bold]Accuracy of assignments.csv: {percent['all']:.1f} %[/bold] ({parts}), on the unlabelled images"
 
 
-def results_table(results: RunResults) -> Table:
-    """Accuracy of the baselines and of each stage; the last row, in bold, is the result."""
+def results_table(results: RunResults, *, verbose: bool = False) -> Table:
+    """Accuracy of the baselines and of each stage; the last row, in bold, is the result. ``verbose``: NMI and ARI."""
     rows = accuracy_rows(results, METHODS[results.method], results.selected)
     scored, columns = "unlabelled", {"All": "all", "Known": "known", "New": "new"}
     if results.protocol == "inductive":
         scored, columns = "test", {**columns, "Known*": "separate_known", "New*": "separate_new"}
-    columns |= {"NMI": "nmi", "ARI": "ari"}
+    columns |= {"NMI": "nmi", "ARI": "ari"} if verbose else {}
     repeats = len(results.selected.repeats) if results.selected is not None else 0
     mean = f", mean of {repeats} seeds of k-means" if repeats else ""
     table = Table("", title=f"accuracy on the {scored} images, %{mean}", title_justify="left")

@@ -2,6 +2,7 @@
 
 import codecs
 import csv
+import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from promptcal.errors import LabelError, PromptCALWarning, shorten
 
 Row = tuple[str, Any]  # a path, and a label as the file has it
 Progress = Callable[[float], None]  # takes the share of the file that has been read
+IsImage = Callable[[str], bool]  # whether a text names one of the images
 
 MAX_ROWS, _MAX_ROWS_PER_IMAGE = 1_000_000, 10  # whichever is more
 _MAX_CHARACTERS, _MAX_CHARACTERS_PER_IMAGE = 2**28, 2000  # of a CSV file, whichever is more
@@ -22,6 +24,7 @@ _MAX_HEADER = 100_000  # characters
 _MAX_FIELD = 2**17  # characters; also the default limit of Python's CSV reader
 _MAX_COLUMNS = 1000
 _MAX_PARQUET_BYTES = 2**30  # uncompressed
+_MOST_PROBED = 20  # rows that show which of two columns names the images
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1024, 2**20
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
 # Names of the two columns, in any letter case, with _ or blanks between words; the first one that a table has is used.
@@ -35,13 +38,21 @@ _LABEL_COLUMNS = (
 )
 
 
-def read_rows(path: Path, n_images: int, on_progress: Progress = lambda share: None) -> Iterator[Row]:
-    """The rows of a CSV, TSV or parquet file for so many images; a `LabelError` if it is not one or exceeds a limit."""
+def read_rows(
+    path: Path, n_images: int, on_progress: Progress = lambda share: None, is_image: IsImage | None = None
+) -> Iterator[Row]:
+    """The rows of a CSV, TSV or parquet file for so many images; a `LabelError` if it is not one or exceeds a limit.
+
+    With ``is_image``, the two columns of a CSV file may have any names.
+    """
     if not path.is_file():
         raise LabelError(f"the label file {path} does not exist; check the path")
     with path.open("rb") as file:
         is_parquet = file.read(4) == b"PAR1" or path.suffix.lower() == ".parquet"
-    yield from (_read_parquet if is_parquet else _read_csv)(path, n_images, on_progress)
+    if is_parquet:
+        yield from _read_parquet(path, n_images, on_progress)
+    else:
+        yield from _read_csv(path, n_images, on_progress, is_image)
 
 
 def find_columns(columns: Sequence[str]) -> tuple[int, int] | None:
@@ -55,6 +66,23 @@ def find_columns(columns: Sequence[str]) -> tuple[int, int] | None:
     if twice is not None:
         raise LabelError(f"the labels have two columns called {columns[twice]}; rename or remove one of them")
     return path, label
+
+
+def path_column_by_values(header: Sequence[str], rows: Sequence[Sequence[str]], is_image: IsImage) -> int | None:
+    """Which of two columns names images in at least half of the first rows; None if not exactly one of them does.
+
+    A column whose name is known keeps its meaning.
+    """
+    names = [normal_column(name) for name in header]
+    is_path = [name in PATH_COLUMNS for name in names]
+    is_label = [name in _LABEL_COLUMNS and name not in PATH_COLUMNS for name in names]
+
+    def names_images(column: int) -> bool:
+        values = [row[column].strip() for row in rows[:_MOST_PROBED] if len(row) > column]
+        return bool(values) and 2 * sum(map(is_image, values)) >= len(values)
+
+    found = [c for c in (0, 1) if not is_label[c] and not is_path[1 - c] and names_images(c)]
+    return found[0] if len(found) == 1 else None
 
 
 def normal_column(name: str) -> str:
@@ -112,13 +140,15 @@ class _Lines:
         return line
 
 
-def _read_csv(path: Path, n_images: int, on_progress: Progress) -> Iterator[Row]:
+def _read_csv(path: Path, n_images: int, on_progress: Progress, is_image: IsImage | None) -> Iterator[Row]:
     """The separator (comma, tab or semicolon) is the one with which the header has the two columns.
 
-    Without a header, the first line must be an image file and its label.
+    Without a header, the first line must be an image file and its label. Two columns with other names are read if the
+    values of one of them are images.
     """
+    encoding = _encoding(path)
     try:
-        with path.open(newline="", encoding=_encoding(path)) as file:
+        with path.open(newline="", encoding=encoding) as file:
             lines = _Lines(path, file, n_images, on_progress)
             first = lines.first()
             for separator in _SEPARATORS:
@@ -132,6 +162,12 @@ def _read_csv(path: Path, n_images: int, on_progress: Progress) -> Iterator[Row]
                     yield columns[0], columns[1]
                     yield from _table_rows(lines, ["path", "label"], separator)
                     return
+            named = None if is_image is None else _named_by_values(path, encoding, n_images, is_image)
+            if named is not None:
+                separator, columns, first_row = named
+                yield from [] if first_row is None else [first_row]
+                yield from _table_rows(lines, columns, separator)
+                return
             found = shorten(", ".join(_columns(first, ",")), 200) or "nothing"
             raise LabelError(
                 f"{path} needs a header with the columns path,label, separated by commas, tabs or semicolons; "
@@ -139,6 +175,40 @@ def _read_csv(path: Path, n_images: int, on_progress: Progress) -> Iterator[Row]
             )
     except (UnicodeDecodeError, csv.Error) as error:
         raise LabelError(f"{path} is not a readable CSV file ({error}); save it as UTF-8 CSV") from error
+
+
+def _named_by_values(
+    path: Path, encoding: str, n_images: int, is_image: IsImage
+) -> tuple[str, list[str], Row | None] | None:
+    """The separator of two columns one of which names images, which column is which, and the first line if it is a row.
+
+    None if there are no such columns.
+    """
+    for separator in _SEPARATORS:
+        header, rows = _first_rows(path, encoding, n_images, separator)
+        number = path_column_by_values(header, rows, is_image) if len(header) == 2 else None
+        if number is None:
+            continue
+        columns = ["label", "path"] if number else ["path", "label"]
+        if is_image(header[number]):
+            return separator, columns, (header[number], header[1 - number])
+        warnings.warn(
+            f"{path} has the columns {shorten(repr(header[0]))} and {shorten(repr(header[1]))}; "
+            f"{shorten(repr(header[number]))} is read as path, because it names images, and the other one as label",
+            PromptCALWarning,
+            stacklevel=2,
+        )
+        return separator, columns, None
+    return None
+
+
+def _first_rows(path: Path, encoding: str, n_images: int, separator: str) -> tuple[list[str], list[list[str]]]:
+    """The header of a CSV file and a few rows, read apart."""
+    with path.open(newline="", encoding=encoding) as file:
+        lines = _Lines(path, file, n_images, lambda share: None)
+        header = _columns(lines.first(), separator)
+        rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+        return header, list(itertools.islice(filter(None, rows), _MOST_PROBED))
 
 
 def _encoding(path: Path) -> str:

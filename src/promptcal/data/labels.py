@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rich.console import Console
 from promptcal.data.decoding import HEIC_REMEDY, reads_heic
 from promptcal.data.image_files import HEIC_SUFFIXES
 from promptcal.data.images import ImageSet
-from promptcal.data.label_files import find_columns, read_rows
+from promptcal.data.label_files import IsImage, find_columns, read_rows
 from promptcal.data.sources import FileSource
 from promptcal.errors import LabelError, PromptCALWarning, shorten
 from promptcal.runtime.arguments import as_list, check_path
@@ -59,12 +60,13 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
     if isinstance(labels, str | os.PathLike):
         path = check_path("labels", labels)
         n_images = len(images) if images.n_source is None else images.n_source
-        with closing(_file_pairs(path, n_images, console or Console(stderr=True))) as pairs:
-            return _match(pairs, images)
+        names = _ImageNames(images)
+        with closing(_file_pairs(path, n_images, console or Console(stderr=True), names.has)) as pairs:
+            return _match(pairs, names)
     if hasattr(labels, "columns"):
-        return _match(_frame_pairs(labels), images)
+        return _match(_frame_pairs(labels), _ImageNames(images))
     if isinstance(labels, Mapping) or _has_text_index(labels):
-        return _match(((str(name), class_name(label)) for name, label in labels.items()), images)
+        return _match(((str(name), class_name(label)) for name, label in labels.items()), _ImageNames(images))
     if getattr(labels, "ndim", 1) != 1 or not isinstance(labels, Iterable):
         raise LabelError(
             "labels must be a CSV or parquet file, a mapping from paths, or a flat sequence with one label per image"
@@ -175,37 +177,64 @@ def _natural(name: str) -> tuple[int, int, str]:
     return (0, int(name), name) if name.isdecimal() and name.isascii() else (1, 0, name)
 
 
-def _file_pairs(path: Path, n_images: int, console: Console) -> Generator[tuple[str, str | None], None, None]:
+def _file_pairs(
+    path: Path, n_images: int, console: Console, is_image: IsImage | None = None
+) -> Generator[tuple[str, str | None], None, None]:
     """Paths and labels of a file; the progress of a large one is shown."""
     is_large = path.is_file() and path.stat().st_size >= _SHOW_PROGRESS_FROM
     with progress_bar(console if is_large else Console(quiet=True)) as bar:
         task = bar.add_task("reading labels, %", total=100, note="")
-        rows = read_rows(path, n_images, lambda share: bar.update(task, completed=int(100 * share)))
+        show = lambda share: bar.update(task, completed=int(100 * share))  # noqa: E731
+        rows = read_rows(path, n_images, show, is_image)
         yield from ((name, class_name(label)) for name, label in rows)
 
 
-def _match(pairs: Iterable[tuple[str, str | None]], images: ImageSet) -> Labels:
+class _ImageNames:
+    """The names of images, and which of them a path means."""
+
+    def __init__(self, images: ImageSet) -> None:
+        self.images = images
+        self.names = [normal_name(name) for name in images.names]
+        self.known = set(self.names)
+
+    @cached_property
+    def _similar(self) -> "SimilarNames":
+        return SimilarNames(self.names)
+
+    def candidates(self, name: str) -> tuple[list[str], bool]:
+        """The images that a path, which is no name, may mean, and whether it is one image for sure.
+
+        Of a sample there are none: an image of a similar name may be the only one that was drawn.
+        """
+        if self.images.n_source is not None:
+            return [], False
+        found = self._similar.of(name)
+        return found, len(found) == 1 and _ends_like(name, found[0])
+
+    def has(self, path: str) -> bool:
+        """Whether a text means one of the images."""
+        if not path or "\0" in path or len(path) > _MAX_PATH:
+            return False
+        name = _as_image_name(path, self.images)
+        return name in self.known or self.candidates(name)[1]
+
+
+def _match(pairs: Iterable[tuple[str, str | None]], found: _ImageNames) -> Labels:
     """Labels in the order of the images; a label for an unknown image is an error.
 
-    Of a sample, names must be exact: an image of a similar name may be the only one that was drawn. Images without a
-    label may be missing in it.
+    Images without a label may be missing in a sample.
     """
-    is_sample = images.n_source is not None
-    names = [normal_name(name) for name in images.names]
-    known = set(names)
-    similar: SimilarNames | None = None
+    images, names = found.images, found.names
     by_name: dict[str, str | None] = {}
     matched: list[tuple[str, str]] = []
     unknown: list[tuple[str, list[str]]] = []
     for path, label in pairs:
         name = _as_image_name(path, images)
-        if name not in known:
-            if is_sample and label is None:
+        if name not in found.known:
+            if images.n_source is not None and label is None:
                 continue
-            if not is_sample:
-                similar = similar or SimilarNames(names)
-            candidates = [] if similar is None else similar.of(name)
-            if len(candidates) != 1 or not _ends_like(name, candidates[0]):
+            candidates, is_one = found.candidates(name)
+            if not is_one:
                 unknown.append((path, candidates))
                 if len(unknown) > _MAX_UNKNOWN:
                     break

@@ -18,7 +18,8 @@ def run_benchmark(request: BenchmarkRequest) -> Run:
 
     `NAME-dev` is a smaller benchmark made of the labelled images of NAME (`development_split`).
 
-    With ``start_from``, settings and labels are those of the previous run, and ``labels`` are added.
+    With ``start_from``, settings and labels are those of the previous run, and ``labels`` are added. The result of
+    training is then kept only if held-out labels prefer it, as in a fit, unless ``keep`` says otherwise.
     """
     spec = benchmarks.get_benchmark(request.name)
     group = distributed.group()
@@ -34,6 +35,8 @@ def run_benchmark(request: BenchmarkRequest) -> Run:
     is_new = request.start_from is None
     if is_new and request.labels is None:
         options["labels"] = data.labels()
+    if not is_new and request.keep is None:
+        options["keep"] = "better"
     return run_fit(
         FitRequest(
             **options,
@@ -41,7 +44,6 @@ def run_benchmark(request: BenchmarkRequest) -> Run:
             truth=data.truth(),
             preset=spec.preset if is_new else None,
             n_classes=len(data.class_names) if is_new else None,
-            keep=None,
             inductive=inductive,
             read_test=lambda: TestSet(*load_test_images(request.name, request.root)),
             benchmark=request.name,

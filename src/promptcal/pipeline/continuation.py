@@ -24,6 +24,7 @@ from promptcal.run.changes import CategoryLoss
 
 _BLOCK = 4096  # images at a time
 _NEAREST = 3  # labelled images, of which one must be of the class that an image moves to
+UNNAMED = "categories without a name"
 REPORTED_SHARE = 0.05  # a confirmed category that loses more of its images than this is reported
 
 
@@ -82,13 +83,15 @@ class Continuation:
     """Where each image starts: the cluster by image (-1: nowhere), of ``n_started`` clusters, the classes first.
 
     ``confirmed`` are the unlabelled images of confirmed categories. With ``keep`` they stay in them; otherwise they may
-    move to another class. ``unchanged`` are clusters that no image of another one moves to;
-    ``closed`` are those that have labelled images only. ``nearest`` are the classes of the labelled images that are
-    nearest to each image, None if the network was trained.
+    move to another class. If there are more categories than before, any may be split: then no image is ``confirmed``.
+    ``counted`` are the images of confirmed categories in any case; `losses` counts those that leave. ``unchanged`` are
+    clusters that no image of another one moves to; ``closed`` are those that have labelled images only. ``nearest`` are
+    the classes of the labelled images that are nearest to each image, None if the network was trained.
     """
 
     start: np.ndarray
     confirmed: np.ndarray
+    counted: np.ndarray
     n_classes: int
     n_started: int
     keep: bool
@@ -116,6 +119,7 @@ class Continuation:
         start = np.where((before >= 0) & ~released, targets.clusters[before], -1)
         start = np.where(labels >= 0, labels, start)
         confirmed = (before >= 0) & targets.confirmed[before] & (labels < 0) & ~released
+        counted = confirmed
         n_added = n_classes - targets.n_clusters
         if n_added > 0 and not keep:  # the user asks for more categories than there were, so any may be split
             confirmed = np.zeros_like(confirmed)
@@ -130,7 +134,7 @@ class Continuation:
             unchanged[: len(changed)] = ~(changed & supported)
         is_empty = np.bincount(start[(start >= 0) & (labels < 0)], minlength=n_classes) == 0
         closed[: len(supported)] = is_empty[: len(supported)] & ~supported
-        return cls(start, confirmed, n_classes, targets.n_clusters, keep, unchanged, closed, nearest)
+        return cls(start, confirmed, counted, n_classes, targets.n_clusters, keep, unchanged, closed, nearest)
 
     def fixed(self, labels: np.ndarray) -> np.ndarray:
         """The cluster of each image that must not move (-1 elsewhere)."""
@@ -153,14 +157,16 @@ class Continuation:
         return replace(partition, clusters=np.where(left, self.start, clusters))
 
     def losses(self, clusters: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> list[CategoryLoss]:
-        """The confirmed categories that lose more than a few percent of their images to other classes."""
-        members = np.where(self.confirmed | (labels >= 0), self.start, -1)
-        moved = contingency_table(members, np.where(clusters < len(classes), clusters, -1), *[len(classes)] * 2)
+        """The confirmed categories that lose more than a few percent of their images to other classes, or to categories
+        without a name, which are counted together."""
+        members, n_known = np.where(self.counted | (labels >= 0), self.start, -1), len(classes)
+        moved = contingency_table(members, np.minimum(clusters, n_known), n_known, n_known + 1)
+        names = [*classes, UNNAMED]
         found = []
         for number, row in enumerate(moved):
             lost = int(row.sum() - row[number])
             if lost > REPORTED_SHARE * row.sum():
-                into = {classes[c]: int(row[c]) for c in np.argsort(-row, kind="stable") if row[c] and c != number}
+                into = {names[c]: int(row[c]) for c in np.argsort(-row, kind="stable") if row[c] and c != number}
                 found.append(
                     CategoryLoss(name=classes[number], images=int(row.sum()), lost=lost, into=into, kept=self.keep)
                 )

@@ -32,15 +32,14 @@ def final_partition(
         clustering = final_clustering(config, session, repeat, unlabelled_weight=problem.unlabelled_weight)
         return FinalPartition(assignment.partition(features, problem.labels, clustering), [])
     previous, released = prepared.previous, prepared.released
-    found = previous.continuation(
-        problem,
-        features,
-        released,
-        config.n_classes,
-        keep=prepared.keep_confirmed,
-        trained=bool(prepared.stages),
-    )
-    partition = _continued(found, problem.labels, prepared, assignment, features, session, repeat)
+
+    def continuation(keep: bool) -> Continuation:
+        trained = bool(prepared.stages)
+        return previous.continuation(problem, features, released, config.n_classes, keep=keep, trained=trained)
+
+    found = continuation(prepared.keep_confirmed)
+    free = continuation(False) if found.keep else found  # images that are kept and would have moved are reported
+    partition = _continued(free, problem.labels, prepared, assignment, features, session, repeat)
     losses = found.losses(partition.clusters, problem.labels, problem.classes)
     if found.keep:
         fixed = found.fixed(problem.labels)

@@ -259,11 +259,10 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
     layers = Layers.of(preset=request.preset, file=file, values=values, overrides=request.overrides)
     if given:
         layers = Layers(layers.preset, (given, *layers.given))
-    if layers.is_published:
-        return layers
-    defaults = fit_defaults(layers) if request.benchmark is None and request.preset is None else {}
-    if request.keep == "better":
-        defaults["selection"] = {"keep": "better"}
+    keep = {"selection": {"keep": "better"}} if request.keep == "better" else {}
+    if layers.is_published:  # the publications continue no run
+        return layers if request.start_from is None else Layers(layers.preset, (keep, *layers.given))
+    defaults = (fit_defaults(layers) if request.benchmark is None and request.preset is None else {}) | keep
     if request.readout is not None:
         defaults["clustering"] = {"readout": request.readout}
     return Layers(layers.preset, (defaults, *layers.given))  # anything else that names a setting wins

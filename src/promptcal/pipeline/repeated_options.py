@@ -23,6 +23,10 @@ def repeated_words(request: FitRequest, config: Config) -> list[str]:
         words += ["--sample", str(request.sample)]
     if request.skip_unreadable:
         words.append("--skip-unreadable")
+    if request.keep == "trained":  # `--from` does not take it over
+        words += ["--keep", "trained"]
+    if request.allow_long:
+        words.append("--allow-long")
     if not request.command and is_path(request.truth):
         words += ["--truth", absolute(request.truth)]
     if config.model.weights is not None and not METHODS[config.method].trains:  # read again in each run

@@ -23,6 +23,10 @@ PROTOCOL_HELP = (
     "published: each method trains on all labels and keeps an epoch by the rule of its paper (PromptCAL: the best on "
     "the test images). default: labels are held out to select an epoch."
 )
+_KEEP_HELP = (
+    "Result to keep. better: the first one if training did not help, by held-out labels and stability of the clusters. "
+    "trained: always that of training."
+)
 _READOUT = {"help": "The default of clustering.readout, unless the protocol is published.", "cli": False}
 
 
@@ -114,7 +118,14 @@ class RunRequest(CommonRequest, ResultRequest):
         help="Run with the same images, labels, seed and settings of stage 1, whose stage 1 is reused.",
     )
     allow_long: bool = option(False, help="Train on a CPU even if it takes more than 30 minutes.")
-    verbose: bool = option(False, help="Print losses, validation scores and graph statistics after each epoch.")
+    verbose: bool = option(
+        False,
+        help="Print losses, validation scores and graph statistics after each epoch, and at the end NMI, ARI and what "
+        "the seconds were spent on.",
+    )
+    keep: Literal["better", "trained"] | None = option(
+        metavar="better|trained", cli=str | None, help=f"{_KEEP_HELP} Default: trained, and better with --from."
+    )
     confirm: Callable[[str], bool] | None = field(
         default=None, metadata={"help": "Asks the user a question; a long run on a CPU needs a yes.", "cli": False}
     )
@@ -184,11 +195,7 @@ class FitRequest(ImagesRequest, RunRequest):
         python="True classes in any form of ``labels``, used only to report accuracy.",
     )
     keep: Literal["better", "trained"] | None = option(
-        "better",
-        metavar="better|trained",
-        cli=str | None,
-        help="Result to keep. better: the first one if training did not help, by held-out labels and stability of "
-        "the clusters. trained: always that of training. Default: better.",
+        "better", metavar="better|trained", cli=str | None, help=f"{_KEEP_HELP} Default: better."
     )
     readout: Literal["head"] | None = field(default="head", metadata=_READOUT)
     inductive: "Inductive | None" = field(

@@ -73,7 +73,10 @@ class Run(StoredRun):
     def _repr_html_(self) -> str:
         method = html.escape(f"{self.method.title}: {self.path}")
         examples = picture(self.directory.sheets_folder / "overview.png")
-        return f"<p><b>{method}</b></p>{categories_table(self.assignments())}{examples}"
+        results = self.directory.results()
+        comparison = None if results is None else results.comparison
+        kept = "" if comparison is None else f"<p>{html.escape(comparison.description())}</p>"
+        return f"<p><b>{method}</b></p>{kept}{categories_table(self.assignments())}{examples}"
 
     @property
     def title(self) -> str:

@@ -107,6 +107,34 @@ class Comparison(JSONModel):
     preferred: Literal["first", "trained"]
     kept: Literal["first", "trained"]
 
+    def description(self) -> str:
+        """Which result was kept and why, in a sentence or two."""
+        first, trained = self.first, self.trained
+        advice = "--keep trained keeps that of training."
+        evidence = []
+        if trained.held_out is not None and first.held_out is not None:
+            after, before = (round(share * trained.n_held_out) for share in (trained.held_out, first.held_out))
+            of = f"of {trained.n_held_out}"
+            evidence.append(f"held-out labels that are right: {after} {of} after training, {before} {of} before")
+        if trained.stability is not None and first.stability is not None:
+            evidence.append(
+                f"stability of the clusters {trained.stability:.2f} after training, {first.stability:.2f} before"
+            )
+        reason = "; ".join(evidence)
+        if not evidence and self.kept == "first":
+            return (
+                "Nothing shows whether training helped, so the result is the first one, from before training: no label "
+                "was held out. That needs a class with two labels, one of which no training has used. "
+                f"{advice}"
+            )
+        if not evidence:
+            return "The result is that of training; no label was held out to compare it with the first one."
+        if self.kept == "first":
+            return f"Training did not help, so the result is the first one, from before training ({reason}). {advice}"
+        if self.preferred == "first":
+            return f"The result is that of training, although the first one seems better ({reason})."
+        return f"The result is that of training, which is at least as good as the first one ({reason})."
+
 
 class Adaptation(JSONModel):
     """Whether given features are whitened, and the ``reason``: the shares of hidden labels that are right ``without``

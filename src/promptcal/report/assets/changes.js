@@ -22,10 +22,10 @@ function changedCategories({ data, nameOf, hrefOf }) {
 }
 
 // Confirmed categories that lost more than a few percent of their images, or would have.
-function confirmedLosses(losses) {
+export function confirmedLosses(losses, id) {
   if (!losses.length) return null;
   const advice = losses[0].kept ? "Without --keep-confirmed these images move." : "To keep these images in their categories, run the fit again with --keep-confirmed.";
-  return h("div", { class: "panel", id: "confirmed-losses" }, h("h2", {}, "Confirmed categories"),
+  return h("div", { class: "panel", id }, h("h2", {}, "Confirmed categories"),
     h("ul", { class: "warning" }, losses.map(({ message }) => h("li", {}, message))), h("p", {}, advice));
 }
 
@@ -73,7 +73,7 @@ export function changesPage(report) {
       keyFigure(count(nUnlabelled), "moved without a label"),
       c.added ? keyFigure(count(c.added), "images added") : null, c.missing ? keyFigure(count(c.missing), "images removed") : null),
     h("p", { class: "muted" }, "Since ", h("span", { class: "path" }, c.previousRun)),
-    confirmedLosses(c.confirmedLosses),
+    confirmedLosses(c.confirmedLosses, "confirmed-losses"),
     changedCategories(report),
     moves.length ? h("div", { class: "panel" }, h("h2", {}, "Moves between categories"), chips) : null,
     moves.length ? h("div", { class: "toolbar" }, froms, tos,

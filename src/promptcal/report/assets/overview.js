@@ -1,5 +1,5 @@
 // The overview of a run: its figures, the sizes of its categories, its accuracy and its settings.
-import { changesSummary } from "./changes.js";
+import { changesSummary, confirmedLosses } from "./changes.js";
 import { count, decimal, duration, h, percent, scrollBox } from "./dom.js";
 
 export const keyFigure = (value, label, extra = "") => h("div", { class: `figure ${extra}` }, h("strong", {}, value), h("span", {}, label));
@@ -32,7 +32,9 @@ export function overviewPage({ data, roots, nameOf, hrefOf }) {
       keyFigure(count(s.known), "known classes", "known"), keyFigure(count(s.new), "discovered", "new"),
       keyFigure(count(s.doubtful), "doubtful images"),
       s.accuracy && s.accuracy.all !== null ? keyFigure(`${percent(s.accuracy.all)} %`, s.protocol === "inductive" ? "accuracy, training images" : "accuracy") : null),
+    data.changes ? confirmedLosses(data.changes.confirmedLosses, "overview-losses") : null,
     data.changes ? h("p", { class: "note" }, changesSummary(data.changes), " ", h("a", { href: "#changes" }, "See the changes")) : null,
+    s.comparison ? h("p", { class: "note", id: "comparison" }, s.comparison) : null,
     s.shown < s.images ? h("p", { class: "note" }, `The report shows ${count(s.shown)} of the ${count(s.images)} images, from all clusters. Counts include all images.`) : null,
     h("div", { class: "columns" },
       h("div", { class: "panel" }, h("h2", {}, "Clusters"), sizes),
