@@ -25,6 +25,8 @@ from promptcal.shards import locations
 from promptcal.shards.decoders import CropSize, ProcessDecoders
 from promptcal.shards.engines import NAMES, local_engine
 from promptcal.shards.find_shards import is_sharded
+from promptcal.shards.manifest import InputShard
+from promptcal.shards.shard_images import image_places
 from promptcal.shards.shard_sources import ImageChunk, LocationSource
 
 
@@ -247,10 +249,12 @@ def test_which_errors_of_a_remote_file_may_pass(error, expected):
     assert locations.may_pass(error) is expected
 
 
-def test_a_connection_that_breaks_within_a_parquet_file(predict, tmp_path, pictures, monkeypatch):
+def test_a_connection_that_breaks_within_a_file(predict, tars, tmp_path, pictures, monkeypatch):
+    """The file is not damaged. The headers of a tar are read by a fit on a sample."""
     write_parquet(tmp_path / "0.parquet", {"id": list(pictures), "image": list(pictures.values())})
     memory = fsspec.filesystem("memory")
     memory.pipe("/web/0.parquet", (tmp_path / "0.parquet").read_bytes())
+    memory.pipe("/web/0.tar", (tars / "0.tar").read_bytes())
 
     def fail(self, *words):
         raise TimeoutError("slow")
@@ -258,6 +262,8 @@ def test_a_connection_that_breaks_within_a_parquet_file(predict, tmp_path, pictu
     with monkeypatch.context() as patched:
         patched.setattr(MemoryFile, "read", fail)
         code, said = predict("memory://web/0.parquet")
+        with pytest.raises(TryAgainError, match=r"0\.tar cannot be read \(slow\)"):
+            list(image_places(InputShard(name="0", kind="tar", location="memory://web/0.tar")))
     assert code == 75
     assert "0.parquet cannot be read (slow); run the same command again later" in said
 

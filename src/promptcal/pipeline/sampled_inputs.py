@@ -42,11 +42,13 @@ def sampled_features(request: ClusterRequest, before: Assignments | None, seed: 
     size = sample_size(DEFAULT_SAMPLE if request.sample is None else request.sample)
     location = os.fspath(request.features)
     shards, _ = expand([location], embeddings=True)
-    wanted = _wanted_names(request, before, console, n_images=sum(row_counts(shards)))
+    sizes = row_counts(shards)
+    wanted = _wanted_names(request, before, console, n_images=sum(sizes))
     with progress_bar(console) as bar:
         task = bar.add_task("reading a sample", total=len(shards), note="")
         return sample_embeddings(
             shards,
+            sizes,
             wanted,
             size,
             seed,

@@ -127,6 +127,7 @@ def sample_images(
 
 def sample_embeddings(
     shards: Sequence[InputShard],
+    sizes: Sequence[int],
     labelled: Collection[str],
     n: int,
     seed: int,
@@ -135,11 +136,10 @@ def sample_embeddings(
 ) -> FeatureSet:
     """All labelled rows of the shards and about ``n`` others, each with the same probability.
 
-    ``labelled`` has normal names.
+    ``sizes`` are those of `row_counts`. ``labelled`` has normal names.
     """
     import pyarrow as pa
 
-    sizes = row_counts(shards)
     total = sum(sizes)
     wanted = pa.array(sorted(labelled), pa.string())
     drawn = min(total, round(n * total / max(1, total - len(labelled))))  # labelled rows are drawn, too
