@@ -288,18 +288,37 @@ def test_a_continued_fit_keeps_training_only_if_more_held_out_labels_are_right(
     assert again.directory.results().comparison.kept == "trained"
 
 
+def test_without_held_out_labels_the_stability_of_the_results_is_that_of_a_new_read_out(tmp_path, options, monkeypatch):
+    seen = []
+    measure = comparison.measure
+
+    def watched(features, task, stabilities, session, *, by_readout):
+        quality = measure(features, task, stabilities, session, by_readout=by_readout)
+        seen.append((quality, measure(features, task, None, session, by_readout=by_readout)))
+        return quality
+
+    monkeypatch.setattr(comparison, "measure", watched)
+    more = ("clustering.readout=head", "selection.by=last", "selection.keep=trained")
+    fit(**options | {"overrides": (*options["overrides"], *more)}, output=tmp_path / "run", keep=None)
+    assert len(seen) == 2
+    for given, found_again in seen:
+        assert given == found_again
+        assert given.n_held_out == 0
+        assert 0 < given.stability <= 1
+
+
 def test_the_held_out_labels_are_hidden_from_both_results(tmp_path, previous, monkeypatch):
     """One of them is wrong on purpose. The comparison counts it as a mistake, so it was not used."""
     seen = []
     measure = comparison.measure
 
-    def watched(features, task, session, *, by_readout):
+    def watched(features, task, stabilities, session, *, by_readout):
         hidden = np.flatnonzero(task.held_out >= 0)
         assert len(hidden)
         assert (task.training_labels[hidden] < 0).all()
-        quality = measure(features, task, session, by_readout=by_readout)
+        quality = measure(features, task, stabilities, session, by_readout=by_readout)
         wrong = replace(task, held_out=np.where(task.held_out >= 0, 1 - np.minimum(task.held_out, 1), -1))
-        seen.append((quality.held_out, measure(features, wrong, session, by_readout=by_readout).held_out))
+        seen.append((quality.held_out, measure(features, wrong, stabilities, session, by_readout=by_readout).held_out))
         return quality
 
     monkeypatch.setattr(comparison, "measure", watched)

@@ -33,20 +33,31 @@ _LABELS_LIKE_STABILITY = 20  # held-out labels that the stability counts as much
 
 @dataclass(frozen=True)
 class FirstResult:
-    """How the first result is made, the embeddings of the images for it, and its accuracy, if the truth is known."""
+    """How the first result is made, the embeddings of the images for it, and its accuracy, if the truth is known.
+
+    ``stabilities`` are those of the images by the trained read-out, if there is one; unknown in a resumed run.
+    """
 
     task: Prepared
     features: Tensor
     accuracy: Scores | None
+    stabilities: np.ndarray | None
 
 
-def compare(prepared: Prepared, first: FirstResult, features: Tensor, session: Session) -> Comparison:
-    """The first result against that of the trained network's ``features``. No hidden label is used."""
+def compare(
+    prepared: Prepared, first: FirstResult, features: Tensor, stabilities: np.ndarray | None, session: Session
+) -> Comparison:
+    """The first result against that of the trained network's ``features``. No hidden label is used.
+
+    ``stabilities`` are those of the images in the result of training.
+    """
     tasks = (first.task, prepared)
     by_readout = all(task.method.assignment(task.network).trains_readout for task in tasks)
     before, trained = (
-        measure(embeddings, replace(task, held_out=prepared.held_out), session, by_readout=by_readout)
-        for embeddings, task in zip((first.features, features), tasks, strict=True)
+        measure(embeddings, replace(task, held_out=prepared.held_out), of_result, session, by_readout=by_readout)
+        for embeddings, task, of_result in zip(
+            (first.features, features), tasks, (first.stabilities, stabilities), strict=True
+        )
     )
     preferred: Literal["first", "trained"] = "trained" if is_preferred(trained, before) else "first"
     kept = preferred if prepared.config.selection.keep == "better" else "trained"
@@ -67,26 +78,27 @@ def score(quality: ResultQuality, stability: float) -> float:
     return (weights[0] * held_out + weights[1] * stability) / sum(weights)
 
 
-def measure(features: Tensor, task: Task, session: Session, *, by_readout: bool) -> ResultQuality:
+def measure(
+    features: Tensor, task: Task, stabilities: np.ndarray | None, session: Session, *, by_readout: bool
+) -> ResultQuality:
     """The quality of a result; the same images, parts and seeds for both results.
 
-    The clusters are found again, without the held-out labels. The stability is that of the trained read-out if both
-    results have one (``by_readout``), otherwise that of k-means.
+    The clusters are found again, without the held-out labels; if there are none, the given ``stabilities`` hold.
+    They are used if both results have a trained read-out (``by_readout``); otherwise the stability is that of k-means.
     """
     held_out, labels = task.held_out, task.training_labels
-    hidden = replace(task, problem=replace(task.problem, labels=labels))
-    found = final_partition(hidden, task.method.assignment(task.network), features, session).partition
+    scored, accuracy = held_out >= 0, None
+    if scored.any() or (by_readout and stabilities is None):
+        hidden = replace(task, problem=replace(task.problem, labels=labels))
+        found = final_partition(hidden, task.method.assignment(task.network), features, session).partition
+        accuracy = float((found.clusters[scored] == held_out[scored]).mean()) if scored.any() else None
+        stabilities = found.stability
     agreement = None
-    if task.previous is None and by_readout and found.stability is not None:
-        agreement = float(found.stability[labels < 0].mean())
+    if task.previous is None and by_readout and stabilities is not None:
+        agreement = float(stabilities[labels < 0].mean())
     elif task.previous is None:
         agreement = session.group.on_first(lambda: _kmeans_stability(features, labels, task.config, session))
-    scored = held_out >= 0
-    return ResultQuality(
-        held_out=float((found.clusters[scored] == held_out[scored]).mean()) if scored.any() else None,
-        n_held_out=int(scored.sum()),
-        stability=agreement,
-    )
+    return ResultQuality(held_out=accuracy, n_held_out=int(scored.sum()), stability=agreement)
 
 
 def _kmeans_stability(features: Tensor, labels: np.ndarray, config: Config, session: Session) -> float:

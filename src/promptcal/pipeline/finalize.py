@@ -70,7 +70,8 @@ def finalize(trained: Trained, first: FirstResult | None, session: Session) -> N
     if outcome.accuracy is not None:
         results = _with_final_scores(prepared, results, outcome.accuracy, last_epoch)
     if first is not None:
-        results = results.model_copy(update={"comparison": compare(prepared, first, features, session)})
+        comparison = compare(prepared, first, features, outcome.partition.stability, session)
+        results = results.model_copy(update={"comparison": comparison})
     if session.group.is_first:
         if first is not None and results.comparison is not None and results.comparison.kept == "first":
             _keep_first(first, results, session)

@@ -41,7 +41,7 @@ def make_first_result(prepared: Prepared, session: Session, *, report: bool) -> 
     task = replace(prepared, trains=False) if prepared.is_continued else _with_frozen_backbone(prepared, session)
     stored = session.group.on_first(lambda: _stored(session))
     if stored is not None:
-        return FirstResult(task, stored[0].to(session.device), stored[1])
+        return FirstResult(task, stored[0].to(session.device), stored[1], stabilities=None)
     if prepared.is_continued:
         features = embed_all(task.network, task.view, len(task.problem.images), "embedding", session)
     else:
@@ -55,7 +55,7 @@ def make_first_result(prepared: Prepared, session: Session, *, report: bool) -> 
     if session.group.is_first:
         basis = "weights of the previous run" if prepared.is_continued else "frozen backbone"
         _announce(session, basis, report=report)
-    return FirstResult(task, features, outcome.accuracy)
+    return FirstResult(task, features, outcome.accuracy, outcome.partition.stability)
 
 
 def _with_frozen_backbone(prepared: Prepared, session: Session) -> Prepared:
