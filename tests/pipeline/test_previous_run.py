@@ -498,7 +498,7 @@ def test_the_command_says_how_many_moved(promptcal, first, second, tmp_path):
     (tmp_path / "labels.csv").write_text("\n".join(lines))
     code, out, err = promptcal(
         "fit", first.images, "--labels", tmp_path / "labels.csv", "--from", first.run.path, "--output",
-        tmp_path / "run", "--quiet", "--no-report",
+        tmp_path / "run", "--keep", "trained", "--quiet", "--no-report",
     )  # fmt: skip
     assert code == 0, err
     moved = json.loads((second.path / "changes.json").read_text())["moved"]
