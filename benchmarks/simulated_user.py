@@ -95,12 +95,14 @@ class SimulatedUser:
         return {path: None if label is None else self._mistaken(label) for path, label in given.items()}
 
     def nameable(self, found: Assignments) -> list[tuple[str, np.ndarray]]:
-        """Name and images of each discovered category with a class that most of its images have, largest first."""
+        """Name and images of each discovered category with a class that most of its images have, largest first. At
+        least one of the images can be labelled."""
         categories = []
         for cluster in np.flatnonzero(~np.array(found.known)):
             members = np.flatnonzero(found.clusters == cluster)
             counts = Counter(self.truth[found.paths[i]] for i in members)
-            if counts and 2 * max(counts.values()) >= len(members):
+            can_label = any(found.paths[i] not in self.unseen for i in members)
+            if can_label and 2 * max(counts.values()) >= len(members):
                 categories.append((counts.most_common(1)[0][0], members))
         return sorted(categories, key=lambda category: -len(category[1]))
 

@@ -427,9 +427,16 @@ def test_the_outputs_of_a_classifier_keep_their_categories(first, classifier_run
     assert torch.allclose(still.scores(features)[0], run.scores(features)[0], atol=1e-5)
     before, after = run.assignments(), still.assignments()
     assert np.array_equal(after.clusters, np.where([p in labels for p in after.paths], where, before.clusters))
+    careful = fit(output=tmp_path / "careful", overrides=["optim.epochs=1"], **plain, report=False)
+    comparison = careful.directory.results().comparison
+    assert comparison.first.n_held_out > 0
+    is_same = torch.allclose(careful.scores(features)[0], run.scores(features)[0], atol=1e-5)
+    assert is_same == (comparison.kept == "first")
+    if is_same:  # the untrained result, although training has changed the network since
+        assert np.array_equal(careful.assignments().clusters, after.clusters)
     if method != "simgcd":
         return
-    learned = fit(output=tmp_path / "learned", overrides=["optim.epochs=1"], **plain, report=False)
+    learned = fit(output=tmp_path / "learned", overrides=["optim.epochs=1"], keep="trained", **plain, report=False)
     assert learned.names == still.names
     assert not torch.allclose(learned.scores(features)[0], run.scores(features)[0], atol=1e-5)
 
@@ -462,6 +469,10 @@ def test_fewer_and_more_categories_of_a_classifier(first, classifier_run, tmp_pa
     assert more.names[:4] == run.names
     features = run.embed(first.images, progress=False)[1]
     assert torch.allclose(fewer.scores(features)[0], run.scores(features)[0][:, :3], atol=1e-5)
+    again = fit(
+        labels={}, n_classes=6, output=tmp_path / "again", **settings | {"overrides": ["optim.epochs=1"]}, report=False
+    )
+    assert again.directory.results().comparison is None  # the new outputs mean nothing before training
     outputs = more.network.classify(features)  # the added outputs are random, so they may take images of others
     assert outputs.shape[1] == 6
     assert torch.allclose(outputs[:, :4], run.scores(features)[0], atol=1e-5)
@@ -487,7 +498,7 @@ def test_the_command_says_how_many_moved(promptcal, first, second, tmp_path):
     (tmp_path / "labels.csv").write_text("\n".join(lines))
     code, out, err = promptcal(
         "fit", first.images, "--labels", tmp_path / "labels.csv", "--from", first.run.path, "--output",
-        tmp_path / "run", "--quiet", "--no-report",
+        tmp_path / "run", "--keep", "trained", "--quiet", "--no-report",
     )  # fmt: skip
     assert code == 0, err
     moved = json.loads((second.path / "changes.json").read_text())["moved"]

@@ -31,14 +31,16 @@ from promptcal.runtime.seeds import isolated_rng
 def make_first_result(prepared: Prepared, session: Session, *, report: bool) -> FirstResult | None:
     """Write the first result and announce it; None for a fit that trains nothing.
 
-    In the inductive protocol there is none either: only the test images are of interest. A classifier of a previous run
-    has no output for a new class before it is trained.
+    In the inductive protocol there is none either: only the test images are of interest. If a classifier of a previous
+    run has no output for a new category before it is trained, there is no first result.
     """
     if not prepared.stages or prepared.test is not None or not prepared.problem.classes:
         return None
-    if prepared.is_continued and not prepared.method.assignment(prepared.network).uses_kmeans:
+    task = (
+        _with_previous_weights(prepared, session) if prepared.is_continued else _with_frozen_backbone(prepared, session)
+    )
+    if task is None:
         return None
-    task = replace(prepared, trains=False) if prepared.is_continued else _with_frozen_backbone(prepared, session)
     stored = session.group.on_first(lambda: _stored(session))
     if stored is not None:
         return FirstResult(task, stored[0].to(session.device), stored[1], stabilities=None)
@@ -56,6 +58,19 @@ def make_first_result(prepared: Prepared, session: Session, *, report: bool) -> 
         basis = "weights of the previous run" if prepared.is_continued else "frozen backbone"
         _announce(session, basis, report=report)
     return FirstResult(task, features, outcome.accuracy, outcome.partition.stability)
+
+
+def _with_previous_weights(prepared: Prepared, session: Session) -> Prepared | None:
+    """The weights as they are; a classifier is copied, because training changes it. None if it lacks an output."""
+    task, network = replace(prepared, trains=False), prepared.network
+    if prepared.method.assignment(network).uses_kmeans:
+        return task
+    if prepared.previous is None or not prepared.previous.has_outputs(prepared.problem, prepared.config.n_classes):
+        return None
+    copy = prepared.method.build(len(prepared.problem.classes), pretrained=False)
+    copy.load_state_dict(network.state_dict())
+    copy.set_compute_dtype(network.vit.compute_dtype)
+    return replace(task, network=copy.to(session.device))
 
 
 def _with_frozen_backbone(prepared: Prepared, session: Session) -> Prepared:

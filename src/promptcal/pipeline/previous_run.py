@@ -102,6 +102,10 @@ class PreviousRun:
         """Load the weights of the run; the outputs of a classifier are put into the order of the new categories."""
         network.load_previous(self.run.network.state_dict(), lambda: self._outputs(problem, n_classes))
 
+    def has_outputs(self, problem: Problem, n_classes: int) -> bool:
+        """Whether a classifier has an output for each category already."""
+        return -1 not in self._outputs(problem, n_classes)
+
     def _outputs(self, problem: Problem, n_classes: int) -> list[int]:
         """The output of the run's classifier for each category, known classes first; -1 for a new one."""
         labels, names = problem.label_names(), problem.images.names
