@@ -328,3 +328,17 @@ def test_the_first_step_of_a_compiled_network_is_compiling(scene, tmp_path, monk
         spent = loop.clock.phases()
         assert spent.get("compiling", 0) == 100 * is_compiled
         assert spent["warmup steps"] == 100 * (steps - is_compiled)
+
+
+def test_nobody_can_know_the_name_of_a_file_of_tensorboard(tmp_path, monkeypatch):
+    """A link that was planted at the name would be followed."""
+    monkeypatch.setattr("time.time", lambda: 1_000_000_000.0)
+    names = set()
+    for i in range(2):
+        recorder = Recorder(tmp_path / str(i), Console(quiet=True), tensorboard=True)
+        recorder.open("warmup", 0)
+        recorder.close()
+        (file,) = (tmp_path / str(i)).rglob("events.out.tfevents.*")
+        names.add(file.name.rpartition(".")[2])
+    assert len(names) == 2
+    assert all(len(name) == 16 for name in names)

@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import torch
@@ -94,7 +95,10 @@ class Recorder:
         if self._tensorboard_folder is not None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self._tensorboard_folder / stage), purge_step=global_step)
+            # TensorBoard opens its file through a link, so nobody may know the name before.
+            self._writer = SummaryWriter(
+                str(self._tensorboard_folder / stage), purge_step=global_step, filename_suffix=f".{token_hex(8)}"
+            )
 
     def close(self) -> None:
         if self._writer is not None:
