@@ -11,9 +11,8 @@ from promptcal.errors import WeightsError
 from promptcal.models import PromptedViT
 from promptcal.runtime.device import device_context
 from promptcal.shards.decoders import CropSize, DecodedChunk
-from promptcal.training.embedding import class_token
+from promptcal.training.embedding import class_token, inference_batch_size
 
-_BATCH, _BATCH_ON_CPU = 256, 64  # images that the network sees at a time
 _BLOCK = 8192  # rows that are written at a time
 
 
@@ -60,6 +59,7 @@ class Embedder:
         self.width: int = vit.backbone.num_features
         image_size, mean, std = vit.preprocessing
         self.size = CropSize(resize, image_size)
+        self._batch_size = inference_batch_size(vit)
         self._normalise = Normalise(mean, std, self.device)
 
     def blocks(self, chunks: Iterable[DecodedChunk], faults: list[tuple[str, str]]) -> Iterator[EmbeddedBlock]:
@@ -97,7 +97,7 @@ class Embedder:
     def _empty_batch(self) -> _Batch:
         # pinned memory is reused by PyTorch when the copy from it has ended
         is_cuda = self.device.type == "cuda"
-        shape = (_BATCH if is_cuda else _BATCH_ON_CPU, self.size.crop, self.size.crop, 3)
+        shape = (self._batch_size, self.size.crop, self.size.crop, 3)
         return _Batch(torch.empty(shape, dtype=torch.uint8, pin_memory=is_cuda))
 
     @torch.no_grad()

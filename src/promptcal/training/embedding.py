@@ -19,7 +19,18 @@ from promptcal.runtime.progress import progress_bar
 _IMAGES_AT_ONCE = 2048  # images decoded at a time, fewer if they are large
 _PIXELS_AT_ONCE = 2**29
 
+_BATCH = 256
+_VALUES_ON_CPU = 3 * 2**19  # of the patch tokens of a batch: memory of larger ones is freed and cleared for each layer
+
 ReadEmbeddings = Callable[[PromptedViT, Tensor], Tensor]
+
+
+def inference_batch_size(vit: PromptedViT) -> int:
+    """How many images the network embeds at a time."""
+    if next(vit.parameters()).device.type != "cpu":
+        return _BATCH
+    values = vit.backbone.patch_embed.num_patches * vit.backbone.num_features
+    return max(1, min(_BATCH, _VALUES_ON_CPU // values))
 
 
 def class_token(vit: PromptedViT, views: Tensor) -> Tensor:
@@ -32,7 +43,7 @@ def embed(
     view: View | StreamedView,
     images: Tensor,
     *,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
     group: Group = ALONE,
     read: ReadEmbeddings = class_token,
@@ -45,6 +56,7 @@ def embed(
     was_training = network.training
     network.eval()
     vit = network if isinstance(network, PromptedViT) else network.vit
+    batch_size = batch_size or inference_batch_size(vit)
     features: list[Tensor] = []
     for views in view.centres(_in_full_batches(own, batch_size) if vit.is_compiled else own, batch_size):
         features.append(torch.nn.functional.normalize(read(vit, views).float(), dim=-1))
