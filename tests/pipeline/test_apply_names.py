@@ -49,6 +49,7 @@ def test_a_discovered_category_gets_its_name(run):
         p for p, labelled in zip(after.paths, after.labelled, strict=True) if labelled and p not in before.paths
     ] == []
     assert set(members(now, 3)) <= {p for p, labelled in zip(after.paths, after.labelled, strict=True) if labelled}
+    assert set(now.directory.held_out().unused) == set(members(now, 3))  # no training has used these labels
     assert now.info.former_names == ["new-2"]
     again = predict(run=now, images=now.info.folder, progress=False)
     assert "goose" in again.categories

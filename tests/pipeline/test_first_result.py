@@ -13,7 +13,7 @@ from promptcal.api import benchmark, evaluate, export, fit, make_report, name, p
 from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunError
 from promptcal.methods import METHODS, resolve
 from promptcal.pipeline import comparison, finalize, first_result, prepare, scoring, time_limit
-from promptcal.pipeline.comparison import is_preferred, stability
+from promptcal.pipeline.comparison import Measured, is_preferred, stability
 from promptcal.pipeline.inputs import settings_layers
 from promptcal.pipeline.request import FitRequest
 from promptcal.run import Run, RunDirectory
@@ -104,12 +104,8 @@ def test_no_result_while_the_first_one_is_being_replaced(tmp_path, options, monk
 
 
 def test_the_first_result_is_kept_if_training_did_not_help(tmp_path, options, common_settings, monkeypatch):
-    measured = iter([0.9, 0.1])
-
-    def measure(*given, **named):
-        return ResultQuality(held_out=1.0, n_held_out=2, stability=next(measured))
-
-    monkeypatch.setattr(comparison, "measure", measure)
+    stabilities = iter([0.9, 0.1])
+    monkeypatch.setattr(comparison, "measure", lambda *given, **named: measured(2, 2, next(stabilities)))
     overrides = (*(o for o in options["overrides"] if "keep" not in o), HEAD)
     run = fit(**options | {"overrides": overrides}, output=tmp_path / "run")
     assert (run.info.status, run.info.is_frozen, run.config.method) == ("finished", True, "promptcal")
@@ -178,21 +174,35 @@ def test_stability_is_the_agreement_of_clusterings():
     assert unstable == stability(noise, labels, 4, **measure)
 
 
+def measured(n_right, n_held_out, stability):
+    right = np.arange(n_held_out) < n_right
+    share = n_right / n_held_out if n_held_out else None
+    return Measured(ResultQuality(held_out=share, n_held_out=n_held_out, stability=stability), right)
+
+
 @pytest.mark.parametrize(
     ("first", "trained", "is_trained"),
     [
-        ((1.0, 4, 0.70), (0.75, 4, 0.80), True),  # one label of four proves little
-        ((0.9, 100, 0.70), (0.7, 100, 0.80), False),
-        ((None, 0, 0.80), (None, 0, 0.70), False),
-        ((0.5, 8, 0.80), (0.5, 8, 0.80), True),
-        ((0.5, 8, None), (0.625, 8, None), True),  # without stability: a continued run
-        ((0.5, 8, None), (0.5, 8, None), False),
-        ((None, 0, None), (None, 0, None), False),
+        ((4, 4, 0.70), (3, 4, 0.80), True),  # one label of four proves little
+        ((90, 100, 0.70), (70, 100, 0.80), False),
+        ((0, 0, 0.80), (0, 0, 0.70), False),
+        ((4, 8, 0.80), (4, 8, 0.80), True),
+        ((4, 8, None), (5, 8, None), True),  # without stability: a continued run
+        ((4, 8, None), (4, 8, None), False),
+        ((0, 0, None), (0, 0, None), False),
     ],
 )
 def test_which_result_is_preferred(first, trained, is_trained):
-    before, after = (ResultQuality(held_out=h, n_held_out=n, stability=s) for h, n, s in (first, trained))
-    assert is_preferred(after, before) == is_trained
+    assert is_preferred(measured(*trained), measured(*first), was_trained=False) == is_trained
+
+
+@pytest.mark.parametrize(("gained", "is_trained"), [(1, False), (4, False), (5, True)])
+def test_more_training_of_a_trained_network_must_be_clearly_better(gained, is_trained):
+    """Five labels gained and none lost are two standard errors (McNemar's test); four are fewer."""
+    first, trained = measured(10, 20, None), measured(10 + gained, 20, None)
+    assert is_preferred(trained, first, was_trained=True) == is_trained
+    as_many_lost = first._replace(right=np.arange(20) >= 10 - gained)
+    assert not is_preferred(trained, as_many_lost, was_trained=True)
 
 
 @pytest.mark.parametrize(
@@ -251,14 +261,12 @@ def test_a_continued_fit_begins_with_the_result_of_the_previous_weights(
     assert outcome(tmp_path / "run") == outcome(tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize(("after_training", "kept"), [(0.5, "first"), (0.75, "trained")])
-def test_a_continued_fit_keeps_training_only_if_more_held_out_labels_are_right(
+@pytest.mark.parametrize(("after_training", "kept"), [(11, "first"), (16, "trained")])
+def test_a_continued_fit_keeps_training_only_if_clearly_more_held_out_labels_are_right(
     tmp_path, previous, small_set, monkeypatch, after_training, kept
 ):
-    measured = iter([0.5, after_training])
-    monkeypatch.setattr(
-        comparison, "measure", lambda *given, **named: ResultQuality(held_out=next(measured), n_held_out=4)
-    )
+    right = iter([10, after_training])
+    monkeypatch.setattr(comparison, "measure", lambda *given, **named: measured(next(right), 20, None))
     truth = [f"class {label}" for label in small_set[1]]
     run = fit(**previous, truth=truth, output=tmp_path / "run")
     results = run.directory.results()
@@ -294,7 +302,7 @@ def test_without_held_out_labels_the_stability_of_the_results_is_that_of_a_new_r
 
     def watched(features, task, stabilities, session, *, by_readout):
         quality = measure(features, task, stabilities, session, by_readout=by_readout)
-        seen.append((quality, measure(features, task, None, session, by_readout=by_readout)))
+        seen.append((quality.quality, measure(features, task, None, session, by_readout=by_readout).quality))
         return quality
 
     monkeypatch.setattr(comparison, "measure", watched)
@@ -307,24 +315,20 @@ def test_without_held_out_labels_the_stability_of_the_results_is_that_of_a_new_r
         assert 0 < given.stability <= 1
 
 
-def test_the_held_out_labels_are_hidden_from_both_results(tmp_path, previous, monkeypatch):
-    """One of them is wrong on purpose. The comparison counts it as a mistake, so it was not used."""
-    seen = []
-    measure = comparison.measure
-
-    def watched(features, task, stabilities, session, *, by_readout):
-        hidden = np.flatnonzero(task.held_out >= 0)
-        assert len(hidden)
-        assert (task.training_labels[hidden] < 0).all()
-        quality = measure(features, task, stabilities, session, by_readout=by_readout)
-        wrong = replace(task, held_out=np.where(task.held_out >= 0, 1 - np.minimum(task.held_out, 1), -1))
-        seen.append((quality.held_out, measure(features, wrong, stabilities, session, by_readout=by_readout).held_out))
-        return quality
-
-    monkeypatch.setattr(comparison, "measure", watched)
-    fit(**previous, output=tmp_path / "run")
-    assert len(seen) == 2
-    assert all(right + wrong <= 1 for right, wrong in seen)
+def test_the_held_out_labels_are_hidden_from_both_results(tmp_path, options, common_settings, quick_settings):
+    """The labels are drawn at random, so no result can know those that are held out. In the previous run, each labelled
+    image is in the category of its label: a result that began there would have all of them right."""
+    generator = np.random.default_rng(0)
+    chosen = set(generator.permutation(48)[:32].tolist())
+    options |= {"labels": [f"class {generator.integers(2)}" if i in chosen else None for i in range(48)]}
+    half = "data.validation_fraction=0.5"
+    previous = fit(**without_training(options, common_settings, half, output=tmp_path / "previous"))
+    settings = (*quick_settings, "model.image_size=8", "warmup.epochs=1", "affinity.epochs=1", half)
+    again = options | {"labels": None, "start_from": previous.path, "method": "promptcal", "overrides": settings}
+    found = fit(**again, output=tmp_path / "run").directory.results().comparison
+    assert found.first.n_held_out == found.trained.n_held_out >= 14
+    assert found.first.held_out < 0.8
+    assert found.trained.held_out < 0.8
 
 
 @pytest.mark.usefixtures("few_images")

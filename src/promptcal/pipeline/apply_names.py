@@ -263,6 +263,9 @@ def _write(
             write_parquet_if_installed(target.assignments_parquet_file, assignments.table())
         files.write_safetensors(target.centroids_file, partition.tensors())
         calibration.write(target.calibration_file)
+        held_out, labelled = directory.held_out(), np.flatnonzero(assignments.labelled)
+        added = [assignments.paths[i] for i in labelled if assignments.paths[i] not in previous.label_of]
+        held_out.model_copy(update={"unused": [*held_out.unused, *added]}).write(target.held_out_file)
         results = directory.results()
         if results is not None:
             categories = describe_categories(assignments, torch.from_numpy(run.embeddings()))

@@ -1,13 +1,15 @@
 """The first result against that of training, by held-out labels and by the stability of the clusters.
 
-A fit that continues a previous run begins with given clusters, so there is no stability. Held-out labels decide alone,
-and the result of training must be right on more of them: a round of labels must not make the categories worse.
+A fit that continues a previous run begins with given clusters, so there is no stability. Held-out labels decide alone.
+If the previous network was trained, the result of more training must be clearly better: a round of labels must not make
+the categories worse. The images with held-out labels begin in no category, because the previous categories of labelled
+images are their labels.
 """
 
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import fmean
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 from promptcal.config import Config
 from promptcal.discovery.kmeans import SemiSupervisedKMeans
 from promptcal.discovery.partition import nearest_centroids
+from promptcal.pipeline.continuation import is_clearly_better
 from promptcal.pipeline.final_partition import final_partition
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.session import Session
@@ -44,6 +47,13 @@ class FirstResult:
     stabilities: np.ndarray | None
 
 
+class Measured(NamedTuple):
+    """The quality of a result, and of each held-out label whether the result has it right."""
+
+    quality: ResultQuality
+    right: np.ndarray
+
+
 def compare(
     prepared: Prepared, first: FirstResult, features: Tensor, stabilities: np.ndarray | None, session: Session
 ) -> Comparison:
@@ -59,16 +69,23 @@ def compare(
             (first.features, features), tasks, (first.stabilities, stabilities), strict=True
         )
     )
-    preferred: Literal["first", "trained"] = "trained" if is_preferred(trained, before) else "first"
+    prefers_training = is_preferred(trained, before, was_trained=prepared.is_continued)
+    preferred: Literal["first", "trained"] = "trained" if prefers_training else "first"
     kept = preferred if prepared.config.selection.keep == "better" else "trained"
-    return Comparison(first=before, trained=trained, preferred=preferred, kept=kept)
+    return Comparison(first=before.quality, trained=trained.quality, preferred=preferred, kept=kept)
 
 
-def is_preferred(trained: ResultQuality, first: ResultQuality) -> bool:
-    """Whether the result of training is the better one. A new fit with equal measures trusts training."""
-    if trained.stability is None or first.stability is None:
-        return (trained.held_out or 0.0) > (first.held_out or 0.0)
-    return score(trained, trained.stability) >= score(first, first.stability)
+def is_preferred(trained: Measured, first: Measured, *, was_trained: bool) -> bool:
+    """Whether the result of training is the better one. A new fit with equal measures trusts training.
+
+    ``was_trained``: training continued a trained network, so it must be right on clearly more of the held-out labels.
+    """
+    after, before = trained.quality.stability, first.quality.stability
+    if after is not None and before is not None:
+        return score(trained.quality, after) >= score(first.quality, before)
+    if was_trained:
+        return is_clearly_better(trained.right, first.right)
+    return bool(trained.right.sum() > first.right.sum())
 
 
 def score(quality: ResultQuality, stability: float) -> float:
@@ -80,25 +97,28 @@ def score(quality: ResultQuality, stability: float) -> float:
 
 def measure(
     features: Tensor, task: Task, stabilities: np.ndarray | None, session: Session, *, by_readout: bool
-) -> ResultQuality:
-    """The quality of a result; the same images, parts and seeds for both results.
+) -> Measured:
+    """How good a result is; the same images, parts and seeds for both results.
 
     The clusters are found again, without the held-out labels; if there are none, the given ``stabilities`` hold.
     They are used if both results have a trained read-out (``by_readout``); otherwise the stability is that of k-means.
     """
     held_out, labels = task.held_out, task.training_labels
-    scored, accuracy = held_out >= 0, None
+    scored, right = held_out >= 0, np.zeros(0, dtype=bool)
     if scored.any() or (by_readout and stabilities is None):
-        hidden = replace(task, problem=replace(task.problem, labels=labels))
+        names = [task.problem.images.names[i] for i in np.flatnonzero(scored)]
+        problem = replace(task.problem, labels=labels)
+        hidden = replace(task, problem=problem, released=frozenset(task.released).union(names))
         found = final_partition(hidden, task.method.assignment(task.network), features, session).partition
-        accuracy = float((found.clusters[scored] == held_out[scored]).mean()) if scored.any() else None
+        right = found.clusters[scored] == held_out[scored]
         stabilities = found.stability
     agreement = None
     if task.previous is None and by_readout and stabilities is not None:
         agreement = float(stabilities[labels < 0].mean())
     elif task.previous is None:
         agreement = session.group.on_first(lambda: _kmeans_stability(features, labels, task.config, session))
-    return ResultQuality(held_out=accuracy, n_held_out=int(scored.sum()), stability=agreement)
+    accuracy = float(right.mean()) if len(right) else None
+    return Measured(ResultQuality(held_out=accuracy, n_held_out=len(right), stability=agreement), right)
 
 
 def _kmeans_stability(features: Tensor, labels: np.ndarray, config: Config, session: Session) -> float:

@@ -19,6 +19,7 @@ REPLACED = (
     "calibration.json",
     "categories.csv",
     "centroids.safetensors",
+    "held_out.json",
     "results.json",
     "run.json",
 )
