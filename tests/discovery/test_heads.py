@@ -114,17 +114,18 @@ def test_neighbours_that_are_searched_by_cluster_are_nearly_all_found(monkeypatc
     assert [set(row) for row in whole.tolist()] == [set(row) for row in exact.tolist()]
 
 
-def test_agreement_is_that_of_the_best_matching():
+def test_stability_is_the_agreement_by_the_best_matching():
     generator = np.random.default_rng(0)
     first = generator.integers(0, 4, 30)
     others = [np.where(generator.random(30) < 0.7, (first + 1) % 4, generator.integers(0, 4, 30)) for _ in range(3)]
-    found = heads.agreement([first, *others])
+    clusterings = [*others[:2], first, others[2]]
+    best, found = heads.most_agreed(clusterings)
+    assert best == 2
     expected = np.zeros(30)
     for other in others:
-        best = max(permutations(range(4)), key=lambda order, other=other: sum(np.array(order)[other] == first))
-        expected += (np.array(best)[other] == first) / 3
+        order = max(permutations(range(4)), key=lambda order, other=other: sum(np.array(order)[other] == first))
+        expected += (np.array(order)[other] == first) / 3
     assert found == pytest.approx(expected)
-    assert heads.agreement([first]) is None
 
 
 def test_a_head_keeps_its_outputs_when_clusters_are_reordered():
@@ -187,8 +188,37 @@ def test_most_agreed_is_found_by_brute_force():
             if j != i
         ]
         means.append(np.mean(shares))
-    assert heads.most_agreed(clusterings) == int(np.argmax(means))
-    assert heads.most_agreed(clusterings[:1]) == 0
+    best, stability = heads.most_agreed(clusterings)
+    assert best == int(np.argmax(means))
+    assert stability.mean() == pytest.approx(max(means))
+    assert heads.most_agreed(clusterings[:1]) == (0, None)
+
+
+def test_a_class_is_the_cluster_of_the_neighbours_of_its_labelled_images():
+    """Cluster 0 has no neighbour of class 0; class 1 has no majority elsewhere, but its cluster is needed for class 2."""
+    clusters = np.array([3, 3, 3, 1, 2, 1, 1, 1, 0, 0])
+    labels = np.array([-1, -1, -1, -1, -1, -1, -1, 2, 1, 0])
+    neighbours = np.zeros((10, 4), dtype=np.int64)
+    neighbours[9] = [0, 1, 4, 7]  # of class 0: clusters 3, 3, 2, and an image with a label
+    neighbours[8] = [3, 4, 0, 2]  # of class 1: clusters 1, 2, 3, 3
+    neighbours[7] = [3, 5, 6, 4]  # of class 2: clusters 1, 1, 1, 2
+    assert heads.class_order(clusters, labels, neighbours, 4).tolist()[:3] == [3, 2, 1]
+    assert sorted(heads.class_order(clusters, labels, neighbours, 4)) == [0, 1, 2, 3]
+    neighbours[[7, 9]] = neighbours[8]  # no majority anywhere: every class keeps its cluster
+    assert heads.class_order(clusters, labels, neighbours, 4).tolist() == [0, 1, 2, 3]
+    assert heads.class_order(clusters, np.full(10, -1), neighbours, 4).tolist() == [0, 1, 2, 3]
+
+
+def test_a_few_labels_that_were_learned_by_heart_do_not_name_other_images():
+    """Both labelled images of class 1 start in the group of class 2. The clusters are right, so only names change."""
+    points, truth = groups([60] * 3, noise=0.1)
+    labels = np.full(len(truth), -1)
+    labels[[0, 1]], labels[[60, 61]] = 0, 1
+    means = torch.stack([points[torch.from_numpy(truth == c)].mean(dim=0) for c in range(3)])
+    starts = means[[0, 2, 1]].unsqueeze(0)
+    found = heads.train_heads(points, labels, starts, prior=torch.full((3,), 1 / 3), seed=0)
+    assert (found.clusters == truth).mean() > 0.95
+    assert (found.head.outputs(points).argmax(dim=1).numpy() == found.clusters).all()
 
 
 def test_many_heads_are_trained_in_groups(monkeypatch):
@@ -197,7 +227,7 @@ def test_many_heads_are_trained_in_groups(monkeypatch):
     labels = np.where(np.arange(len(truth)) % 4 == 0, truth, -1)
     starts = torch.stack([points[i : i + 4] for i in range(3)])
     monkeypatch.setattr(heads, "_MOST_OUTPUTS", 1)
-    monkeypatch.setattr(heads, "most_agreed", lambda clusters: 0)
+    monkeypatch.setattr(heads, "most_agreed", lambda clusters: (0, None))
     steps = []
     alone = heads.train_heads(points, labels, starts[:1], prior=None, seed=0, steps=20)
     found = heads.train_heads(points, labels, starts, prior=None, seed=0, steps=20, on_progress=steps.append)

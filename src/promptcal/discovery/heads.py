@@ -9,8 +9,8 @@ neighbours j. H is the entropy, JS the Jensen-Shannon divergence H((p_i + p_j) /
 for agreement but not for confidence. If the unlabelled images are a sample of more, they have more weight in the means
 over all images. The sharpness a grows from 8 to 25 and the weight e from 0 to 0.3: a head that starts with soft
 assignments depends less on its start. Each head starts at the centroids of one start of k-means. The one that the
-others agree with most is the result; the share of them that agree is the stability of an image. The head with the
-lowest objective is worse by 0 to 2 points (`results/measurements.md`, "Which head is kept").
+others agree with most is the result; the share of them that agree is the stability of an image (what this gains:
+`results/measurements.md`, "Which head is kept").
 Entropy, labels and marginal are those of PIM (Chiaroni et al., ICCV 2023). The weights were chosen on the
 development splits of CIFAR-100 and CUB (`promptcal benchmark NAME-dev`) and on the demo.
 
@@ -25,11 +25,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
 from promptcal.discovery.sampling import sample_rows
-from promptcal.metrics.accuracy import match_clusters
+from promptcal.metrics.accuracy import contingency_table, match_clusters
 from promptcal.runtime.device import device_context
 from promptcal.runtime.threads import threads_for
 
@@ -163,15 +164,15 @@ def train_heads(
         on_progress: Called with the number of finished steps.
     """
     generator = torch.Generator().manual_seed(seed)
-    device = features.device
+    device, n_clusters = features.device, starts.shape[1]
     with device_context(device, torch.float32), threads_for(_BATCH * starts.numel()):
-        part, part_labels = features, torch.from_numpy(labels).to(device)
+        part, part_labels, chosen = features, torch.from_numpy(labels).to(device), torch.arange(len(features))
         if len(features) > most_images:
-            chosen = sample_rows(labels, most_images, generator).to(device)
-            part, part_labels = features[chosen], part_labels[chosen]
-            unlabelled_weight *= _odds(labels) / _odds(labels[chosen.cpu().numpy()])
+            chosen = sample_rows(labels, most_images, generator)
+            part, part_labels = features[chosen.to(device)], part_labels[chosen.to(device)]
+            unlabelled_weight *= _odds(labels) / _odds(labels[chosen.numpy()])
         neighbours = find_neighbours(part, min(NEIGHBOURS, len(part) - 1), starts[0])
-        groups = starts.to(features).split(max(1, _MOST_OUTPUTS // (_BATCH * starts.shape[1])))
+        groups = starts.to(features).split(max(1, _MOST_OUTPUTS // (_BATCH * n_clusters)))
         heads: list[LinearHead] = []
         for group in groups:
             done = len(heads) * steps  # of all heads
@@ -180,9 +181,12 @@ def train_heads(
                 on_progress((done + step * len(group)) // len(starts))
             heads += training.heads()
         clusters = [_clusters(features, head, closed) for head in heads]
-    best = most_agreed(clusters)
-    others = [found for number, found in enumerate(clusters) if number != best]
-    return TrainedHeads(heads[best], clusters[best], agreement([clusters[best], *others]))
+    best, stability = most_agreed(clusters)
+    head, found = heads[best], clusters[best]
+    if annealed:
+        order = class_order(found[chosen.numpy()], labels[chosen.numpy()], neighbours.cpu().numpy(), n_clusters)
+        head, found = head.reordered(torch.from_numpy(order)), order.argsort()[found]
+    return TrainedHeads(head, found, stability)
 
 
 def _odds(labels: np.ndarray) -> float:
@@ -282,21 +286,32 @@ def _clusters(features: Tensor, head: LinearHead, closed: Tensor | None) -> np.n
     return torch.cat(found).cpu().numpy()
 
 
-def most_agreed(clusters: list[np.ndarray]) -> int:
-    """The number of the clustering that has the largest mean agreement with the others; the first of several."""
-    agreed = np.zeros(len(clusters))
+def most_agreed(clusters: list[np.ndarray]) -> tuple[int, np.ndarray | None]:
+    """The number of the clustering that has the largest mean agreement with the others, the first of several; and of
+    each image, the share of the others that have it in the matching cluster (None if there is no other clustering)."""
+    agreed = np.zeros((len(clusters), len(clusters[0])), dtype=np.int16)
     for (i, first), (j, second) in combinations(enumerate(clusters), 2):
-        agreed[[i, j]] += _same(first, second).mean()
-    return int(agreed.argmax())
+        agreed[[i, j]] += _same(first, second)
+    best = int(agreed.mean(axis=1).argmax())
+    return best, agreed[best] / (len(clusters) - 1) if len(clusters) > 1 else None
 
 
-def agreement(clusters: list[np.ndarray]) -> np.ndarray | None:
-    """Of each image, the share of the other clusterings that have it in the cluster matched to that of the first one.
+def class_order(clusters: np.ndarray, labels: np.ndarray, neighbours: np.ndarray, n_clusters: int) -> np.ndarray:
+    """The cluster of each class, then the other clusters.
 
-    It is None if there is no other clustering.
+    A head can learn a few labels by heart, in a cluster of other images. So a class is the cluster with most of the
+    unlabelled neighbours (images x k) of its labelled images, if this one has more than half of them. Otherwise it
+    keeps the cluster with its number, if no other class takes it.
     """
-    first, *others = clusters
-    return np.mean([_same(first, other) for other in others], axis=0) if others else None
+    n_known, labelled = int(labels.max(initial=-1)) + 1, np.flatnonzero(labels >= 0)
+    near = neighbours[labelled]
+    is_counted = labels[near] < 0
+    classes = np.broadcast_to(labels[labelled, None], near.shape)[is_counted]
+    counts = contingency_table(classes, clusters[near[is_counted]], n_known, n_clusters)
+    shares = counts / counts.sum(axis=1, keepdims=True).clip(min=1)
+    weights = np.where(shares > 0.5, shares, 0) + 1e-2 * np.eye(n_known, n_clusters) + 1e-4 * shares
+    taken = linear_sum_assignment(weights, maximize=True)[1]
+    return np.concatenate([taken, np.setdiff1d(np.arange(n_clusters), taken)])
 
 
 def _same(first: np.ndarray, second: np.ndarray) -> np.ndarray:
