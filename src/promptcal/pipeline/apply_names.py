@@ -29,8 +29,11 @@ from promptcal.run.assignments import Assignments
 from promptcal.run.categories import describe_categories
 from promptcal.run.directory import RunDirectory
 from promptcal.run.info import RunInfo
-from promptcal.run.replacing import REPLACED, copy_files, finish_replacing, replace_files
+from promptcal.run.replacing import REPLACED, copy_files, copy_pending, finish_replacing, replace_files
 from promptcal.runtime import files
+
+
+_FIRST_RESULT = "training is not finished; if the fit is resumed, apply the label file again when it has ended"
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,6 @@ def apply_names(path: Path, labels: Any) -> NamingResult:
     directory = RunDirectory(path)
     finish_replacing(directory)
     with directory.locked():
-        if directory.info().status == "training":
-            raise RunError(
-                f"the training of {path} is not finished, and its end would replace the names; run its fit again with "
-                "--resume, then name its categories"
-            )
         return _apply(PreviousRun(path), labels)
 
 
@@ -120,10 +118,25 @@ def undo_names(path: Path) -> None:
     with directory.locked():
         if not directory.original_folder.is_dir():
             raise RunError(f"no names were applied to {path}, so there is nothing to undo")
-        directory.check_links()
-        _check_original(directory)
-        replace_files(directory, lambda folder: copy_files(directory.original_folder, folder))
-        files.remove_folder(directory.original_folder)
+        _restore(directory)
+
+
+def drop_names_of_first_result(directory: RunDirectory) -> bool:
+    """Before a fit is resumed: whether names were applied to its first result, which is then restored as the fit wrote
+    it. The caller holds the lock of the run directory."""
+    if not directory.original_folder.is_dir():
+        return False
+    if directory.pending_folder.is_dir():
+        copy_pending(directory)
+    _restore(directory)
+    return True
+
+
+def _restore(directory: RunDirectory) -> None:
+    directory.check_links()
+    _check_original(directory)
+    replace_files(directory, lambda folder: copy_files(directory.original_folder, folder))
+    files.remove_folder(directory.original_folder)
 
 
 def _check_original(directory: RunDirectory) -> None:
@@ -220,7 +233,8 @@ def _result(
     merged = {old[c]: name for c, name in enumerate(new) if is_merged[c]}
     renamed = {old[c]: name for c, name in enumerate(new) if not is_merged[c] and old[c] != name}
     moved = int((now.clusters != expected).sum())
-    return NamingResult(renamed, merged, moved, _notes(now, removed, set(merged.values()), features, partition))
+    notes = _notes(now, removed, set(merged.values()), features, partition)
+    return NamingResult(renamed, merged, moved, [_FIRST_RESULT, *notes] if previous.run.is_first_result else notes)
 
 
 def _notes(

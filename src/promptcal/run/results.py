@@ -22,6 +22,12 @@ BASELINES = {  # titles
 }
 
 
+NOT_TRAINED = (
+    "Nothing was trained, so the result is the first one. To train later, run the same command with --allow-long and "
+    "another --output."
+)
+
+
 class Scores(JSONModel):
     """Accuracies in [0, 1], as `promptcal.metrics.DiscoveryAccuracy`; None where there is nothing to score.
 
@@ -184,6 +190,12 @@ class RunResults(JSONModel):
         """With the seconds of these phases."""
         rounded = {name: round(seconds, 2) for name, seconds in phases.items()}
         return self.model_copy(update={"phases": rounded, "seconds": round(sum(rounded.values()), 2)})
+
+    def reason(self) -> str | None:
+        """Which of two results the finished run has, and why; None if there was only one."""
+        if self.comparison is not None:
+            return self.comparison.description()
+        return None if self.weights is None else NOT_TRAINED
 
 
 class Evaluation(JSONModel):
