@@ -2,7 +2,7 @@
 
 The label file is what the report downloads. A discovered category gets the name that most of its labelled images have;
 a category more than half of whose images have the name of another one is merged into it; other labelled images move to
-the category of their label.
+the category of their label, which is a new one if no category has this name.
 """
 
 from collections.abc import Collection, Sequence
@@ -32,30 +32,36 @@ from promptcal.run.info import RunInfo
 from promptcal.run.replacing import REPLACED, copy_files, copy_pending, finish_replacing, replace_files
 from promptcal.runtime import files
 
-
 _FIRST_RESULT = "training is not finished; if the fit is resumed, apply the label file again when it has ended"
 
 
 @dataclass(frozen=True)
 class NamingResult:
     """What `promptcal name` changed: old name -> new name of each renamed and of each merged category, how many images
-    moved to the category of their label, and notes on what it left as it was."""
+    moved to the category of their label, notes on what it left as it was, and the number of images of each category
+    that was added for them."""
 
     renamed: dict[str, str]
     merged: dict[str, str]
     moved: int
     notes: list[str] = field(default_factory=list)
+    added: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class NamedCategories:
-    """The category that each previous one becomes (``targets``), and the previous one that each continues (``kept``),
-    the classes first. ``numbers`` are the numbers of the new categories, ``names`` their names by number."""
+    """The category that each previous one becomes (``targets``), and the previous one that each continues (``kept``, -1
+    for an added one), the classes first. ``numbers`` are the numbers of the new categories, ``names`` their names by
+    number."""
 
     targets: np.ndarray
     kept: np.ndarray
     numbers: np.ndarray
     names: list[str]
+
+    @property
+    def has_merges(self) -> bool:
+        return len(set(self.targets.tolist())) < len(self.targets)
 
 
 def check_letter_case(names: Sequence[str]) -> None:
@@ -84,18 +90,15 @@ def named_categories(
                 f"than half: {listed}; continue the run with `promptcal fit --from`, which can divide it"
             )
         targets[category] = int(counts.argmax())
-    without = [number for number in range(len(classes)) if number not in origins]
-    if without:
-        raise LabelError(
-            f"{classes[without[0]]} is the label of {shared[without[0]].sum()} images but of no category: each "
-            "category with these images has another name; continue the run with `promptcal fit --from`, which can "
-            "find it"
-        )
+    for number in range(len(classes)):
+        merged = np.flatnonzero(targets == number)
+        if number not in origins and len(merged):
+            origins[number] = int(merged[shared[number, merged].argmax()])
     unnamed = np.flatnonzero(targets < 0)
     targets[unnamed] = len(classes) + np.arange(len(unnamed))
     n_categories = len(classes) + len(unnamed)
     origins |= dict(zip(targets[unnamed].tolist(), unnamed.tolist(), strict=True))
-    kept = np.array([origins[i] for i in range(n_categories)])
+    kept = np.array([origins.get(i, -1) for i in range(n_categories)])
     numbers = kept_numbers(origins, n_categories)
     names = [""] * n_categories
     for i, number in enumerate(numbers):
@@ -185,7 +188,7 @@ def _apply(previous: PreviousRun, labels: Any) -> NamingResult:
         stability=found.stability,
     )
     result = _result(previous, categories, assignments, removed, features, partition)
-    _write(previous, assignments, partition, calibration, classes)
+    _write(previous, assignments, partition, calibration, classes, has_merges=categories.has_merges)
     return result
 
 
@@ -195,10 +198,10 @@ def _partition(previous: PreviousRun, features: Tensor, clusters: np.ndarray, ca
     run, n_categories = previous.run, len(categories.names)
     if run.assignment.uses_kmeans:
         return run.assignment.from_clusters(features, clusters, n_categories)
-    if n_categories < len(run.names):
+    if categories.has_merges or n_categories > len(run.names):
         raise RunError(
-            f"the method {run.method.name} has a classifier with an output for each category, so merges need training; "
-            f"continue the run with `promptcal fit --from {run.path}`"
+            f"the method {run.method.name} has a classifier with an output for each category, so merges and added "
+            f"categories need training; continue the run with `promptcal fit --from {run.path}`"
         )
     order = torch.from_numpy(np.argsort(categories.targets))
     return Partition(clusters, run.centroids.cpu()[order], run.columns.cpu()[order])
@@ -234,7 +237,10 @@ def _result(
     renamed = {old[c]: name for c, name in enumerate(new) if not is_merged[c] and old[c] != name}
     moved = int((now.clusters != expected).sum())
     notes = _notes(now, removed, set(merged.values()), features, partition)
-    return NamingResult(renamed, merged, moved, [_FIRST_RESULT, *notes] if previous.run.is_first_result else notes)
+    notes = [_FIRST_RESULT, *notes] if previous.run.is_first_result else notes
+    sizes = np.bincount(now.clusters, minlength=len(now.names))[categories.numbers]
+    added = {now.names[categories.numbers[c]]: int(sizes[c]) for c in np.flatnonzero(categories.kept < 0)}
+    return NamingResult(renamed, merged, moved, notes, added)
 
 
 def _notes(
@@ -264,6 +270,8 @@ def _write(
     partition: Partition,
     calibration: Calibration,
     classes: list[str],
+    *,
+    has_merges: bool,
 ) -> None:
     directory, run = previous.run.directory, previous.run
     directory.check_links()
@@ -282,7 +290,7 @@ def _write(
             categories = describe_categories(assignments, torch.from_numpy(run.embeddings()))
             categories.write_csv(target.categories_file)
             update: dict[str, Any] = {"categories": categories}
-            if len(assignments.names) < len(run.names):
+            if has_merges:
                 update["changes"] = None  # its cluster numbers are others
             results.model_copy(update=update).write(target.results_file)
         written = (target.assignments_file, target.centroids_file)
