@@ -254,7 +254,9 @@ def test_which_result_is_preferred(first, trained, is_trained):
         ((None, 0, None), (None, 0, None), "first", "first", "Nothing shows whether", ["no label", "--keep trained"]),
         ((None, 0, None), (None, 0, None), "first", "trained", "The result is that of training; no label", []),
         ((0.9, 10, 0.8), (0.5, 10, 0.7), "first", "trained", "The result is that of training, although", ["0.70"]),
-        ((0.5, 8, None), (0.75, 8, None), "trained", "trained", "The result is that of training, which", ["6 of 8"]),
+        ((0.5, 8, None), (0.75, 8, None), "trained", "trained", "The result is that of training. By this", ["6 of 8"]),
+        ((None, 0, 0.7), (None, 0, 0.7), "trained", "trained", "The result is that of training. By", ["not worse"]),
+        ((1.0, 4, 0.7), (0.75, 4, 0.8), "trained", "trained", "The result is that of training. By the", ["3 of 4"]),
     ],
 )
 def test_a_sentence_says_which_result_was_kept_and_why(first, trained, preferred, kept, start, parts):
@@ -263,6 +265,7 @@ def test_a_sentence_says_which_result_was_kept_and_why(first, trained, preferred
     assert text.startswith(start)
     assert all(part in text for part in parts)
     assert "()" not in text
+    assert "at least as good" not in text
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,8 @@ class Comparison(JSONModel):
             return f"Training did not help, so the result is the first one, from before training ({reason}). {advice}"
         if self.preferred == "first":
             return f"The result is that of training, although the first one seems better ({reason})."
-        return f"The result is that of training, which is at least as good as the first one ({reason})."
+        measured = "the weighted mean of both measures" if len(evidence) == 2 else "this measure"
+        return f"The result is that of training. By {measured} it is not worse than the first one ({reason})."
 
 
 class Adaptation(JSONModel):
