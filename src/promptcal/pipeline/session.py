@@ -14,6 +14,7 @@ from promptcal.runtime import distributed
 from promptcal.runtime.device import choose_device, choose_dtype, deterministic_mode, device_context
 from promptcal.runtime.interrupts import StopRequest
 from promptcal.runtime.phases import OTHER, PhaseClock
+from promptcal.runtime.threads import warn_if_threads_spin
 from promptcal.training.checkpoints import Checkpoints
 
 
@@ -38,6 +39,8 @@ class Session:
         self.verbose = verbose
         self.group = distributed.group()
         self.device = choose_device(config.device)
+        if self.device.type == "cpu":
+            warn_if_threads_spin()
         self.dtype: torch.dtype = choose_dtype(config.precision, self.device)
         self.deterministic = config.deterministic
         self.clock = PhaseClock() if clock is None else clock
