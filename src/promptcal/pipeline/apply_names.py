@@ -5,6 +5,7 @@ a category more than half of whose images have the name of another one is merged
 the category of their label, which is a new one if no category has this name.
 """
 
+import html
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,7 @@ from promptcal.run.directory import RunDirectory
 from promptcal.run.info import RunInfo
 from promptcal.run.replacing import REPLACED, copy_files, copy_pending, finish_replacing, replace_files
 from promptcal.runtime import files
+from promptcal.runtime.frames import data_frame, html_table
 
 _FIRST_RESULT = "training is not finished; if the fit is resumed, apply the label file again when it has ended"
 
@@ -46,6 +48,25 @@ class NamingResult:
     moved: int
     notes: list[str] = field(default_factory=list)
     added: dict[str, int] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        caption = f"{self.moved} images moved to the category of their label"
+        notes = "".join(f"<p>Note: {html.escape(note)}</p>" for note in self.notes)
+        return html_table(("change", "before", "now"), self._changes(), caption) + notes
+
+    def _changes(self) -> list[tuple[str, str, str]]:
+        renamed = [("renamed", old, new) for old, new in self.renamed.items()]
+        merged = [("merged", old, new) for old, new in self.merged.items()]
+        return [*renamed, *merged, *(("added", "", name) for name in self.added)]
+
+    def to_pandas(self) -> Any:
+        """The changes for pandas, which must be installed.
+
+        Returns:
+            A data frame with one row per category and the columns change (renamed, merged or added), before and now.
+        """
+        changes = self._changes()
+        return data_frame({name: [row[i] for row in changes] for i, name in enumerate(("change", "before", "now"))})
 
 
 @dataclass(frozen=True)
