@@ -1,6 +1,7 @@
 """The first result: written before training, usable while it runs, and kept if training does not help."""
 
 import html
+import io
 import json
 import warnings
 from dataclasses import replace
@@ -8,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from sklearn.metrics import adjusted_rand_score
 
 from promptcal.api import benchmark, evaluate, export, fit, make_report, name, predict
@@ -15,7 +17,8 @@ from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunErro
 from promptcal.methods import METHODS, resolve
 from promptcal.pipeline import comparison, finalize, first_result, prepare, scoring, time_limit
 from promptcal.pipeline.comparison import is_preferred, stability
-from promptcal.pipeline.inputs import settings_layers
+from promptcal.pipeline.inputs import read_inputs, settings_layers
+from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.request import FitRequest
 from promptcal.run import Run, RunDirectory
 from promptcal.run.accuracy_rows import accuracy_rows
@@ -304,6 +307,33 @@ def test_a_continued_fit_begins_with_the_result_of_the_previous_weights(
     )
     fit(**previous, truth=truth, output=tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "undisturbed")
+
+
+def test_a_continued_fit_says_before_it_trains_that_names_need_no_training(tmp_path, previous, monkeypatch):
+    run = PreviousRun(previous["start_from"])
+    found, named = run.assignments, previous["labels"]
+    known = next(p for p, c, y in zip(found.paths, found.clusters, found.labelled, strict=True) if c < 2 and not y)
+    monkeypatch.chdir(tmp_path)
+
+    def said(labels, *settings, images=previous["images"]):
+        """What is printed while the inputs are read; nothing is computed yet."""
+        lines = [f"{path},{label}" for path, label in labels.items()]
+        (tmp_path / "named.csv").write_text("\n".join(["path,label", *lines]))
+        request = FitRequest(
+            images=images, labels="named.csv", start_from=run.path, overrides=settings, output=tmp_path / "run"
+        )
+        console = Console(file=io.StringIO())
+        read_inputs(request, RunDirectory(request.output), console)
+        return console.file.getvalue()
+
+    sentence = f"no image changes its category: `promptcal name {run.path} named.csv` gives the same names without"
+    assert sentence in said(named)
+    assert sentence in said({**named, known: found.categories[found.paths.index(known)]})
+    for other in ({known: "owl"}, {known: "heron"}, {known: ""}):  # moved, moved to a new category, marked as wrong
+        assert "gives the same names" not in said({**named, **other})
+    assert "gives the same names" not in said(named, "affinity.epochs=0")  # nothing is trained
+    more = np.concatenate([previous["images"], previous["images"][:1]])
+    assert "gives the same names" not in said(named, images=more)  # one is new
 
 
 @pytest.mark.parametrize(("after_training", "kept"), [(0.5, "first"), (0.75, "trained")])
