@@ -13,6 +13,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the hub's client is imported: no test may use the network
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch is imported before promptcal here, of which a fit warns
 # Before torch is imported: on some virtual machines the AMX instructions of bf16 products end the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 

@@ -302,8 +302,9 @@ def name(*, run: PathOrText | Run, labels: Any = None, undo: bool = False) -> Na
     """Apply names and merges to a finished run without training; its exports, report and predictions then use them.
 
     A discovered category gets the name that most of its labelled images have. A category more than half of whose images
-    have the name of another one is merged into it. Other labelled images move to the category of their label. Nothing
-    is written if the labels contradict each other; the same labels again change nothing.
+    have the name of another one is merged into it. Other labelled images move to the category of their label, which is
+    a new one if no category has this name. Nothing is written if the labels contradict each other; the same labels
+    again change nothing.
 
     Args:
         run: A run directory.
@@ -311,7 +312,7 @@ def name(*, run: PathOrText | Run, labels: Any = None, undo: bool = False) -> Na
         undo: Restore the run as its fit wrote it, instead of applying labels.
 
     Returns:
-        What was named, merged and moved.
+        What was named, merged, added and moved.
     """
     path = run.path if isinstance(run, Run) else Path(run)
     if undo != (labels is None):

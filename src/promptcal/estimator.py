@@ -36,6 +36,8 @@ class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMix
         backbone: timm name of a ViT; None: as in `promptcal.fit`.
         n_classes: Number of categories, known and new together; "auto": estimated.
         method: Name of another method than PromptCAL.
+        quick: Train no network, only the read-out on the features of the backbone as it is: minutes on a CPU.
+        allow_long: Train on a CPU even if it takes more than 30 minutes.
         weights: Local weight file for the backbone.
         config: YAML file of settings, or a `Config`, which is then the whole configuration.
         preset: Name of a preset, or a mapping of settings.
@@ -61,6 +63,8 @@ class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMix
         n_classes: int | Literal["auto"] | None = None,
         *,
         method: str | None = None,
+        quick: bool = False,
+        allow_long: bool = False,
         weights: str | PathLike[str] | None = None,
         config: Any = None,
         preset: Any = None,
@@ -73,6 +77,8 @@ class PromptCAL(ShowsCategories, ClassNamePrefixFeaturesOutMixin, TransformerMix
         self.backbone = backbone
         self.n_classes = n_classes
         self.method = method
+        self.quick = quick
+        self.allow_long = allow_long
         self.weights = weights
         self.config = config
         self.preset = preset

@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+import io
 import json
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from promptcal.cli import app
 from promptcal.data import embedded_set
 from promptcal.data.check import MAX_DISTANCE
 from promptcal.experiments.table_request import TableRequest
+from promptcal.pipeline import time_limit
 from promptcal.pipeline.request import BenchmarkRequest, FitRequest
 
 
@@ -152,6 +154,9 @@ def test_fit_with_truth_reports_each_step_of_the_method(promptcal, folder, quick
     assert code == 0
     for row in ("k-means, frozen", "semi-supervised k-means", "stage 1", "stage 2"):
         assert row in out
+    words = " ".join(out.split())
+    assert "The last row is the result. Accuracy: images in the right category" in words
+    assert "NMI" not in words  # with --verbose
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert set(results["baselines"]) == {"kmeans", "semi_supervised_kmeans"}
     assert 0 < results["stages"]["affinity"]["accuracy"]["all"] <= 1
@@ -167,10 +172,55 @@ def test_a_fit_without_labels_is_plain_k_means_with_a_warning(promptcal, folder,
     assert code == 0
     assert "plain k-means" in err
     assert "new-4" in out
+    assert "The last row is the result" not in out  # there is no table of accuracies
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
     code, out, _ = promptcal("predict", tmp_path / "run", folder / "new", "--quiet")
     assert code == 0
     assert len(out.splitlines()) == 4
+
+
+class Terminal(io.StringIO):
+    """What the user types."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("typed", "answer"), [("y\n", True), ("n\n", False), ("\n", False), ("", False)])
+def test_a_question_is_asked_at_a_terminal_only(monkeypatch, capsys, typed, answer):
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    assert app._confirm()("Train for about 3 hours?") is answer
+    out, err = capsys.readouterr()
+    assert (out.strip(), "Train for about 3 hours? [y/N]" in err) == ("", True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert app._confirm() is None
+
+
+def test_ctrl_c_at_a_question_stops_the_command(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    terminal = Terminal()
+    terminal.readline = lambda *size: interrupted()
+    monkeypatch.setattr(sys, "stdin", terminal)
+    with pytest.raises(KeyboardInterrupt):
+        app._confirm()("Train for about 3 hours?")
+
+
+def test_no_to_a_long_training_ends_with_the_first_result(promptcal, folder, quick_settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(time_limit, "LONG_SECONDS", 0)
+    arguments = ["fit", folder / "images", "--labels", folder / "labels.csv", "--n-classes", 4, "--quiet"]
+    settings = quick(quick_settings, "model.image_size=8", "warmup.epochs=1", "affinity.epochs=1")
+    code, out, err = promptcal(*arguments, "--output", tmp_path / "asked", *settings)
+    assert (code, "would take about" in err) == (2, True)
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    code, out, err = promptcal(*arguments, "--output", tmp_path / "run", *settings)
+    assert code == 0, err
+    assert "Nothing was trained, so the result is the first one. To train later, run the" in " ".join(out.split())
+    assert "new-2" in out
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    code, out, err = promptcal(*arguments, "--output", tmp_path / "run", "--overwrite", *settings)
+    assert (code, "The result is that of training" in out) == (0, True), err
 
 
 def test_a_finished_run_is_not_overwritten_by_default(promptcal, run, folder, quick_settings):

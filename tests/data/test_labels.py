@@ -236,6 +236,15 @@ def test_a_data_frame_is_read_like_a_file(folder):
         read_labels(pandas.DataFrame([["a.png", 1, 2]], columns=["path", "label", "label"]), images)
 
 
+def test_columns_of_a_data_frame_are_recognised_by_their_values_as_in_a_file(folder):
+    images, message = ImageSet.of(folder), "the data frame of labels has the columns 'Art' and 'Bild'; 'Bild' is read"
+    frame = pandas.DataFrame({"Art": ["cat", "dog"], "Bild": ["a.png", "photos/sub/c, d.png"]}, index=[7, 3])
+    with pytest.warns(PromptCALWarning, match=message):
+        assert read_labels(frame, images) == ["cat", None, "dog", None]
+    with pytest.raises(LabelError, match="one column path and one column label; it has x, y2"):
+        read_labels(pandas.DataFrame({"x": ["a.png"], "y2": ["b.png"]}), images)  # both columns name images
+
+
 @pytest.mark.parametrize("label", [np.zeros(3), torch.zeros(2), [1, 2], {"a": 1}, ("cat",), b"cat", np.array([])])
 def test_a_label_that_is_not_a_text_or_a_number_is_refused(label):
     for labels in ([label, None, None, None], {"image-000000": label}):

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans as ScikitKMeans
 
 from promptcal.api import fit, predict
+from promptcal.api import name as name_categories
 from promptcal.cli.run_output import results_table, show_run
 from promptcal.config.schema import LossConfig
 from promptcal.data import ImageSet, View
@@ -20,10 +22,12 @@ from promptcal.errors import ConfigError, PromptCALWarning
 from promptcal.methods import METHODS, load_config
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.metrics import discovery_accuracy
+from promptcal.pipeline import comparison
 from promptcal.pipeline.clustering import final_clustering
 from promptcal.pipeline.session import Session
 from promptcal.report.page_data import accuracy_table, summary_record
 from promptcal.report.report_inputs import ReportInputs
+from promptcal.run import Run
 from promptcal.runtime.device import choose_dtype
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
@@ -112,37 +116,88 @@ def test_selected_and_last_epoch_are_both_shown(small_set, tmp_path, common_sett
 
 
 def csv_accuracy(run, truth):
-    """The accuracy of assignments.csv by its definition: the best one-to-one matching of clusters and classes."""
+    """The accuracies of assignments.csv by their definition, in %: images in the right category after the best
+    one-to-one matching of clusters and classes; of all images, of those of known classes, and of the others."""
     with run.directory.assignments_file.open(newline="", encoding="utf-8") as file:
         rows = [
             (int(row["cluster"]), t)
             for row, t in zip(csv.DictReader(file), truth, strict=True)
             if row["labelled"] == "no"
         ]
-    counts = np.zeros((4, 4))
+    counts = np.zeros((len(run.names), 4))
     for cluster, true_class in rows:
         counts[cluster, true_class] += 1
-    return counts[linear_sum_assignment(-counts)].sum() / len(rows)
+    class_of = dict(zip(*linear_sum_assignment(-counts), strict=True))
+    known = {int(name) for name in run.info.known_classes}
+    hits = np.array([class_of.get(cluster) == t for cluster, t in rows])
+    is_known = np.array([t in known for _, t in rows])
+    return [100 * part.mean() for part in (hits, hits[is_known], hits[~is_known])]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "no epochs"])
-def test_terminal_and_report_show_the_accuracy_of_the_assignments(name, runs, small_set, quick_settings, tmp_path):
-    no_epochs = ("warmup.epochs=0", "affinity.epochs=0")
-    run = runs(name) if name in NAMES else run_of(tmp_path, "promptcal", small_set, quick_settings, *no_epochs)
-    accuracy = csv_accuracy(run, small_set[1])
+@pytest.fixture
+def run_to_score(runs, small_set, quick_settings, tmp_path, monkeypatch):
+    """The run of a method, or one whose result came about in another way."""
+
+    def run(kind):
+        if kind in NAMES:
+            return runs(kind)
+        if kind == "no epochs":
+            return run_of(tmp_path, "promptcal", small_set, quick_settings, "warmup.epochs=0", "affinity.epochs=0")
+        settings = [setting for setting in quick_settings if "keep" not in setting and "readout" not in setting]
+        settings += ["model.image_size=8", "warmup.epochs=1", "affinity.epochs=1"]
+        if kind != "first result with the read-out":
+            return run_of(tmp_path, "promptcal", small_set, settings, "selection.keep=trained")
+        monkeypatch.setattr(comparison, "is_preferred", lambda trained, first: False)
+        return run_of(tmp_path, "promptcal", small_set, settings)
+
+    return run
+
+
+READ_OUT = ["trained read-out", "first result with the read-out"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "no epochs", *READ_OUT])
+def test_terminal_and_report_show_the_accuracy_of_the_assignments(name, run_to_score, small_set):
+    run = run_to_score(name)
+    assert (run.config.clustering.readout == "head") == (name in READ_OUT)
+    assert run.info.is_frozen == name.startswith("first result")
+    accuracy, *parts = csv_accuracy(run, small_set[1])
     inputs, console = ReportInputs.load(run, Console(quiet=True)), Console(record=True, file=io.StringIO(), width=200)
     summary = summary_record(inputs.analysis, run, inputs.results)
     table = accuracy_table(inputs.analysis, type(run.method), inputs.results)
-    assert summary["accuracy"]["all"] == pytest.approx(accuracy)
+    assert summary["accuracy"]["all"] == pytest.approx(accuracy / 100)
     assert [row["isResult"] for row in table] == [False] * (len(table) - 1) + [True]
-    assert table[-1]["all"] == pytest.approx(accuracy)
+    assert table[-1]["all"] == pytest.approx(accuracy / 100)
     assert table[-1]["step"].startswith(run.method.title)
     show_run(run, console, has_report=False)
     shown = console.export_text()
-    assert f"Accuracy of assignments.csv: {100 * accuracy:.1f} %" in shown
+    assert f"Accuracy of assignments.csv: {accuracy:.1f} %" in shown
+    assert "The last row is the result. Accuracy: images in the right category, after clusters and classes" in shown
     terminal = results_table(inputs.results)
     assert list(terminal.columns[0].cells)[-1] == table[-1]["step"]
-    assert list(terminal.columns[1].cells)[-1] == f"{100 * accuracy:.1f}"
+    last_row = [list(column.cells)[-1] for column in terminal.columns[1:4]]
+    assert last_row == [f"{part:.1f}" for part in (accuracy, *parts)]
+
+
+@pytest.mark.parametrize("kind", ["kmeans", "trained read-out"])
+def test_the_report_of_a_named_run_shows_the_accuracy_of_its_assignments(kind, run_to_score, small_set, tmp_path):
+    """Images that move with their label, and classes that were new before, change the accuracy."""
+    made = run_to_score(kind)
+    run = Run(made.path if kind not in NAMES else shutil.copytree(made.path, tmp_path / "copy"))
+    found, truth = run.assignments(), small_set[1]
+    members = np.flatnonzero(found.clusters == max((2, 3), key=lambda c: (found.clusters == c).sum()))
+    true_class = int(np.bincount(truth[members], minlength=4)[2:].argmax()) + 2
+    labels = {found.paths[i]: str(true_class) for i in members[: len(members) // 2 + 1]}
+    before, *_ = csv_accuracy(run, truth)
+    name_categories(run=run, labels=labels)
+    named = Run(run.path)
+    accuracy, *_ = csv_accuracy(named, truth)
+    assert accuracy != before
+    assert str(true_class) in named.info.known_classes
+    inputs = ReportInputs.load(named, Console(quiet=True))
+    table = accuracy_table(inputs.analysis, type(named.method), inputs.results)
+    shown = summary_record(inputs.analysis, named, inputs.results)["accuracy"]["all"]
+    assert shown == table[-1]["all"] == pytest.approx(accuracy / 100)
 
 
 def test_kmeans_is_plain_k_means_on_the_frozen_features(runs, small_set):

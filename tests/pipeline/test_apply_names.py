@@ -90,6 +90,31 @@ def test_categories_with_one_name_are_merged_and_single_images_move(run):
     assert predicted.names == now.names
 
 
+@pytest.mark.parametrize("readout", ["kmeans", "head"])
+def test_a_name_that_no_category_has_becomes_a_category_of_its_images(run, fit_apes_and_bees, tmp_path, readout):
+    """Also what its predictions use; images without this label stay where they are."""
+    if readout == "head":
+        run = fit_apes_and_bees(tmp_path / "head", "clustering.readout=head")
+    before = contents(run.path)
+    apes = [p for p, c, y in zip(*_columns(run.assignments()), strict=True) if c == "ape" and not y]
+    labels = {**dict.fromkeys(apes[:3], "emu"), **dict.fromkeys(members(run, 2, 3), "goose")}
+    old = dict(zip(run.assignments().paths, run.assignments().categories, strict=True))
+    found = name(run=run, labels=labels)
+    assert (found.added, found.moved, len(found.merged)) == ({"emu": 3}, 3, 1)
+    now = Run(run.path, "cpu")
+    assert sorted(now.names) == ["ape", "bee", "emu", "goose", "new-3"]
+    assert now.known[now.names.index("emu")]
+    table = dict(zip(now.assignments().paths, now.assignments().categories, strict=True))
+    assert {p: table[p] for p in labels} == labels
+    assert {p: c for p, c in table.items() if p not in labels} == {p: c for p, c in old.items() if p not in labels}
+    predicted = predict(run=now, images=now.info.folder, progress=False, accept_all=True)
+    again = dict(zip(predicted.paths, predicted.categories, strict=True))
+    assert sum(again[path] == "emu" for path in apes[:3]) >= 2
+    assert name(run=now, labels=labels).added == {}
+    name(run=now, undo=True)
+    assert contents(run.path) == before
+
+
 def test_it_is_repeatable_and_can_be_undone(run):
     before = contents(run.path)
     labels = {**dict.fromkeys(members(run, 2, 3), "goose"), members(run, 4)[0]: None}
@@ -145,11 +170,10 @@ def test_a_run_that_was_opened_before_it_was_named_is_not_mixed_with_the_new_one
 
 def test_contradictions_are_errors_and_nothing_is_written(run):
     before = contents(run.path)
-    first, second = members(run, 2), members(run, 0)
+    first = members(run, 2)
     half = len(first) // 2
     cases = [
         ({**dict.fromkeys(first, "Ape")}, "'ape' and 'Ape' differ only in letter case"),
-        (dict.fromkeys(second[: len(second) // 2], "emu") | dict.fromkeys(second[-2:], "ape"), "emu is the label of"),
         ({p: ("ape" if i < half else "bee") for i, p in enumerate(first[: 2 * half])}, "labels of several categories"),
         ({"absent.png": "emu"}, "no such image"),
     ]
@@ -178,12 +202,13 @@ def test_a_named_run_is_continued_with_its_names(run, tmp_path):
 
 
 def test_the_command_and_the_report(run, promptcal, tmp_path):
-    lines = ["path,label", *(f"{p},goose" for p in members(run, 2, 3))]
+    lines = ["path,label", f"{members(run, 0)[-1]},emu", *(f"{p},goose" for p in members(run, 2, 3))]
     (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
     code, out, _ = promptcal("name", run.path, tmp_path / "labels.csv", "--quiet")
     assert code == 0
     assert "is now goose" in out
     assert "was merged into goose" in out
+    assert "emu is a new category of 1 image\n" in out
     assert '"goose"' in (run.path / "report.html").read_text(encoding="utf-8")
     exported = tmp_path / "table.csv"
     assert promptcal("export", run.path, "--to", "csv", "--output", exported)[0] == 0
@@ -209,8 +234,9 @@ def test_a_classifier_can_be_named_but_not_merged(fitted, common_settings, tmp_p
     now = Run(made.path, "cpu")
     assert now.names[largest] == "goose"
     assert np.allclose(now.scores(features).scores, before)
-    with pytest.raises(RunError, match="merges need training"):
-        name(run=made.path, labels=dict.fromkeys(members(now, 2, 3), "goose"))
+    for labels in (dict.fromkeys(members(now, 2, 3), "goose"), {members(now, 0)[-1]: "heron"}):
+        with pytest.raises(RunError, match="merges and added categories need training"):
+            name(run=made.path, labels=labels)
 
 
 def _columns(found):
@@ -223,3 +249,13 @@ def test_named_categories_by_hand():
     found = named_categories(previous, classes, shared, np.array([9, 5, 8, 9]))
     assert (found.targets.tolist(), found.kept.tolist()) == ([0, 1, 1, 2], [0, 2, 3])
     assert (found.numbers.tolist(), found.names) == ([0, 2, 1], ["ape", "new-3", "owl"])
+
+
+def test_a_name_without_a_category_is_added_by_hand():
+    """Most owls and most emus are in new-1, which only one of them can be; the heron has no category."""
+    previous, classes = ["ape", "new-1", "new-2"], ["ape", "emu", "heron", "owl"]
+    shared = np.array([[5, 0, 0], [0, 4, 3], [1, 0, 0], [0, 5, 0]])
+    found = named_categories(previous, classes, shared, np.array([9, 20, 5]))
+    assert (found.targets.tolist(), found.kept.tolist()) == ([0, 3, 1], [0, 2, -1, 1])
+    assert (found.numbers.tolist(), found.names) == ([0, 2, 3, 1], ["ape", "owl", "emu", "heron"])
+    assert not found.has_merges

@@ -6,8 +6,9 @@ import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from promptcal import PromptCAL, RunError, predict
+from promptcal import ConfigError, PromptCAL, RunError, predict
 from promptcal.data import embedded_set
+from promptcal.pipeline import time_limit
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,18 @@ def test_a_clone_has_the_parameters_but_is_not_fitted(fitted):
     assert copy.get_params() == fitted.get_params()
     with pytest.raises(NotFittedError):
         copy.predict(np.zeros((1, 32, 32, 3), np.uint8))
+
+
+def test_a_long_training_is_refused_with_what_python_can_do(small_set, quick_settings, common_settings, monkeypatch):
+    images, _, labels = small_set
+    settings = (*quick_settings, "model.image_size=8", "warmup.epochs=1", "affinity.epochs=1")
+    model = PromptCAL(n_classes=4, overrides=settings, verbose=False)
+    monkeypatch.setattr(time_limit, "LONG_SECONDS", 0)
+    with pytest.raises(ConfigError, match=r"in Python quick=True.* add --allow-long \(allow_long=True\)"):
+        model.fit(images, labels)
+    assert clone(model).set_params(allow_long=True).fit(images, labels).run_.config.method == "promptcal"
+    quick = clone(clone(model).set_params(quick=True, overrides=common_settings))
+    assert quick.fit(images, labels).run_.config.method == "frozen"
 
 
 def test_an_estimator_of_another_method_can_be_saved_and_loaded(small_set, common_settings, tmp_path):

@@ -1,12 +1,15 @@
 """The first result: written before training, usable while it runs, and kept if training does not help."""
 
 import html
+import io
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from sklearn.metrics import adjusted_rand_score
 
 from promptcal.api import benchmark, evaluate, export, fit, make_report, name, predict
@@ -14,7 +17,8 @@ from promptcal.errors import ConfigError, Interrupted, PromptCALWarning, RunErro
 from promptcal.methods import METHODS, resolve
 from promptcal.pipeline import comparison, finalize, first_result, prepare, scoring, time_limit
 from promptcal.pipeline.comparison import Measured, is_preferred, stability
-from promptcal.pipeline.inputs import settings_layers
+from promptcal.pipeline.inputs import read_inputs, settings_layers
+from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.request import FitRequest
 from promptcal.run import Run, RunDirectory
 from promptcal.run.accuracy_rows import accuracy_rows
@@ -46,6 +50,16 @@ def results_of(folder):
     return json.loads((folder / "results.json").read_text())
 
 
+def contents(folder):
+    files = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name != ".lock"]
+    return {file.name: file.read_bytes() for file in files}
+
+
+def named_with_a_warning(run, labels):
+    with pytest.warns(PromptCALWarning, match="is not finished"):
+        return name(run=run, labels=labels)
+
+
 def test_the_first_result_is_usable_while_training_runs_and_is_replaced(
     tmp_path, options, common_settings, interrupted_at, outcome
 ):
@@ -53,7 +67,7 @@ def test_the_first_result_is_usable_while_training_runs_and_is_replaced(
         patch.setattr(first_result, "write_report", lambda *given: pytest.fail("no report was asked for"))
         fit(**options, output=tmp_path / "undisturbed")
     interrupted_at(1)
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted, match="--resume to continue, or keep the first result, which `promptcal name`"):
         fit(**options | {"report": True}, output=tmp_path / "run")
 
     assert RunDirectory(tmp_path / "run").info().status == "training"
@@ -64,7 +78,8 @@ def test_the_first_result_is_usable_while_training_runs_and_is_replaced(
     first = results_of(tmp_path / "run")
     assert first["selected"] == first["baselines"]["semi_supervised_kmeans"] == results_of(alone.path)["selected"]
 
-    with pytest.warns(PromptCALWarning, match="training of .* is not finished, so this is its first result"):
+    message = "training of .* is not finished, so this is its first result, of the frozen backbone"
+    with pytest.warns(PromptCALWarning, match=message):
         found = predict(run=tmp_path / "run", images=options["images"][:6], progress=False)
     assert found.clusters.tolist() == predict(run=alone, images=options["images"][:6], progress=False).clusters.tolist()
     with pytest.warns(PromptCALWarning, match="is not finished"):
@@ -73,10 +88,27 @@ def test_the_first_result_is_usable_while_training_runs_and_is_replaced(
         export(run=tmp_path / "run", to="csv", output=tmp_path / "exported.csv", progress=False)
     with pytest.warns(PromptCALWarning, match="is not finished"):
         make_report(run=tmp_path / "run", progress=False)
-    with pytest.raises(RunError, match="is not finished, and its end would replace the names"):
-        name(run=tmp_path / "run", labels={alone.assignments().paths[0]: "owl"})
 
-    fit(**options, output=tmp_path / "run", resume=True)
+    written = contents(tmp_path / "run")
+    found = alone.assignments()
+    new = next(c for c, known in enumerate(found.known) if not known)
+    owls = [path for path, cluster in zip(found.paths, found.clusters, strict=True) if cluster == new]
+    named = named_with_a_warning(tmp_path / "run", dict.fromkeys(owls, "owl"))
+    assert (named.renamed, named.notes[0][:24]) == ({found.names[new]: "owl"}, "training is not finished")
+    name(run=tmp_path / "run", undo=True)
+    assert contents(tmp_path / "run") == written
+    named_with_a_warning(tmp_path / "run", dict.fromkeys(owls, "owl"))
+    with pytest.warns(PromptCALWarning, match="is not finished"):
+        export(run=tmp_path / "run", to="csv", output=tmp_path / "named.csv", progress=False)
+    assert (tmp_path / "named.csv").read_text().count(",owl,known,") == len(owls)
+    with pytest.raises(RunError, match="other images or labels"):
+        fit(**options | {"labels": None}, output=tmp_path / "run", resume=True)
+    assert "owl" in (tmp_path / "run" / "assignments.csv").read_text()
+
+    with pytest.warns(PromptCALWarning, match="names that were applied to the first result of .* are dropped"):
+        fit(**options, output=tmp_path / "run", resume=True)
+    with pytest.raises(RunError, match="nothing to undo"):
+        name(run=tmp_path / "run", undo=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "undisturbed")
     results, expected = results_of(tmp_path / "run"), results_of(tmp_path / "undisturbed")
     times = {"seconds": 0, "phases": {}}
@@ -152,11 +184,34 @@ def test_a_long_training_on_a_cpu_needs_consent(tmp_path, options, monkeypatch):
     with pytest.raises(ConfigError, match=r"would take about .* on this CPU \(the first result is kept\); use"):
         fit(**options, output=tmp_path / "run")
     assert RunDirectory(tmp_path / "run").info().status == "training"
-    questions = []
-    with pytest.raises(ConfigError, match="--allow-long and --resume"):
-        fit(**options, output=tmp_path / "run", resume=True, confirm=lambda text: bool(questions.append(text)))
-    assert questions[0].startswith("Train for about ")
     assert fit(**options, output=tmp_path / "run", resume=True, allow_long=True).info.status == "finished"
+
+
+def test_without_consent_to_a_long_training_the_first_result_is_the_result(tmp_path, options, monkeypatch):
+    monkeypatch.setattr(time_limit, "LONG_SECONDS", 0)
+    questions = []
+    decline = {"confirm": lambda text: bool(questions.append(text))}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PromptCALWarning)  # reading a finished run does not warn
+        run = fit(**options | {"report": True}, output=tmp_path / "run", **decline)
+        scored = evaluate(run=run, truth=options["truth"])
+        found = run.assignments()
+        new = next(c for c, known in enumerate(found.known) if not known)
+        owls = [path for path, cluster in zip(found.paths, found.clusters, strict=True) if cluster == new]
+        assert name(run=run, labels=dict.fromkeys(owls, "owl")).renamed == {"new-1": "owl"}
+    assert len(questions) == 1
+    assert questions[0].startswith("Train for about ")
+    run = Run(run.path)
+    assert (run.info.status, run.info.is_frozen) == ("finished", True)
+    sentence = "Nothing was trained, so the result is the first one. To train later, run the same command with"
+    assert sentence in html.unescape(run._repr_html_())
+    page = (run.path / "report.html").read_text(encoding="utf-8")
+    assert f'"comparison":"{sentence}' in page
+    assert "training is not finished" not in page
+    result = accuracy_rows(run.directory.results(), METHODS["promptcal"], run.directory.results().selected)[-1]
+    assert result.scores.all == pytest.approx(scored.all)
+    with pytest.raises(ConfigError, match="would take about"):  # there is no first result to end with
+        fit(**options, output=tmp_path / "other", first_result=False, **decline)
 
 
 def test_stability_is_the_agreement_of_clusterings():
@@ -212,7 +267,9 @@ def test_more_training_of_a_trained_network_must_be_clearly_better(gained, is_tr
         ((None, 0, None), (None, 0, None), "first", "first", "Nothing shows whether", ["no label", "--keep trained"]),
         ((None, 0, None), (None, 0, None), "first", "trained", "The result is that of training; no label", []),
         ((0.9, 10, 0.8), (0.5, 10, 0.7), "first", "trained", "The result is that of training, although", ["0.70"]),
-        ((0.5, 8, None), (0.75, 8, None), "trained", "trained", "The result is that of training, which", ["6 of 8"]),
+        ((0.5, 8, None), (0.75, 8, None), "trained", "trained", "The result is that of training. By this", ["6 of 8"]),
+        ((None, 0, 0.7), (None, 0, 0.7), "trained", "trained", "The result is that of training. By", ["not worse"]),
+        ((1.0, 4, 0.7), (0.75, 4, 0.8), "trained", "trained", "The result is that of training. By the", ["3 of 4"]),
     ],
 )
 def test_a_sentence_says_which_result_was_kept_and_why(first, trained, preferred, kept, start, parts):
@@ -221,6 +278,7 @@ def test_a_sentence_says_which_result_was_kept_and_why(first, trained, preferred
     assert text.startswith(start)
     assert all(part in text for part in parts)
     assert "()" not in text
+    assert "at least as good" not in text
 
 
 @pytest.fixture(scope="module")
@@ -252,13 +310,40 @@ def test_a_continued_fit_begins_with_the_result_of_the_previous_weights(
         assert (tmp_path / "run" / file).read_bytes() == (alone.path / file).read_bytes()
     first = results_of(tmp_path / "run")
     assert (first["weights"], first["selected"]) == ("previous", results_of(alone.path)["selected"])
-    with pytest.warns(PromptCALWarning, match="is not finished"):
+    with pytest.warns(PromptCALWarning, match="so this is its first result, of the weights of the previous run; let"):
         found = predict(run=tmp_path / "run", images=previous["images"][:6], progress=False)
     assert (
         found.clusters.tolist() == predict(run=alone, images=previous["images"][:6], progress=False).clusters.tolist()
     )
     fit(**previous, truth=truth, output=tmp_path / "run", resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "undisturbed")
+
+
+def test_a_continued_fit_says_before_it_trains_that_names_need_no_training(tmp_path, previous, monkeypatch):
+    run = PreviousRun(previous["start_from"])
+    found, named = run.assignments, previous["labels"]
+    known = next(p for p, c, y in zip(found.paths, found.clusters, found.labelled, strict=True) if c < 2 and not y)
+    monkeypatch.chdir(tmp_path)
+
+    def said(labels, *settings, images=previous["images"]):
+        """What is printed while the inputs are read; nothing is computed yet."""
+        lines = [f"{path},{label}" for path, label in labels.items()]
+        (tmp_path / "named.csv").write_text("\n".join(["path,label", *lines]))
+        request = FitRequest(
+            images=images, labels="named.csv", start_from=run.path, overrides=settings, output=tmp_path / "run"
+        )
+        console = Console(file=io.StringIO())
+        read_inputs(request, RunDirectory(request.output), console)
+        return console.file.getvalue()
+
+    sentence = f"no image changes its category: `promptcal name {run.path} named.csv` gives the same names without"
+    assert sentence in said(named)
+    assert sentence in said({**named, known: found.categories[found.paths.index(known)]})
+    for other in ({known: "owl"}, {known: "heron"}, {known: ""}):  # moved, moved to a new category, marked as wrong
+        assert "gives the same names" not in said({**named, **other})
+    assert "gives the same names" not in said(named, "affinity.epochs=0")  # nothing is trained
+    more = np.concatenate([previous["images"], previous["images"][:1]])
+    assert "gives the same names" not in said(named, images=more)  # one is new
 
 
 @pytest.mark.parametrize(("after_training", "kept"), [(11, "first"), (16, "trained")])

@@ -139,7 +139,7 @@ def test_the_estimate_includes_what_follows_training(tmp_path, options, monkeypa
         estimates.append(estimate.seconds_left())
         raise Interrupted("enough", 1)
 
-    monkeypatch.setattr(train, "require_consent", stop)
+    monkeypatch.setattr(train, "has_consent", stop)
     slower(clustering, "embed", 50_000)
     slower(clustering, "train_heads", 60_000)
     slower(finalize, "calibrate_result", 70_000)

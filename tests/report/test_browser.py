@@ -16,7 +16,9 @@ from hostile import CLASSES, HOSTILE_FILES, LONG, NAMED, page_data
 from browsing import all_of, colour_scheme, keys, one, size, until
 from promptcal import fit, make_report
 from promptcal.data import ImageSet, read_labels
+from promptcal.errors import PromptCALWarning
 from promptcal.report import measures
+from promptcal.run import RunDirectory
 
 By = pytest.importorskip("selenium.webdriver.common.by").By
 ActionChains = pytest.importorskip("selenium.webdriver").ActionChains
@@ -607,6 +609,26 @@ def test_losses_of_confirmed_categories_are_on_the_overview(browser, hostile_run
             assert [item.get_attribute("textContent") for item in all_of(page, f"{panel} li")] == [
                 loss.message() for loss in losses
             ]
+
+
+def test_the_report_of_a_first_result_says_that_decisions_can_be_lost(browser, hostile_run, tmp_path):
+    run = RunDirectory(shutil.copytree(hostile_run.path, tmp_path / "run"))
+    run.update_info(status="training")
+    with pytest.warns(PromptCALWarning, match="is not finished"):
+        report = make_report(run=run.path, progress=False)
+    for page in opened(browser, report):
+        assert "Download your labels before that" in one(page, "#first-result").text
+        go(page, "cluster-2")
+        name_cluster(page, "emu")
+        assert "before training ends, or you may lose these decisions" in one(page, "#first-result-decisions").text
+        file = download(page)
+        start = f"When the fit has ended or was stopped, in the folder with {file.name}, run this"
+        assert one(page, ".next").text.startswith(start)
+        run.update_info(status="finished")
+        make_report(run=run.path, progress=False)
+        page.get(report.path.as_uri())
+        assert one(page, ".figure")
+        assert not all_of(page, "#first-result") + all_of(page, "#first-result-decisions")
 
 
 def test_known_categories_come_first_whatever_their_numbers(continued_page, continued_run):

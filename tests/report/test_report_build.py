@@ -281,6 +281,7 @@ def test_commands_of_other_images(hostile_run, copy):
     assert repeated_words(request, trained) == ["fit", str(Path("photos").absolute())]
     assert repeated_words(request, frozen)[2:] == ["--weights", str(Path("w.pt").absolute())]
     assert repeated_words(FitRequest(images=np.zeros(1), output="run"), trained) == []
+    assert repeated_words(replace(request, keep_confirmed=True), trained)[2:] == ["--keep-confirmed"]
     long = replace(request, keep="trained", allow_long=True)
     assert repeated_words(long, trained)[2:] == ["--keep", "trained", "--allow-long"]
     assert repeated_words(replace(long, command=("benchmark", "mini")), trained)[2:] == [

@@ -12,6 +12,7 @@ import promptcal
 from promptcal.data import ImageSet
 from promptcal.discovery.class_count import ClassCount, Trial
 from promptcal.errors import MissingPackageError
+from promptcal.pipeline.apply_names import NamingResult
 from promptcal.run import Assignments
 from promptcal.run.summary import picture
 
@@ -144,6 +145,34 @@ def test_data_frames_have_the_columns_of_the_csv_file(run):
     trials = (Trial(2, 0.5, 0.1, 1.0), Trial(3, 0.75, 0.2, 0.5))
     assert ClassCount(n_classes=3, trials=trials, bounds=(2, 3)).to_pandas()["accuracy"].tolist() == [0.5, 0.75]
     assert assignments().to_pandas()["second"].isna().tolist() == [False, True] * 3
+
+
+def test_the_findings_of_check_are_a_table_in_a_notebook_and_in_pandas():
+    pandas = pytest.importorskip("pandas")
+    image = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+    found = promptcal.check(images=np.stack([image, image, image]), labels=[HOSTILE, "a", None], progress=False)
+    page = Tags(found._repr_html_())
+    assert page.cells[:4] == ["kind", "finding", "amount", "cases"]
+    assert page.cells[4:7] == ["problem", "same image, two classes", "3 images in 1 group"]
+    assert "script" not in page.tags
+    frame = found.to_pandas()
+    assert frame.columns.tolist() == ["kind", "finding", "case"]
+    assert len(frame) == sum(len(finding.cases) for finding in [*found.problems, *found.warnings])
+    assert HOSTILE in frame["case"][0]
+    nothing = promptcal.check(images=np.zeros((1, 40, 40, 3), np.uint8), labels=["a"], progress=False).to_pandas()
+    assert isinstance(nothing, pandas.DataFrame)
+
+
+def test_the_result_of_naming_is_a_table_in_a_notebook_and_in_pandas():
+    pytest.importorskip("pandas")
+    found = NamingResult({"new-1": HOSTILE}, {"new-2": "cat"}, 5, ["see <b>"], {"emu": 3})
+    page = Tags(found._repr_html_())
+    rows = ["change", "before", "now", "renamed", "new-1", HOSTILE, "merged", "new-2", "cat", "added", "emu"]
+    assert page.cells == rows  # the category before an added one is empty
+    assert not {"script", "b"} & set(page.tags)
+    frame = found.to_pandas()
+    assert frame["change"].tolist() == ["renamed", "merged", "added"]
+    assert frame["now"].tolist() == [HOSTILE, "cat", "emu"]
 
 
 def test_without_pandas_the_error_says_what_to_install(monkeypatch):

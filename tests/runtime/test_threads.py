@@ -55,6 +55,33 @@ def test_cores_are_those_of_the_affinity_and_the_container(monkeypatch, tmp_path
     assert threads.available_cores() == expected
 
 
+FIT = """
+import sys, warnings
+for name in sys.argv[1:]:
+    __import__(name)
+import numpy as np
+import promptcal, torch
+torch.set_num_threads(2)
+model = promptcal.SemiSupervisedDiscovery(n_classes=2, overrides=("clustering.readout=kmeans",))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        model.fit(np.eye(6, 3) + 1, [1, 2, -1, -1, -1, -1])
+print(sum("OMP_WAIT_POLICY=passive" in str(w.message) for w in caught))
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "given", "warned"), [("torch", {}, 1), ("promptcal", {}, 0), ("torch", {"OMP_WAIT_POLICY": "active"}, 0)]
+)
+def test_a_fit_warns_once_if_pytorch_was_imported_first(first, given, warned):
+    """Then idle threads do not sleep, because the variable has no effect any more."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
+    command = [sys.executable, "-c", FIT, first]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(warned)]
+
+
 @pytest.mark.parametrize("given", [None, "active"])
 def test_idle_threads_sleep_unless_the_user_decides(given):
     """In Python and on the command line: `import promptcal` sets what PyTorch reads when it is loaded."""

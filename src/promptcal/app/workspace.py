@@ -137,7 +137,7 @@ class Workspace:
     def notices(self) -> list[str]:
         """What the user should know about this run."""
         found = []
-        if self.run.info.status == "training":
+        if self.run.is_first_result:
             found.append(
                 "Training is not finished. This is the first result, from before training. Your labels are kept when "
                 "the final result is there."

@@ -161,7 +161,17 @@ def _finish(run: Any, options: dict[str, Any]) -> None:
 
 def _confirm() -> Callable[[str], bool] | None:
     """How to ask the user, who must be at a terminal."""
-    return (lambda question: typer.confirm(question, err=True)) if sys.stdin.isatty() else None
+    return _ask if sys.stdin.isatty() else None
+
+
+def _ask(question: str) -> bool:
+    """The user's answer; the end of the input (Ctrl-D) is a no."""
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort as aborted:
+        if has_cause(aborted, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        return False
 
 
 @app.command()

@@ -51,8 +51,8 @@ def show_run(run: Run, console: Console, *, has_report: bool, verbose: bool = Fa
         console.print(headline(accuracy), highlight=False)
     for condition in results.unmet_conditions or ():
         console.print(f"Not as published: {condition}.", markup=False, highlight=False)
-    if results.comparison is not None:
-        console.print(results.comparison.description(), markup=False, highlight=False)
+    if run.reason is not None:
+        console.print(run.reason, markup=False, highlight=False)
     if results.adaptation is not None:
         features = "The features are" + (" not" if results.adaptation.used == "none" else "")
         console.print(f"{features} whitened: {results.adaptation.reason}.", markup=False, highlight=False)

@@ -19,6 +19,8 @@ from promptcal.data.class_sizes import are_imbalanced
 from promptcal.data.decoding import HEIC_REMEDY, UnreadableImage
 from promptcal.data.images import ImageSet
 from promptcal.data.labels import class_count_fault, class_numbers, spelled_differently
+from promptcal.errors import shorten
+from promptcal.runtime.frames import data_frame, html_table
 
 MAX_DISTANCE = 16
 _HASH_BITS = 64
@@ -28,6 +30,7 @@ _IMBALANCE_ADVICE = (
     "use --set clustering.prior=balanced"
 )
 _PAIRS_AT_ONCE = 1_000_000
+_MAX_SHOWN = 200  # characters of the cases of a finding in a notebook
 Pairs = tuple[np.ndarray, np.ndarray]  # positions of the first and of the second image of each pair
 
 
@@ -96,8 +99,29 @@ class CheckReport:
     n_classes: int | None = None
 
     def __repr__(self) -> str:
+        return f"CheckReport({self.description})"
+
+    def _repr_html_(self) -> str:
+        rows = [(kind, f.what, f.amount, shorten("; ".join(f.cases), _MAX_SHOWN)) for kind, f in self._findings()]
+        return html_table(("kind", "finding", "amount", "cases"), rows, self.description)
+
+    @property
+    def description(self) -> str:
+        """Numbers of images, classes and findings in one line."""
         findings = f"{_count(self.problems, 'problem')}, {_count(self.warnings, 'warning')}"
-        return f"CheckReport({self.n_images} images, {_count(self.labelled, 'class')}: {findings})"
+        return f"{self.n_images} images, {_count(self.labelled, 'class')}: {findings}"
+
+    def _findings(self) -> list[tuple[str, Finding]]:
+        return [("problem", found) for found in self.problems] + [("warning", found) for found in self.warnings]
+
+    def to_pandas(self) -> Any:
+        """The findings for pandas, which must be installed.
+
+        Returns:
+            A data frame with one row per case and the columns kind (problem or warning), finding and case.
+        """
+        rows = [(kind, found.what, case) for kind, found in self._findings() for case in found.cases]
+        return data_frame({name: [row[i] for row in rows] for i, name in enumerate(("kind", "finding", "case"))})
 
     @property
     def imbalance(self) -> float | None:

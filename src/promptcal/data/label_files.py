@@ -24,7 +24,7 @@ _MAX_HEADER = 100_000  # characters
 _MAX_FIELD = 2**17  # characters; also the default limit of Python's CSV reader
 _MAX_COLUMNS = 1000
 _MAX_PARQUET_BYTES = 2**30  # uncompressed
-_MOST_PROBED = 20  # rows that show which of two columns names the images
+MOST_PROBED = 20  # rows that show which of two columns names the images
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1024, 2**20
 _SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons"}
 # Names of the two columns, in any letter case, with _ or blanks between words; the first one that a table has is used.
@@ -78,11 +78,21 @@ def path_column_by_values(header: Sequence[str], rows: Sequence[Sequence[str]], 
     is_label = [name in _LABEL_COLUMNS and name not in PATH_COLUMNS for name in names]
 
     def names_images(column: int) -> bool:
-        values = [row[column].strip() for row in rows[:_MOST_PROBED] if len(row) > column]
+        values = [row[column].strip() for row in rows[:MOST_PROBED] if len(row) > column]
         return bool(values) and 2 * sum(map(is_image, values)) >= len(values)
 
     found = [c for c in (0, 1) if not is_label[c] and not is_path[1 - c] and names_images(c)]
     return found[0] if len(found) == 1 else None
+
+
+def warn_of_columns(origin: str, columns: Sequence[str], path: int) -> None:
+    """Say which of two columns is read as the path, because its values are images."""
+    warnings.warn(
+        f"{origin} has the columns {shorten(repr(columns[0]))} and {shorten(repr(columns[1]))}; "
+        f"{shorten(repr(columns[path]))} is read as path, because it names images, and the other one as label",
+        PromptCALWarning,
+        stacklevel=2,
+    )
 
 
 def normal_column(name: str) -> str:
@@ -192,12 +202,7 @@ def _named_by_values(
         columns = ["label", "path"] if number else ["path", "label"]
         if is_image(header[number]):
             return separator, columns, (header[number], header[1 - number])
-        warnings.warn(
-            f"{path} has the columns {shorten(repr(header[0]))} and {shorten(repr(header[1]))}; "
-            f"{shorten(repr(header[number]))} is read as path, because it names images, and the other one as label",
-            PromptCALWarning,
-            stacklevel=2,
-        )
+        warn_of_columns(str(path), header, number)
         return separator, columns, None
     return None
 
@@ -208,7 +213,7 @@ def _first_rows(path: Path, encoding: str, n_images: int, separator: str) -> tup
         lines = _Lines(path, file, n_images, lambda share: None)
         header = _columns(lines.first(), separator)
         rows = csv.reader(lines, delimiter=separator, skipinitialspace=True)
-        return header, list(itertools.islice(filter(None, rows), _MOST_PROBED))
+        return header, list(itertools.islice(filter(None, rows), MOST_PROBED))
 
 
 def _encoding(path: Path) -> str:

@@ -19,7 +19,14 @@ from rich.console import Console
 from promptcal.data.decoding import HEIC_REMEDY, reads_heic
 from promptcal.data.image_files import HEIC_SUFFIXES
 from promptcal.data.images import ImageSet
-from promptcal.data.label_files import IsImage, find_columns, read_rows
+from promptcal.data.label_files import (
+    MOST_PROBED,
+    IsImage,
+    find_columns,
+    path_column_by_values,
+    read_rows,
+    warn_of_columns,
+)
 from promptcal.data.sources import FileSource
 from promptcal.errors import LabelError, PromptCALWarning, shorten
 from promptcal.runtime.arguments import as_list, check_path
@@ -64,7 +71,8 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
         with closing(_file_pairs(path, n_images, console or Console(stderr=True), names.has)) as pairs:
             return _match(pairs, names)
     if hasattr(labels, "columns"):
-        return _match(_frame_pairs(labels), _ImageNames(images))
+        names = _ImageNames(images)
+        return _match(_frame_pairs(labels, names.has), names)
     if isinstance(labels, Mapping) or _has_text_index(labels):
         return _match(((str(name), class_name(label)) for name, label in labels.items()), _ImageNames(images))
     if getattr(labels, "ndim", 1) != 1 or not isinstance(labels, Iterable):
@@ -138,10 +146,18 @@ def _has_text_index(labels: Any) -> bool:
     return all(isinstance(name, str) for name in index)
 
 
-def _frame_pairs(frame: Any) -> list[tuple[str, str | None]]:
-    """Paths and labels of a data frame."""
+def _frame_pairs(frame: Any, is_image: IsImage | None = None) -> list[tuple[str, str | None]]:
+    """Paths and labels of a data frame. With ``is_image``, two columns may have any names, as in a file."""
     columns = list(frame.columns)
-    found = find_columns([str(column) for column in columns])
+    header = [str(column) for column in columns]
+    found = find_columns(header)
+    if found is None and is_image is not None and len(set(columns)) == len(columns) == 2:
+        first_rows = zip(*(list(frame[column])[:MOST_PROBED] for column in columns), strict=True)
+        rows = [[str(value) for value in row] for row in first_rows]
+        path = path_column_by_values(header, rows, is_image)
+        if path is not None:
+            warn_of_columns("the data frame of labels", header, path)
+            found = path, 1 - path
     if found is None or len(set(columns)) < len(columns):
         shown = shorten(", ".join(map(str, columns)), 200)
         raise LabelError(f"a data frame of labels needs one column path and one column label; it has {shown or 'none'}")

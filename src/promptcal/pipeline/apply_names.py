@@ -2,9 +2,10 @@
 
 The label file is what the report downloads. A discovered category gets the name that most of its labelled images have;
 a category more than half of whose images have the name of another one is merged into it; other labelled images move to
-the category of their label.
+the category of their label, which is a new one if no category has this name.
 """
 
+import html
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,30 +30,59 @@ from promptcal.run.assignments import Assignments
 from promptcal.run.categories import describe_categories
 from promptcal.run.directory import RunDirectory
 from promptcal.run.info import RunInfo
-from promptcal.run.replacing import REPLACED, copy_files, finish_replacing, replace_files
+from promptcal.run.replacing import REPLACED, copy_files, copy_pending, finish_replacing, replace_files
 from promptcal.runtime import files
+from promptcal.runtime.frames import data_frame, html_table
+
+_FIRST_RESULT = "training is not finished; if the fit is resumed, apply the label file again when it has ended"
 
 
 @dataclass(frozen=True)
 class NamingResult:
     """What `promptcal name` changed: old name -> new name of each renamed and of each merged category, how many images
-    moved to the category of their label, and notes on what it left as it was."""
+    moved to the category of their label, notes on what it left as it was, and the number of images of each category
+    that was added for them."""
 
     renamed: dict[str, str]
     merged: dict[str, str]
     moved: int
     notes: list[str] = field(default_factory=list)
+    added: dict[str, int] = field(default_factory=dict)
+
+    def _repr_html_(self) -> str:
+        caption = f"{self.moved} images moved to the category of their label"
+        notes = "".join(f"<p>Note: {html.escape(note)}</p>" for note in self.notes)
+        return html_table(("change", "before", "now"), self._changes(), caption) + notes
+
+    def _changes(self) -> list[tuple[str, str, str]]:
+        renamed = [("renamed", old, new) for old, new in self.renamed.items()]
+        merged = [("merged", old, new) for old, new in self.merged.items()]
+        return [*renamed, *merged, *(("added", "", name) for name in self.added)]
+
+    def to_pandas(self) -> Any:
+        """The changes for pandas, which must be installed.
+
+        Returns:
+            A data frame with one row per category and the columns change (renamed, merged or added), before and now.
+        """
+        changes = self._changes()
+        return data_frame({name: [row[i] for row in changes] for i, name in enumerate(("change", "before", "now"))})
 
 
 @dataclass(frozen=True)
 class NamedCategories:
-    """The category that each previous one becomes (``targets``), and the previous one that each continues (``kept``),
-    the classes first. ``numbers`` are the numbers of the new categories, ``names`` their names by number."""
+    """The category that each previous one becomes (``targets``), and the previous one that each continues (``kept``, -1
+    for an added one), the classes first. ``numbers`` are the numbers of the new categories, ``names`` their names by
+    number."""
 
     targets: np.ndarray
     kept: np.ndarray
     numbers: np.ndarray
     names: list[str]
+
+    @property
+    def has_merges(self) -> bool:
+        return len(set(self.targets.tolist())) < len(self.targets)
 
 
 def check_letter_case(names: Sequence[str]) -> None:
@@ -81,18 +111,15 @@ def named_categories(
                 f"than half: {listed}; continue the run with `promptcal fit --from`, which can divide it"
             )
         targets[category] = int(counts.argmax())
-    without = [number for number in range(len(classes)) if number not in origins]
-    if without:
-        raise LabelError(
-            f"{classes[without[0]]} is the label of {shared[without[0]].sum()} images but of no category: each "
-            "category with these images has another name; continue the run with `promptcal fit --from`, which can "
-            "find it"
-        )
+    for number in range(len(classes)):
+        merged = np.flatnonzero(targets == number)
+        if number not in origins and len(merged):
+            origins[number] = int(merged[shared[number, merged].argmax()])
     unnamed = np.flatnonzero(targets < 0)
     targets[unnamed] = len(classes) + np.arange(len(unnamed))
     n_categories = len(classes) + len(unnamed)
     origins |= dict(zip(targets[unnamed].tolist(), unnamed.tolist(), strict=True))
-    kept = np.array([origins[i] for i in range(n_categories)])
+    kept = np.array([origins.get(i, -1) for i in range(n_categories)])
     numbers = kept_numbers(origins, n_categories)
     names = [""] * n_categories
     for i, number in enumerate(numbers):
@@ -105,11 +132,6 @@ def apply_names(path: Path, labels: Any) -> NamingResult:
     directory = RunDirectory(path)
     finish_replacing(directory)
     with directory.locked():
-        if directory.info().status == "training":
-            raise RunError(
-                f"the training of {path} is not finished, and its end would replace the names; run its fit again with "
-                "--resume, then name its categories"
-            )
         return _apply(PreviousRun(path), labels)
 
 
@@ -120,10 +142,25 @@ def undo_names(path: Path) -> None:
     with directory.locked():
         if not directory.original_folder.is_dir():
             raise RunError(f"no names were applied to {path}, so there is nothing to undo")
-        directory.check_links()
-        _check_original(directory)
-        replace_files(directory, lambda folder: copy_files(directory.original_folder, folder))
-        files.remove_folder(directory.original_folder)
+        _restore(directory)
+
+
+def drop_names_of_first_result(directory: RunDirectory) -> bool:
+    """Before a fit is resumed: whether names were applied to its first result, which is then restored as the fit wrote
+    it. The caller holds the lock of the run directory."""
+    if not directory.original_folder.is_dir():
+        return False
+    if directory.pending_folder.is_dir():
+        copy_pending(directory)
+    _restore(directory)
+    return True
+
+
+def _restore(directory: RunDirectory) -> None:
+    directory.check_links()
+    _check_original(directory)
+    replace_files(directory, lambda folder: copy_files(directory.original_folder, folder))
+    files.remove_folder(directory.original_folder)
 
 
 def _check_original(directory: RunDirectory) -> None:
@@ -172,7 +209,7 @@ def _apply(previous: PreviousRun, labels: Any) -> NamingResult:
         stability=found.stability,
     )
     result = _result(previous, categories, assignments, removed, features, partition)
-    _write(previous, assignments, partition, calibration, classes)
+    _write(previous, assignments, partition, calibration, classes, has_merges=categories.has_merges)
     return result
 
 
@@ -182,10 +219,10 @@ def _partition(previous: PreviousRun, features: Tensor, clusters: np.ndarray, ca
     run, n_categories = previous.run, len(categories.names)
     if run.assignment.uses_kmeans:
         return run.assignment.from_clusters(features, clusters, n_categories)
-    if n_categories < len(run.names):
+    if categories.has_merges or n_categories > len(run.names):
         raise RunError(
-            f"the method {run.method.name} has a classifier with an output for each category, so merges need training; "
-            f"continue the run with `promptcal fit --from {run.path}`"
+            f"the method {run.method.name} has a classifier with an output for each category, so merges and added "
+            f"categories need training; continue the run with `promptcal fit --from {run.path}`"
         )
     order = torch.from_numpy(np.argsort(categories.targets))
     return Partition(clusters, run.centroids.cpu()[order], run.columns.cpu()[order])
@@ -220,7 +257,11 @@ def _result(
     merged = {old[c]: name for c, name in enumerate(new) if is_merged[c]}
     renamed = {old[c]: name for c, name in enumerate(new) if not is_merged[c] and old[c] != name}
     moved = int((now.clusters != expected).sum())
-    return NamingResult(renamed, merged, moved, _notes(now, removed, set(merged.values()), features, partition))
+    notes = _notes(now, removed, set(merged.values()), features, partition)
+    notes = [_FIRST_RESULT, *notes] if previous.run.is_first_result else notes
+    sizes = np.bincount(now.clusters, minlength=len(now.names))[categories.numbers]
+    added = {now.names[categories.numbers[c]]: int(sizes[c]) for c in np.flatnonzero(categories.kept < 0)}
+    return NamingResult(renamed, merged, moved, notes, added)
 
 
 def _notes(
@@ -250,6 +291,8 @@ def _write(
     partition: Partition,
     calibration: Calibration,
     classes: list[str],
+    *,
+    has_merges: bool,
 ) -> None:
     directory, run = previous.run.directory, previous.run
     directory.check_links()
@@ -271,7 +314,7 @@ def _write(
             categories = describe_categories(assignments, torch.from_numpy(run.embeddings()))
             categories.write_csv(target.categories_file)
             update: dict[str, Any] = {"categories": categories}
-            if len(assignments.names) < len(run.names):
+            if has_merges:
                 update["changes"] = None  # its cluster numbers are others
             results.model_copy(update=update).write(target.results_file)
         written = (target.assignments_file, target.centroids_file)

@@ -319,7 +319,7 @@ def _repeated_words(request: ClusterRequest) -> list[str]:
     words = ["cluster", absolute(request.features)]
     for option, value in given.items():
         words += [] if value is None else [option, absolute(value)]
-    return words
+    return [*words, "--keep-confirmed"] if request.keep_confirmed else words
 
 
 def _write(found: Discovered, info: RunInfo, session: Session) -> None:

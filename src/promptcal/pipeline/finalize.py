@@ -74,9 +74,16 @@ def finalize(trained: Trained, first: FirstResult | None, session: Session) -> N
         results = results.model_copy(update={"comparison": comparison})
     if session.group.is_first:
         if first is not None and results.comparison is not None and results.comparison.kept == "first":
-            _keep_first(first, results, session)
+            _finish_with_first(first, results, session)
         else:
             write_result(prepared, outcome, results, session)
+
+
+def keep_first_result(first: FirstResult, session: Session) -> None:
+    """Finish the run with its first result, because nothing is trained."""
+    results = session.directory.results()
+    if session.group.is_first and results is not None:
+        _finish_with_first(first, results, session)
 
 
 def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
@@ -250,7 +257,7 @@ def _warn_of_losses(losses: list[CategoryLoss]) -> None:
         warn(f"{loss.message()}; {_LOSS_REMEDY[loss.kept]}")
 
 
-def _keep_first(first: FirstResult, results: RunResults, session: Session) -> None:
+def _finish_with_first(first: FirstResult, results: RunResults, session: Session) -> None:
     """The first result is the final one; its files are complete."""
     kept = session.directory.with_first_result(results).model_copy(update={"selected": first.accuracy})
     if kept.changes is not None:

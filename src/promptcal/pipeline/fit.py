@@ -5,7 +5,8 @@ from typing import Literal
 
 from rich.console import Console
 
-from promptcal.pipeline.finalize import finalize
+from promptcal.pipeline.apply_names import drop_names_of_first_result
+from promptcal.pipeline.finalize import finalize, keep_first_result
 from promptcal.pipeline.first_result import make_first_result
 from promptcal.pipeline.inputs import read_inputs
 from promptcal.pipeline.prepare import prepare
@@ -45,6 +46,11 @@ def run_fit(request: FitRequest) -> Run:
                 warn(f"the run in {directory.path} was stopped before it began, so it starts from the beginning")
             with clock.phase(START_UP, session.device):
                 prepared = prepare(replace(inputs, resume=is_resumed), session)
+            if is_resumed and group.on_first(lambda: drop_names_of_first_result(directory)):
+                warn(
+                    f"the names that were applied to the first result of {directory.path} are dropped, because "
+                    "training replaces it; apply the label file again when the fit has ended"
+                )
             if request.quick:
                 say(
                     "No network is trained (--quick): fit without --quick to adapt the backbone to these images",
@@ -52,7 +58,10 @@ def run_fit(request: FitRequest) -> Run:
                 )
             first = make_first_result(prepared, session, report=request.report) if request.first_result else None
             trained = train(prepared, Consent(request.allow_long, request.confirm), session)
-            finalize(trained, first, session)
+            if trained is not None:
+                finalize(trained, first, session)
+            elif first is not None:
+                keep_first_result(first, session)
     return group.on_first(lambda: Run(request.output, request.device))
 
 

@@ -1,5 +1,6 @@
 """What a request gives: images, labels, settings and earlier runs, read and checked before anything is computed."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +14,12 @@ from promptcal.data import ImageSet, parse_labels, read_labels
 from promptcal.data.labels import spelled_differently
 from promptcal.errors import ConfigError, DataError, RunError
 from promptcal.methods import METHODS, WITHOUT_TRAINING
+from promptcal.methods.base import trained_stages
 from promptcal.pipeline.fit_defaults import fit_defaults
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Inductive, Problem, TestSet
 from promptcal.pipeline.published import unmet_conditions
-from promptcal.pipeline.repeated_options import repeated_words
+from promptcal.pipeline.repeated_options import is_path, repeated_words
 from promptcal.pipeline.request import ClusterRequest, FitRequest, PathOrText
 from promptcal.pipeline.sampled_inputs import sampled_images, with_default_sample, with_truth_of
 from promptcal.pipeline.session import warn
@@ -119,6 +121,8 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
                 f"selection.by=oracle cannot cluster {n_images} validation images (a tenth of each class) into "
                 f"{draft.n_classes} classes; give more images, or add --set selection.by=last"
             )
+    if previous is not None and not resume and _trains(previous, draft):
+        _mention_naming(previous, request, problem, released, console)
     shared = group.on_first(lambda: _shared_stage(request, draft, directory))
     unmet = unmet_conditions(draft, request.preset) if draft.protocol == "published" else None
     if unmet is not None and request.data_difference is not None:
@@ -137,6 +141,28 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         command=command,
         released=released,
         keep_confirmed=request.keep_confirmed,
+    )
+
+
+def _trains(previous: PreviousRun, config: Config) -> bool:
+    return bool(trained_stages(METHODS[config.method](config), only_last=previous.can_initialize(config)))
+
+
+def _mention_naming(
+    previous: PreviousRun, request: FitRequest, problem: Problem, released: frozenset[str], console: Console
+) -> None:
+    """Say that labels which only name or confirm categories need no training."""
+    given = problem.label_names(), released, problem.images.names
+    if request.labels is None or previous.has_labels(*given) or not previous.confirms(*given):
+        return
+    words = ["promptcal", "name", str(previous.path), str(request.labels)]
+    command = shlex.join(words) if is_path(request.labels) else "promptcal.name"
+    console.print(
+        f"The labels only name or confirm categories of {previous.path}, and no image changes its category: "
+        f"`{command}` gives the same names without training",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
     )
 
 

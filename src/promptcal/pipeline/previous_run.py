@@ -226,6 +226,16 @@ class PreviousRun:
         same = all(self.label_of.get(name) == label for name, label in zip(names, labels, strict=True))
         return same and not any(name in self.cluster_of for name in released)
 
+    def confirms(self, labels: Sequence[str | None], released: Collection[str], names: Sequence[str]) -> bool:
+        """Whether these labels (merged with the run's) only confirm or name categories: the images are those of the
+        run, none is marked as wrong, and each label is that of the image's own category."""
+        numbers, classes = class_numbers(labels)
+        before, labelled = self.clusters_before(names), numbers >= 0
+        shared = contingency_table(numbers, before, len(classes), len(self.run.names))
+        origins = class_origins(self.run.names, classes, shared)
+        own = np.array([origins.get(number, -1) for number in numbers[labelled].tolist()])
+        return not released and bool((before >= 0).all() and (own == before[labelled]).all())
+
     def changes(self, now: Assignments, losses: list[CategoryLoss]) -> Changes:
         previous = self.clusters_before(now.paths)
         return Changes(str(self.path.absolute()), self.run.names, previous, now, len(self.cluster_of), losses)

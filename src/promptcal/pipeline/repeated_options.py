@@ -25,6 +25,8 @@ def repeated_words(request: FitRequest, config: Config) -> list[str]:
         words.append("--skip-unreadable")
     if request.keep == "trained":  # `--from` does not take it over
         words += ["--keep", "trained"]
+    if request.keep_confirmed:
+        words.append("--keep-confirmed")
     if request.allow_long:
         words.append("--allow-long")
     if not request.command and is_path(request.truth):

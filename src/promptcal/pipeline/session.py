@@ -2,18 +2,19 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from rich.console import Console
 
 from promptcal.config import Config
-from promptcal.errors import Interrupted, PromptCALWarning, RunError
+from promptcal.errors import Interrupted, PromptCALError, PromptCALWarning, RunError
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime import distributed
 from promptcal.runtime.device import choose_device, choose_dtype, deterministic_mode, device_context
 from promptcal.runtime.interrupts import StopRequest
 from promptcal.runtime.phases import OTHER, PhaseClock
+from promptcal.runtime.threads import warn_if_threads_spin
 from promptcal.training.checkpoints import Checkpoints
 
 
@@ -38,6 +39,8 @@ class Session:
         self.verbose = verbose
         self.group = distributed.group()
         self.device = choose_device(config.device)
+        if self.device.type == "cpu":
+            warn_if_threads_spin()
         self.dtype: torch.dtype = choose_dtype(config.precision, self.device)
         self.deterministic = config.deterministic
         self.clock = PhaseClock() if clock is None else clock
@@ -61,12 +64,21 @@ class Session:
                     yield
             except KeyboardInterrupt:
                 message = "stopped; run the same command with --resume to continue"
-                raise Interrupted(message, self.stop.exit_code) from None
+                raise Interrupted(message + self._alternative(), self.stop.exit_code) from None
+            except Interrupted as stopped:
+                raise Interrupted(f"{stopped}{self._alternative()}", stopped.exit_code) from None
             except OSError as error:  # disk full, or disk gone
                 how = "with --resume" if self.directory.exists() else "again"
                 raise RunError(
                     f"{_describe(error)}; {self.checkpoints.describe_last()}: fix this, then run the same command {how}"
                 ) from error
+
+    def _alternative(self) -> str:
+        """What else can be done with a run that was stopped."""
+        with suppress(PromptCALError, OSError):
+            if self.directory.info().status == "training":
+                return ", or keep the first result, which `promptcal name`, export and predict use as it is"
+        return ""
 
     def _say_stopping(self) -> None:
         self.console.print("Stopping after this step; press Ctrl-C again to stop at once.")

@@ -14,6 +14,7 @@ from promptcal.runtime.seeds import isolated_rng
 from promptcal.training.time_estimate import TimeEstimate, describe_duration
 
 LONG_SECONDS = 30 * 60
+_RESUME = ", and --resume (resume=True) for the same output,"
 _VIEWS_ON_CPU = 32  # of the measured step; a whole batch of a large backbone would take a minute
 
 
@@ -96,18 +97,25 @@ def _measure_step(prepared: Prepared, n_images: int) -> float:
     return seconds
 
 
-def require_consent(estimate: TimeEstimate, consent: Consent, session: Session) -> None:
-    """Announce how long the rest of the fit takes; a long run on a CPU needs the user's consent."""
+def has_consent(estimate: TimeEstimate, consent: Consent, session: Session) -> bool:
+    """Announce how long the rest of the fit takes; a long run on a CPU needs the user's consent.
+
+    False if the user says no to training and is left with a first result; without one, or if nobody can be asked, this
+    is an error.
+    """
     seconds = estimate.seconds_left()
     duration = describe_duration(seconds)
     say(f"About {duration} left: training with validation, then embedding, clustering and read-out", session)
     if session.device.type != "cpu" or seconds <= LONG_SECONDS or consent.always:
-        return
+        return True
     ask = consent.ask
     if ask is not None and session.group.on_first(lambda: ask(f"Train for about {duration} on this CPU?")):
-        return
-    kept = " (the first result is kept)" if session.directory.info().has_result else ""
+        return True
+    has_first = session.group.on_first(lambda: session.directory.info().has_result)
+    if ask is not None and has_first:
+        return False
+    kept = " (the first result is kept)" if has_first else ""
     raise ConfigError(
-        f"training would take about {duration} on this CPU{kept}; use `fit --quick`, which trains no network, or a "
-        f"GPU, or add --allow-long {'and --resume ' if kept else ''}to train anyway"
+        f"training would take about {duration} on this CPU{kept}; use `fit --quick` (in Python quick=True), which "
+        f"trains no network, or a GPU, or add --allow-long (allow_long=True){_RESUME if kept else ''} to train anyway"
     )

@@ -15,7 +15,7 @@ from promptcal.pipeline.clustering import embed_all, final_clustering, validatio
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.scoring import score_frozen
 from promptcal.pipeline.session import Session, warn
-from promptcal.pipeline.time_limit import Consent, estimate_time, require_consent
+from promptcal.pipeline.time_limit import Consent, estimate_time, has_consent
 from promptcal.run.results import RunResults, StageResult
 from promptcal.runtime.device import choose_compile, compile_in_place
 from promptcal.runtime.phases import START_UP
@@ -36,15 +36,17 @@ class Trained:
     results: RunResults
 
 
-def train(prepared: Prepared, consent: Consent, session: Session) -> Trained:
+def train(prepared: Prepared, consent: Consent, session: Session) -> Trained | None:
+    """None if the user does not want to train, and has a first result."""
     results = session.group.on_first(session.directory.results) or prepared.results
     if prepared.problem.can_be_scored and not prepared.is_continued and not results.baselines:
         results = results.model_copy(update={"baselines": score_frozen(prepared, session)})
     with isolated_rng(derive_seed(prepared.config.seed, "backbone")):  # for backbones with dropout
-        return Trained(prepared, _train_stages(prepared, results, consent, session))
+        trained = _train_stages(prepared, results, consent, session)
+        return None if trained is None else Trained(prepared, trained)
 
 
-def _train_stages(prepared: Prepared, results: RunResults, consent: Consent, session: Session) -> RunResults:
+def _train_stages(prepared: Prepared, results: RunResults, consent: Consent, session: Session) -> RunResults | None:
     stages, config, method, group = prepared.stages, prepared.config, prepared.method, session.group
     if not stages:
         return results
@@ -83,8 +85,8 @@ def _train_stages(prepared: Prepared, results: RunResults, consent: Consent, ses
     left = {name: n for name, n in steps.items() if name not in done}
     with session.clock.phase(START_UP, session.device):
         time_left = estimate_time(prepared, left, per_epoch, session)
-    if state is None:  # a resumed run is allowed already
-        require_consent(time_left, consent, session)
+    if state is None and not has_consent(time_left, consent, session):  # a resumed run is allowed already
+        return None
     _compile_if_worth_it(prepared, sum(steps.values()), session)
     if shared is not None:
         reused = group.on_first(lambda: shared.copy_into(session.checkpoints, recorder.path))

@@ -63,6 +63,7 @@ def write_report(run: Run, output: Path | None, console: Console, shards: Path |
         # the browser stores the user's decisions under this key: they belong to exactly these clusters
         "fingerprint": hashlib.sha256(run.directory.assignments_file.read_bytes()).hexdigest(),
         "folder": run.info.folder,
+        "isFirst": run.is_first_result,
         "nextCommand": next_command(run),
         "images": page_data.image_columns(analysis, inputs.thumbnails.sizes),
         "tiles": inputs.thumbnails.layout(),

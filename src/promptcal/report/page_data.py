@@ -37,7 +37,7 @@ def summary_record(analysis: ClusterAnalysis, run: Run, results: RunResults) -> 
         "backbone": run.config.model.backbone,
         "seconds": results.seconds,
         "protocol": results.protocol,
-        "comparison": None if results.comparison is None else results.comparison.description(),
+        "comparison": run.reason,
         "doubtfulMargin": measures.doubtful_margin(analysis.temperature),
     }
 

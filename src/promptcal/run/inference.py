@@ -73,16 +73,20 @@ class Run(StoredRun):
     def _repr_html_(self) -> str:
         method = html.escape(f"{self.method.title}: {self.path}")
         examples = picture(self.directory.sheets_folder / "overview.png")
-        results = self.directory.results()
-        comparison = None if results is None else results.comparison
-        kept = "" if comparison is None else f"<p>{html.escape(comparison.description())}</p>"
+        kept = "" if self.reason is None else f"<p>{html.escape(self.reason)}</p>"
         return f"<p><b>{method}</b></p>{kept}{categories_table(self.assignments())}{examples}"
 
     @property
     def title(self) -> str:
         """The method of the result."""
-        unfinished = " (first result; training is not finished)" if self.info.status == "training" else ""
+        unfinished = " (first result; training is not finished)" if self.is_first_result else ""
         return self.method.title + unfinished
+
+    @property
+    def reason(self) -> str | None:
+        """Which of two results this is, and why; None if there is only one, or if training is not finished."""
+        results = None if self.is_first_result else self.directory.results()
+        return None if results is None else results.reason()
 
     @cached_property
     def network(self) -> DiscoveryNetwork:

@@ -28,7 +28,7 @@ REPLACED = (
 def replace_files(directory: RunDirectory, fill: Callable[[Path], Any]) -> None:
     """``fill`` writes the new files to a folder; the caller holds the lock of the run directory."""
     files.write_folder(directory.pending_folder, fill)
-    _copy_pending(directory)
+    copy_pending(directory)
 
 
 def finish_replacing(directory: RunDirectory) -> None:
@@ -37,7 +37,7 @@ def finish_replacing(directory: RunDirectory) -> None:
         directory.check_links()
         with directory.locked():
             if directory.pending_folder.is_dir():
-                _copy_pending(directory)
+                copy_pending(directory)
 
 
 def copy_files(source: Path, target: Path) -> None:
@@ -48,6 +48,7 @@ def copy_files(source: Path, target: Path) -> None:
             files.write_with(target / name, partial(shutil.copyfile, file))
 
 
-def _copy_pending(directory: RunDirectory) -> None:
+def copy_pending(directory: RunDirectory) -> None:
+    """The new files count; the caller holds the lock of the run directory."""
     copy_files(directory.pending_folder, directory.path)
     files.remove_folder(directory.pending_folder)

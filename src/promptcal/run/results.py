@@ -22,6 +22,12 @@ BASELINES = {  # titles
 }
 
 
+NOT_TRAINED = (
+    "Nothing was trained, so the result is the first one. To train later, run the same command with --allow-long and "
+    "another --output."
+)
+
+
 class Scores(JSONModel):
     """Accuracies in [0, 1], as `promptcal.metrics.DiscoveryAccuracy`; None where there is nothing to score.
 
@@ -133,7 +139,8 @@ class Comparison(JSONModel):
             return f"Training did not help, so the result is the first one, from before training ({reason}). {advice}"
         if self.preferred == "first":
             return f"The result is that of training, although the first one seems better ({reason})."
-        return f"The result is that of training, which is at least as good as the first one ({reason})."
+        measured = "the weighted mean of both measures" if len(evidence) == 2 else "this measure"
+        return f"The result is that of training. By {measured} it is not worse than the first one ({reason})."
 
 
 class Adaptation(JSONModel):
@@ -184,6 +191,12 @@ class RunResults(JSONModel):
         """With the seconds of these phases."""
         rounded = {name: round(seconds, 2) for name, seconds in phases.items()}
         return self.model_copy(update={"phases": rounded, "seconds": round(sum(rounded.values()), 2)})
+
+    def reason(self) -> str | None:
+        """Which of two results the finished run has, and why; None if there was only one."""
+        if self.comparison is not None:
+            return self.comparison.description()
+        return None if self.weights is None else NOT_TRAINED
 
 
 class Evaluation(JSONModel):

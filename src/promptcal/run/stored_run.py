@@ -30,10 +30,11 @@ class StoredRun:
         self.info = self.directory.info()
         if not self.info.has_result:
             raise RunError(f"the run in {path} is not finished; run its fit again with --resume")
-        if self.info.status == "training" and warn_if_unfinished:
+        if self.is_first_result and warn_if_unfinished:
+            origin = "frozen backbone" if self.info.is_frozen else "weights of the previous run"
             warnings.warn(
-                f"the training of {path} is not finished, so this is its first result, of the frozen backbone; "
-                "let its fit end, or run it again with --resume",
+                f"the training of {path} is not finished, so this is its first result, of the {origin}; let its fit "
+                "end or run it again with --resume, unless this result is enough",
                 PromptCALWarning,
                 stacklevel=4,
             )
@@ -44,6 +45,11 @@ class StoredRun:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r}, {self.info.n_images} images, {self._categories})"
+
+    @property
+    def is_first_result(self) -> bool:
+        """Whether training is not finished, so that this is the result from before it."""
+        return self.info.status == "training"
 
     @property
     def _categories(self) -> str:

@@ -1,9 +1,7 @@
 """What a notebook shows of results: short HTML without scripts, links or other files; all text is escaped."""
 
 import base64
-import html
 import io
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,24 +9,13 @@ import numpy as np
 from PIL import Image
 
 from promptcal.data.decoding import open_image
+from promptcal.runtime.frames import html_table
 
 if TYPE_CHECKING:
     from promptcal.run.assignments import Assignments
 
-_MAX_ROWS = 30
 _MAX_PIXELS = 16_000_000  # a larger picture takes seconds to decode
 _MAX_PICTURE = (620, 1200)  # pixels; a row of the overview is 90 pixels high
-
-
-def html_table(header: Sequence[str], rows: Iterable[Sequence[Any]], caption: str) -> str:
-    """A table, cut after 30 rows."""
-    rows = list(rows)
-    cells = [("th", header), *(("td", row) for row in rows[:_MAX_ROWS])]
-    lines = "".join(
-        "<tr>" + "".join(f"<{tag}>{html.escape(str(value))}</{tag}>" for value in row) + "</tr>" for tag, row in cells
-    )
-    more = f"<p>... and {len(rows) - _MAX_ROWS} more</p>" if len(rows) > _MAX_ROWS else ""
-    return f"<p>{html.escape(caption)}</p><table>{lines}</table>{more}"
 
 
 def categories_table(assignments: "Assignments") -> str:

@@ -6,12 +6,17 @@ numbers would change the last bits of a result, and a resumed run would differ f
 
 import math
 import os
+import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from promptcal.errors import PromptCALWarning
+
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 SMALL = 100_000_000  # multiplications of an operation that takes a few milliseconds on one core
+_threads_spin = False  # while they wait; set when promptcal is imported
 
 
 def available_cores() -> int:
@@ -37,7 +42,24 @@ def let_idle_threads_sleep() -> None:
     While one of two threads waits for a core that another program uses, the other one would spin: on a busy machine
     that made k-means 25 to 40 times slower (`benchmarks/threads.py`). It does not change any result.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    global _threads_spin
+    _threads_spin = "torch" in sys.modules and "OMP_WAIT_POLICY" not in os.environ
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # for processes that this one starts in any case
+
+
+def warn_if_threads_spin() -> None:
+    """Say once that idle threads use a core while they wait, because PyTorch was imported before promptcal."""
+    global _threads_spin
+    import torch
+
+    if _threads_spin and torch.get_num_threads() > 1:
+        _threads_spin = False
+        warnings.warn(
+            "PyTorch was imported before promptcal, so its threads use a core while they wait, which is slow on a busy "
+            "machine; import promptcal first, or set OMP_WAIT_POLICY=passive before Python starts",
+            PromptCALWarning,
+            stacklevel=3,
+        )
 
 
 @contextmanager

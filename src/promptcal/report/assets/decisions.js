@@ -183,11 +183,12 @@ function showDecisions() {
   setChildren(bar,
     h("span", { class: "decision-counts" }, parts.join(" · ") || "No decisions"),
     decisions.areStored() ? null : h("span", { class: "warning" }, "This browser cannot store your decisions. Download the labels before you close this page."),
+    data.isFirst ? h("span", { class: "warning", id: "first-result-decisions" }, "This is the first result. Download the labels before training ends, or you may lose these decisions.") : null,
     h("span", { class: "actions" },
       h("button", { type: "button", id: "undo", title: "Key u", disabled: !decisions.canUndo(), onclick: decisions.undo }, "Undo"),
       h("button", { type: "button", id: "discard-all", onclick: decisions.discardAll }, "Discard all"),
       h("button", { type: "button", class: "primary", id: "download", onclick: () => { downloaded = decisions.download(); showDecisions(); } }, "Download labels")),
-    downloaded ? h("p", { class: "next" }, "In the folder with ", h("span", { class: "file" }, downloaded.file), ", run this to apply the names at once: ", h("code", { id: "name-command" }, downloaded.name), " or this to fit again with the labels: ", h("code", { id: "next-command" }, downloaded.command)) : null,
+    downloaded ? h("p", { class: "next" }, data.isFirst ? "When the fit has ended or was stopped, in the folder with " : "In the folder with ", h("span", { class: "file" }, downloaded.file), ", run this to apply the names at once: ", h("code", { id: "name-command" }, downloaded.name), " or this to fit again with the labels: ", h("code", { id: "next-command" }, downloaded.command)) : null,
   );
 }
 decisions.onChange(() => { downloaded = null; showDecisions(); }); // a file without the new decision is not suggested

@@ -32,6 +32,7 @@ export function overviewPage({ data, roots, nameOf, hrefOf }) {
       keyFigure(count(s.known), "known classes", "known"), keyFigure(count(s.new), "discovered", "new"),
       keyFigure(count(s.doubtful), "doubtful images"),
       s.accuracy && s.accuracy.all !== null ? keyFigure(`${percent(s.accuracy.all)} %`, s.protocol === "inductive" ? "accuracy, training images" : "accuracy") : null),
+    data.isFirst ? h("p", { class: "note", id: "first-result" }, "This is the first result, from before training. When training ends, its result may replace these categories, and then this page forgets your decisions. Download your labels before that. They can be applied to the final result, too.") : null,
     data.changes ? confirmedLosses(data.changes.confirmedLosses, "overview-losses") : null,
     data.changes ? h("p", { class: "note" }, changesSummary(data.changes), " ", h("a", { href: "#changes" }, "See the changes")) : null,
     s.comparison ? h("p", { class: "note", id: "comparison" }, s.comparison) : null,
