@@ -15,6 +15,7 @@ from promptcal.experiments.document import draw_figure, load_document, write_doc
 from promptcal.experiments.run_records import RunRecord, benchmark_config, flatten
 from promptcal.experiments.table_request import TableRequest
 from promptcal.methods import METHODS
+from promptcal.pipeline.published import NO_DISTILLATION
 from promptcal.run.results import Scores
 
 ROOT = Path(__file__).parents[2]
@@ -166,6 +167,43 @@ def test_a_document_of_ones_own(tmp_path):
     page.write_text("<!-- table: my-table -->\n<!-- end -->")
     (problem,) = write_document(request, page).problems.values()
     assert "this run of gcd has no score 'warmup'; it has final, gcd" in problem.reason
+
+
+def test_stored_records_say_that_the_distillation_is_missing(tmp_path):
+    """By their settings, or by the conditions that a run of the published protocol states; not for frozen features."""
+    missing, given = {"method": "promptcal"}, {"method": "promptcal", "settings": {"data.generic_images": "given"}}
+    stored = {
+        "gcd": {"baselines": {"kmeans": scores(0.3)}},
+        "missing": {**missing, "baselines": {"kmeans": scores(0.3)}},
+        "given": given,
+        "published": {"method": "promptcal", "unmet_conditions": []},
+        "published-missing": {"method": "promptcal", "unmet_conditions": [NO_DISTILLATION]},
+        "own": {"method": "a method that is not installed"},
+    }
+    (tmp_path / "runs").mkdir()
+    for name, changes in stored.items():
+        record(**changes).write(tmp_path / "runs" / f"{name}.json")
+    rows = [{"label": name, "records": [name]} for name in stored]
+    rows.append({"label": "k-means", "records": ["missing"], "score": "kmeans"})
+    file, page = tmp_path / "mine.yaml", tmp_path / "page.md"
+
+    def note(rows):
+        file.write_text(yaml.safe_dump({"columns": [{"title": "Mini"}], "rows": rows}))
+        page.write_text("<!-- table: mine -->\n<!-- end -->")
+        write_document(TableRequest(name=str(file)), page)
+        return [line for line in page.read_text().splitlines() if "distillation" in line]
+
+    assert note(rows) == [f"missing, published-missing: {NO_DISTILLATION}."]
+    many = [{"label": f"row {i}", "records": ["missing"]} for i in range(5)]
+    assert note([rows[0], *many, rows[-1]]) == [f"All rows of PromptCAL: {NO_DISTILLATION}."]
+    assert note([rows[2], *many]) == [f"row 0, row 1, row 2, row 3, row 4: {NO_DISTILLATION}."]
+
+
+def test_development_runs_are_not_in_the_noise_table():
+    repeats = [scores(0.5), scores(0.7)]
+    runs = [record(benchmark=name, selected=Scores(**scores(0.5).model_dump(exclude={"repeats"}), repeats=repeats))
+            for name in ("cub", "cub-dev", "cub-dev")]  # fmt: skip
+    assert record_tables.noise_table({"CUB": "cub"}, runs).splitlines()[2].endswith("| 1 |")
 
 
 def test_noise_is_between_scores_of_the_same_weights():

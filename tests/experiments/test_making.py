@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from scipy import stats
 
 from promptcal import api
+from promptcal._version import source_commit
 from promptcal.data.benchmarks import benchmark_data
 from promptcal.errors import ConfigError, Interrupted
 from promptcal.experiments.definition import load_table, table_names
@@ -148,6 +149,7 @@ def test_a_table_and_a_document_of_ones_own(promptcal, shared_output, settings_a
     (kept,) = collect("mini", [str(run)], tmp_path)
     record = RunRecord.read(kept)
     assert record == read_run(run, "mini")
+    assert record.commit == RunDirectory(run).info().commit == source_commit()
     assert (record.method, record.seed, record.settings["loss.beta"]) == ("promptcal", 0, 0.2)
     assert record.selected.model_dump() == json.loads((run / "results.json").read_text())["selected"]
     assert [(epoch["stage"], epoch["epoch"]) for epoch in record.epochs] == [("warmup", 1), ("affinity", 1)]

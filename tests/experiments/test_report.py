@@ -250,6 +250,12 @@ def test_every_table_says_that_the_distillation_is_missing(where, tmp_path):
         assert "distillation" not in make_table(with_images).markdown.read_text() + page.read_text()
 
 
+@pytest.mark.parametrize("name", ["prompt-ablation", "supervised-prompts"])
+def test_tables_that_isolate_the_prompts_say_that_the_epochs_are_selected_differently(name, where):
+    sentence = "GCD keeps the last epoch and PromptCAL one that is selected on test images"
+    assert sentence in make_table(replace(where, name=name, protocol="published", seeds=[0])).markdown.read_text()
+
+
 def test_the_last_epoch_is_shown_where_it_is_asked_for(three_seeds):
     made = make_table(replace(three_seeds, name="semiag-ablation", epoch="last"))
     assert made.markdown.name == "semiag-ablation-last.md"
@@ -353,6 +359,35 @@ def test_the_number_of_kmeans_repeats_is_part_of_a_run():
     other = FitJob("cub", "gcd", 0, repeats=1)
     assert other.name.startswith("cub-gcd-clustering.repeats=1-seed0-")
     assert other._config().clustering.repeats == 1
+
+
+def test_a_table_names_other_classes_and_other_weights(where, tmp_path):
+    """Also those of a development split, which has only the known classes; the weights of the row are published."""
+    rows = [
+        {"label": "mine", "method": "gcd", "published": {"CUB": [1, 2, 3], "dev": [1, 2, 3]}},
+        {"label": "iBOT", "method": "gcd", "weights": "ibot.pth", "published": {"CUB": [1, 2, 3], "dev": [1, 2, 3]}},
+    ]
+    columns = [{"title": "CUB", "benchmark": "cub"}, {"title": "dev", "benchmark": "cub-dev"}]
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"columns": columns, "rows": rows}))
+    request = replace(where, name=str(file), protocol="published")
+
+    def unmet(*overrides):
+        lines = csv_lines(make_table(replace(request, overrides=overrides)).csv)
+        return {key: line["not_comparable"] for key, line in lines.items()}
+
+    dev = "n_classes is 100, not 200"
+    assert unmet() == {("mine", "CUB"): "", ("mine", "dev"): dev, ("iBOT", "CUB"): "", ("iBOT", "dev"): dev}
+    assert set(unmet("n_classes=150").values()) == {"n_classes is 150, not 200"}
+    found = unmet("model.weights=other.pth")
+    assert (found["mine", "CUB"], found["iBOT", "CUB"]) == ("the weights are from other.pth", "")
+
+
+def test_a_run_with_another_number_of_classes_is_another_run():
+    plain = FitJob("cub", "gcd", 0)
+    assert FitJob("cub", "gcd", 0, ("n_classes=200",)).name == plain.name
+    assert FitJob("cub", "gcd", 0, ("n_classes=150",)).name != plain.name
+    assert "n_classes" not in FitJob("cub-dev", "gcd", 0).name
 
 
 def test_names_do_not_depend_on_how_a_default_is_written():

@@ -99,7 +99,7 @@ def test_uno():
 @pytest.mark.parametrize(("preset", "ramp"), [("cifar10", (5, 50)), *((name, (50, 150)) for name in BENCHMARKS[1:])])
 def test_rankstats(preset, ramp):
     config = config_of("rankstats", preset)
-    assert config.optim.milestones == (170,)
+    assert config.optim.milestones == (85, 170)  # StepLR(170), stepped twice an epoch
     assert (config.rankstats.top, config.rankstats.consistency, config.rankstats.ramp_epochs) == (5, *ramp)
 
 

@@ -44,9 +44,19 @@ def test_certainty_gives_no_infinite_loss():
 
 
 def test_the_ramp_rises_to_its_weight():
-    assert ramp_up(5.0, 0.0, 50) == pytest.approx(5 * math.exp(-5))
-    assert ramp_up(5.0, 25.0, 50) == pytest.approx(5 * math.exp(-1.25))
-    assert ramp_up(5.0, 50.0, 50) == ramp_up(5.0, 80.0, 50) == ramp_up(5.0, 0.0, 0) == 5.0
+    assert ramp_up(5.0, 0, 50) == pytest.approx(5 * math.exp(-5))
+    assert ramp_up(5.0, 25, 50) == pytest.approx(5 * math.exp(-1.25))
+    assert ramp_up(5.0, 50, 50) == ramp_up(5.0, 80, 50) == ramp_up(5.0, 0, 0) == 5.0
+
+
+def test_the_weight_of_the_consistency_is_the_same_in_all_steps_of_an_epoch(stage_of, batch_of):
+    stage, batch = stage_of("rankstats", "rankstats.consistency=400", "rankstats.ramp_epochs=10"), batch_of(LABELS)
+    found = [stage.step(batch, epochs_done) for epochs_done in (3.0, 3.75, 4.0)]
+    logs = found[0].logs
+    for result, epoch in zip(found, (3, 3, 4), strict=True):
+        weight = 400 * math.exp(-5 * (1 - epoch / 10) ** 2)
+        expected = logs["supervised"] + logs["pairwise"] + 2 * weight * logs["consistency"]
+        assert result.loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_a_step_equals_the_equations(tmp_path):
@@ -68,7 +78,7 @@ def test_a_step_equals_the_equations(tmp_path):
     assert n < n_same < n * n  # some pairs besides each image with itself
     consistency = sum((p[i][k] - p[n + i][k]) ** 2 for i in range(n) for k in range(5)) / (5 * n)
     weight = 400 * math.exp(-5)  # at the start of the ramp
-    loss = sum(supervised) / len(supervised) + sum(pairs) / n**2 + weight * consistency
+    loss = sum(supervised) / len(supervised) + sum(pairs) / n**2 + weight * 2 * consistency
     step.check(loss, lr=0.1)
 
 

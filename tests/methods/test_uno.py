@@ -57,7 +57,7 @@ def test_a_batch_without_unlabelled_images_has_labels_only():
     assert targets.tolist() == [[1, 0, 0], [0, 1, 0], [1, 0, 0], [0, 1, 0]]
 
 
-def test_the_loss_is_the_sum_of_the_means_over_heads_and_over_clustering_heads(stage_of, batch_of):
+def test_the_loss_is_the_mean_of_the_means_over_heads_and_over_clustering_heads(stage_of, batch_of):
     stage, batch = stage_of("uno", "uno.heads=3", "uno.overclustering=2", "uno.augment=no"), batch_of(LABELS)
     heads, overclustering = stage.network(batch.views)
     assert [h.shape[1] for h in heads] == [5] * 3
@@ -71,7 +71,7 @@ def test_the_loss_is_the_sum_of_the_means_over_heads_and_over_clustering_heads(s
             total -= sum(t * math.log(math.exp(c / 0.1) / normaliser) for t, c in zip(target, row, strict=True))
         losses.append(total / 10)
     found = stage.step(batch, 0.0)
-    assert found.loss.item() == pytest.approx(sum(losses[:3]) / 3 + sum(losses[3:]) / 3, rel=1e-4)
+    assert found.loss.item() == pytest.approx((sum(losses[:3]) / 3 + sum(losses[3:]) / 3) / 2, rel=1e-4)
 
 
 def test_the_head_with_the_lowest_loss_is_asked(stage_of, batch_of):
@@ -93,15 +93,15 @@ def test_which_head_is_best_travels_with_the_weights(stage_of):
 
 
 def augmented_by_torchvision(pixels, draws):
-    """Colour jitter with probability 0.5, grey with 0.1, blur with 0.2, each image by its own random numbers."""
+    """Colour jitter with probability 0.5, grey with 0.2, blur with 0.2, each image by its own random numbers."""
     results = []
     for original, (jitter, grey, blur, *amounts, deviation) in zip(pixels, draws.T.tolist(), strict=True):
         image = original
         if jitter < 0.5:
             bright, contrast, saturation, hue = (2 * amount - 1 for amount in amounts)
-            image = vision.adjust_contrast(vision.adjust_brightness(image, 1 + 0.3 * bright), 1 + 0.3 * contrast)
-            image = vision.adjust_hue(vision.adjust_saturation(image, 1 + 0.15 * saturation), 0.1 * hue)
-        if grey < 0.1:
+            image = vision.adjust_contrast(vision.adjust_brightness(image, 1 + 0.4 * bright), 1 + 0.4 * contrast)
+            image = vision.adjust_hue(vision.adjust_saturation(image, 1 + 0.2 * saturation), 0.1 * hue)
+        if grey < 0.2:
             image = vision.rgb_to_grayscale(image, num_output_channels=3)
         if blur < 0.2:
             image = vision.gaussian_blur(image, [13, 13], [0.1 + 1.9 * deviation] * 2)
@@ -115,7 +115,7 @@ def test_views_are_augmented_as_torchvision_would():
     found = augmented(pixels, draws)
     torch.testing.assert_close(found, augmented_by_torchvision(pixels, draws), rtol=0, atol=2e-5)
     changed = ((found - pixels).abs().amax(dim=(1, 2, 3)) > 1e-4).float().mean()
-    assert 0.5 < changed < 0.8  # 1 - 0.5 * 0.9 * 0.8 = 0.64 expected
+    assert 0.55 < changed < 0.85  # 1 - 0.5 * 0.8 * 0.8 = 0.68 expected
 
 
 def test_the_generator_determines_the_augmentation_and_pixels_stay_in_their_range(stage_of, batch_of):
@@ -142,7 +142,7 @@ def test_a_step_equals_the_equations(tmp_path):
     unlabelled = [i for i in range(n // 2) if labels[i] < 0]
 
     def loss_of(head):
-        projected = head[:-1](features)
+        projected = head[:-1](4 * features)  # 4 = sqrt(16), the length that a layer norm gives 16 dimensions
         rows = [k + [cosine(z, w) for w in head[-1].prototypes] for k, z in zip(known, projected, strict=True)]
         targets = {i: [float(k == y) for k in range(len(rows[0]))] for i, y in enumerate(labels) if y >= 0}
         for view, other in ((0, n // 2), (n // 2, 0)):
@@ -157,7 +157,7 @@ def test_a_step_equals_the_equations(tmp_path):
 
     heads, fine = ([loss_of(head) for head in group] for group in (network.heads, network.overclustering))
     step.check(
-        sum(heads) / 2 + sum(fine) / 2,
+        (sum(heads) / 2 + sum(fine) / 2) / 2,
         lr=1e-3,
         finish=lambda name, value: F.normalize(value, dim=1) if name.endswith("prototypes") else value,
     )

@@ -35,7 +35,9 @@ def test_all_labels_are_trained_on_and_an_epoch_is_kept_as_published(method):
 
 def test_each_condition_that_is_not_met_is_named():
     assert published("cub", "promptcal", "data.generic_images=photos")[1] == []
-    assert published("cub", "gcd", "seed=3", "device=cpu", "model.weights=dino.pth", "precision=fp32")[1] == []
+    assert published("cub", "gcd", "seed=3", "device=cpu", "precision=fp32")[1] == []
+    assert published("cub", "gcd", "model.weights=other.pth")[1] == ["the weights are from other.pth"]
+    assert published("cub", "gcd", "n_classes=150")[1] == ["n_classes is 150, not 200"]
     assert published("cub", "gcd", "optim.epochs=2", "selection.by=validation")[1] == [
         "optim.epochs is 2, not 200",
         "selection.by is validation, not last",
@@ -46,8 +48,26 @@ def test_each_condition_that_is_not_met_is_named():
     default = load_config(preset="cub", values={"method": "gcd"})
     other_protocol = "the protocol is not the published one (--protocol published)"
     assert unmet_conditions(default, "cub") == [other_protocol]
+    other = load_config(preset="cub", values={"method": "gcd"}, overrides=["model.weights=other.pth", "n_classes=150"])
+    assert unmet_conditions(other, "cub") == [
+        other_protocol, "n_classes is 150, not 200", "the weights are from other.pth"
+    ]  # fmt: skip
     default = load_config(preset="cub")
     assert unmet_conditions(default, "cub") == [other_protocol, NO_DISTILLATION]
+
+
+def test_a_file_of_weights_is_published_only_if_the_row_of_the_table_names_it():
+    config, unmet = published("cub", "gcd", "model.weights=ibot.pth")
+    assert unmet != []
+    assert unmet_conditions(config, "cub", ("model.weights=ibot.pth",)) == []
+    assert unmet_conditions(config, "cub", ("model.weights=dino.pth",)) == ["the weights are from ibot.pth"]
+
+
+def test_a_preset_without_a_number_of_classes_leaves_it_open():
+    config = load_config(
+        preset={"optim": {"epochs": 3}}, values={"method": "gcd", "n_classes": 7, "protocol": "published"}
+    )
+    assert [text for text in unmet_conditions(config, {"optim": {"epochs": 3}}) if "n_classes" in text] == []
 
 
 def test_a_saved_configuration_cannot_get_another_protocol():
@@ -95,14 +115,15 @@ def test_the_default_protocol_states_no_conditions(tmp_path):
 
 
 @pytest.mark.usefixtures("few_images")
-def test_a_run_on_images_in_another_order_says_so(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["mini", "mini-dev"])
+def test_a_run_on_images_in_another_order_says_so(name, tmp_path, monkeypatch):
     spec = BENCHMARKS["mini"]
     layouts = tuple(replace(layout, in_published_order=False) for layout in spec.layouts)
     monkeypatch.setitem(BENCHMARKS._registered, "mini", replace(spec, layouts=layouts))
     reason = "cifar10_mini.npz has the images in a different order than the original, so different images are labelled"
     with pytest.warns(PromptCALWarning, match=reason):
         run = benchmark(
-            name="mini",
+            name=name,
             method="kmeans",
             protocol="published",
             output=tmp_path / "run",

@@ -138,8 +138,18 @@ class CellSummary:
 
     @property
     def lacks_distillation(self) -> bool:
-        """Whether runs were made without the distillation of the published protocol."""
-        return NO_DISTILLATION in self.unmet
+        """Whether trained weights were made without the distillation of the published protocol."""
+        return NO_DISTILLATION in self.unmet and not self._is_of_frozen_backbone
+
+    @property
+    def method_titles(self) -> list[str]:
+        """The methods of the runs whose trained weights are scored; one that is not installed has its name."""
+        names = dict.fromkeys(job.method for job in self.cell.jobs if not isinstance(job, EfficiencyJob))
+        return [] if self._is_of_frozen_backbone else [METHODS[n].title if n in METHODS else n for n in names]
+
+    @property
+    def _is_of_frozen_backbone(self) -> bool:
+        return any(isinstance(r, RunRecord) and self.cell.score in r.baselines for r in self.records.values())
 
     @property
     def seeds(self) -> list[int]:

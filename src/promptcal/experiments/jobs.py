@@ -18,13 +18,15 @@ from promptcal.experiments.definition import keys_of_rows
 from promptcal.experiments.run_records import RunRecord, benchmark_config, changed_settings, read_run, short_hash
 from promptcal.experiments.table_request import KMEANS_REPEATS, TableRequest
 from promptcal.pipeline.benchmark import run_benchmark
-from promptcal.pipeline.published import GENERIC_IMAGES, unmet_conditions
+from promptcal.pipeline.published import GENERIC_IMAGES, NO_DISTILLATION, unmet_conditions
 from promptcal.pipeline.request import BenchmarkRequest, Protocol
 from promptcal.run.directory import RunDirectory
 
 _NAME_LENGTH = 60  # of the settings in a directory's name; the hash distinguishes longer ones
 # Settings that do not change a result, or that the name holds anyway.
-_NOT_IN_HASH = {"seed", "device", "tensorboard", "data.store", "data.cache", "method", "n_classes"}
+_NOT_IN_HASH = {"seed", "device", "tensorboard", "data.store", "data.cache", "method"}
+
+_ROOT = "ROOT"  # in place of the data root, where it does not matter
 
 StateName = Literal["finished", "interrupted", "missing", "damaged", "data absent", "failed"]
 
@@ -52,6 +54,10 @@ class StoredJob:
     def seed(self) -> int:
         return self.stored.seed
 
+    @property
+    def method(self) -> str:
+        return self.stored.method
+
     def state(self, request: TableRequest) -> State:
         return State("finished")
 
@@ -62,8 +68,10 @@ class StoredJob:
         return self.stored
 
     def unmet_conditions(self, request: TableRequest) -> list[str]:
-        unmet = self.stored.unmet_conditions
-        return ["the record states no published protocol"] if unmet is None else unmet
+        if self.stored.unmet_conditions is not None:
+            return self.stored.unmet_conditions
+        missing = [NO_DISTILLATION] if self.stored.lacks_distillation else []
+        return ["the record states no published protocol", *missing]
 
 
 @dataclass(frozen=True)
@@ -127,7 +135,7 @@ class FitJob:
 
     def unmet_conditions(self, request: TableRequest) -> list[str]:
         """The conditions of the published values that the run does not meet; of its images only once it exists."""
-        unmet = unmet_conditions(self._config(), get_benchmark(self.benchmark).preset, self.changes)
+        unmet = unmet_conditions(self._config(), get_benchmark(self.benchmark).preset, self._changes_of_row(_ROOT))
         try:
             difference = self._directory(request).info().data_difference
         except RunError:  # not started, or damaged
@@ -159,14 +167,17 @@ class FitJob:
     def _config(self) -> Config:
         """The settings; the data root does not matter."""
         images = None if self.generic_images is None else "given"
-        return benchmark_config(self.benchmark, self.method, self._overrides("ROOT", images))
+        return benchmark_config(self.benchmark, self.method, self._overrides(_ROOT, images))
 
     def _overrides(self, root: str, generic_images: str | None) -> tuple[str, ...]:
         protocol = [f"protocol={self.protocol}"] if self.protocol != "default" else []
-        weights = [f"model.weights={root}/{self.weights}"] if self.weights is not None else []
         images = [f"{GENERIC_IMAGES}={generic_images}"] if generic_images is not None else []
         repeats = f"clustering.repeats={self.repeats}"
-        return (*protocol, repeats, *images, *self.settings, *self.changes, *weights)
+        return (*protocol, repeats, *images, *self.settings, *self._changes_of_row(root))
+
+    def _changes_of_row(self, root: str) -> tuple[str, ...]:
+        weights = [f"model.weights={root}/{self.weights}"] if self.weights is not None else []
+        return (*self.changes, *weights)
 
 
 def _data_root(request: TableRequest) -> Path:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
+from promptcal.data.benchmarks.spec import DEVELOPMENT
 from promptcal.experiments.run_records import RunRecord
 from promptcal.experiments.table_report import markdown_table
 
@@ -13,7 +14,11 @@ _GROUPS = ("known", "new")
 
 
 def noise_table(benchmarks: Mapping[str, str], records: Sequence[RunRecord]) -> str:
-    """A row for the records of all benchmarks whose names begin in the same way; read-outs only if there are any."""
+    """A row for the records of all benchmarks whose names begin in the same way; read-outs only if there are any.
+
+    Runs on development splits are left out.
+    """
+    records = [record for record in records if not record.benchmark.endswith(DEVELOPMENT)]
     head = ["", "largest range", "median range", "runs", "largest difference compiled - not compiled", "runs"]
     n_columns = len(head) if any(record.readouts for record in records) else 4
     found = {label: [r for r in records if r.benchmark.startswith(start)] for label, start in benchmarks.items()}

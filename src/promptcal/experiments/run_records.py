@@ -17,7 +17,7 @@ from promptcal.config import Config, flatten
 from promptcal.data.benchmarks import get_benchmark
 from promptcal.errors import RunError
 from promptcal.experiments.definition import FINAL
-from promptcal.methods import load_config
+from promptcal.methods import METHODS, load_config
 from promptcal.pipeline.published import GENERIC_IMAGES
 from promptcal.run.directory import RunDirectory
 from promptcal.run.epoch_records import read_records
@@ -42,13 +42,15 @@ class ScoreValues:
 class RunRecord(JSONModel):
     """A finished run on a benchmark.
 
-    ``settings`` are those that differ from the preset of the benchmark, ``config_hash`` is of all of them.
+    ``commit`` is that of the package, if it ran from a checkout. ``settings`` are those that differ from the preset of
+    the benchmark, ``config_hash`` is of all of them.
     ``baselines`` are accuracies of the frozen backbone. ``readouts`` are accuracies of the last epoch's weights with
     other embeddings or assignments, one for each seed of k-means. ``unmet_conditions`` are those of `RunResults`.
     ``epochs`` are the values of each epoch.
     """
 
     promptcal: str
+    commit: str | None = None
     benchmark: str
     method: str
     seed: int
@@ -88,6 +90,12 @@ class RunRecord(JSONModel):
             f"it has {', '.join([FINAL, *scored, *self.baselines, *self.readouts])}"
         )
 
+    @property
+    def lacks_distillation(self) -> bool:
+        """Whether generic images were not given to a method that can use them."""
+        can_use = self.method in METHODS and METHODS[self.method].uses_generic_images
+        return can_use and GENERIC_IMAGES not in self.settings
+
     def has_all_seconds(self) -> bool:
         """Whether ``seconds`` include all epochs: not where stage 1 is another run's, or epochs were not timed."""
         seconds = [epoch.get("seconds") for epoch in self.epochs]
@@ -105,16 +113,20 @@ def read_record(folder: Path, name: str) -> RunRecord:
 def read_run(path: str | PathLike[str], benchmark: str) -> RunRecord:
     """The record of a finished run directory."""
     directory = RunDirectory(path)
-    config, results = directory.config(), directory.results()
+    config, results, info = directory.config(), directory.results(), directory.info()
     changes = changed_settings(config, benchmark_config(benchmark, config.method))
     if results is None or None in (results.selected, results.last, results.seconds):
         raise RunError(f"{directory.results_file} has no final scores; fit again")
+    settings = {k: v for k, v in changes.items() if k not in {*_LOCATION, "seed", "variant"}}
+    if config.data.generic_images is not None:
+        settings[GENERIC_IMAGES] = "given"
     return RunRecord(
-        promptcal=directory.info().promptcal,
+        promptcal=info.promptcal,
+        commit=info.commit,
         benchmark=benchmark,
         method=config.method,
         seed=config.seed,
-        settings={k: v for k, v in changes.items() if k not in {*_LOCATION, "seed", "variant"}},
+        settings=settings,
         config_hash=short_hash({k: v for k, v in flatten(config.model_dump()).items() if k not in _LOCATION}),
         **{
             key: getattr(results, key)
@@ -135,7 +147,7 @@ def collect(benchmark: str, runs: list[str], folder: str | PathLike[str]) -> lis
 def benchmark_config(benchmark: str, method: str, overrides: tuple[str, ...] = ()) -> Config:
     """The settings that `promptcal benchmark` takes."""
     entry = get_benchmark(benchmark)
-    values = {"n_classes": entry.n_classes, "method": method}
+    values = {"n_classes": entry.n_run_classes, "method": method}
     return load_config(preset=entry.preset, values=values, overrides=overrides)
 
 

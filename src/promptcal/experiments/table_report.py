@@ -16,6 +16,8 @@ from promptcal.experiments.run_records import RunRecord, ScoreValues
 from promptcal.pipeline.published import NO_DISTILLATION
 from promptcal.runtime import files
 
+_MOST_NAMED = 2  # rows in a note
+
 
 @dataclass(frozen=True)
 class TableSection:
@@ -64,8 +66,7 @@ def notes(summary: Summary) -> list[str]:
             "difference excludes zero."
         )
     lines += _incomparable(summary)
-    if rows := [c.cell.row.label for c in summary.cells if c.lacks_distillation and not _has_reasons(summary, c)]:
-        lines.append(_without_distillation(rows))
+    lines += _without_distillation(summary, [c for c in summary.cells if not _has_reasons(summary, c)])
     records = [record for c in summary.cells for record in c.records.values()]
     machines = {record.machine for record in records if isinstance(record, EfficiencyRecord)}
     lines += [f"Measured on {machine}." for machine in sorted(machines)]
@@ -105,8 +106,16 @@ def _has_reasons(summary: Summary, c: CellSummary) -> bool:
     return summary.request.scale == "full" and bool(c.published)
 
 
-def _without_distillation(rows: Sequence[str]) -> str:
-    return f"{', '.join(dict.fromkeys(rows))}: {NO_DISTILLATION}."
+def _without_distillation(summary: Summary, cells: Sequence[CellSummary]) -> list[str]:
+    """A sentence that names the rows of ``cells`` without distillation; many rows are named by their methods."""
+    rows = list(dict.fromkeys(c.cell.row.label for c in cells if c.lacks_distillation))
+    if not rows:
+        return []
+    methods = {title for c in cells if c.lacks_distillation for title in c.method_titles}
+    of_methods = {c.cell.row.label for c in summary.cells if methods.intersection(c.method_titles)}
+    if len(rows) > _MOST_NAMED and of_methods == set(rows):
+        return [f"All rows of {' and '.join(sorted(methods))}: {NO_DISTILLATION}."]
+    return [f"{', '.join(rows)}: {NO_DISTILLATION}."]
 
 
 def markdown(summary: Summary) -> str:
@@ -151,8 +160,7 @@ def compact_markdown(summary: Summary) -> str:
             values += ["" if c is None else _joined([_to_reference(c, part) for part in table.parts])] * len(reference)
         shown = next((c for c in cells.values() if c.records), next(iter(cells.values())))
         rows.append([row.label, *values, *(_detail(shown, detail) for detail in table.details)])
-    without = [c.cell.row.label for c in summary.cells if c.lacks_distillation]
-    return "\n\n".join([markdown_table(head, rows), *([_without_distillation(without)] if without else [])])
+    return "\n\n".join([markdown_table(head, rows), *_without_distillation(summary, summary.cells)])
 
 
 def _compact(c: CellSummary, parts: Sequence[str]) -> str:

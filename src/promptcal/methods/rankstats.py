@@ -3,16 +3,17 @@ ICLR 2020, as Vaze et al. adapt it to GCD).
 
 A linear classifier over all categories. Images with the same top features form positive pairs:
 
-    L = L_CE + L_BCE + omega(t) L_MSE
+    L = L_CE + L_BCE + omega(t) 2 L_MSE
     L_CE  = mean over labelled images of -log p_y,   p = softmax( eta(z) )
     s_ij  = 1 if top_k(z_i) = top_k(z_j) as sets, else 0,   k = 5
     L_BCE = -1/M^2 sum_ij [ s_ij log p_i . p'_j + (1 - s_ij) log(1 - p_i . p'_j) ]   over the M images of a batch
     L_MSE = mean of ( p - p' )^2 over all images
     omega(t) = lambda e^{-5 (1 - t/T)^2},   t <= T epochs;   lambda = 5, T = 50 on CIFAR-10; 50 and 150 elsewhere
 
-where p is of the first view, p' of the second, and top_k(z) are the k dimensions in which feature z is largest. The
-original has a separate head for the new classes and pairs of unlabelled images only; the adaptation, and this code,
-have one head for all and pairs of all images. An image is assigned to the category with the largest p.
+where p is of the first view, p' of the second, top_k(z) are the k dimensions in which feature z is largest, and t is
+the number of finished epochs, a whole number. The original has a separate head for the new classes, pairs of unlabelled
+images only, and the consistency of each head. The adaptation, and this code, have one head for all, pairs of all
+images, and its consistency twice. An image is assigned to the category with the largest p.
 """
 
 import math
@@ -66,7 +67,7 @@ def pairwise_cross_entropy(p: Tensor, p_other_view: Tensor, same: Tensor) -> Ten
     return F.binary_cross_entropy(together, same.to(together))
 
 
-def ramp_up(weight: float, epochs_done: float, length: float) -> float:
+def ramp_up(weight: float, epochs_done: int, length: float) -> float:
     """omega(t)."""
     done = min(1.0, epochs_done / length) if length else 1.0
     return weight * math.exp(-5 * (1 - done) ** 2)
@@ -85,8 +86,7 @@ class RankStatsNetwork(ClassifierNetwork):
         return features, self.classify(features)
 
     def classify(self, features: Tensor) -> Tensor:
-        """Logits of features scaled to the length that a layer norm gives them."""
-        return self.classifier(features * math.sqrt(self.vit.dim)).float()
+        return self.classifier(self.rescale(features)).float()
 
 
 class RankStatsStage(Stage):
@@ -98,7 +98,8 @@ class RankStatsStage(Stage):
         supervised = labelled_cross_entropy(logits[:n], batch.labels[:n])
         pairwise = pairwise_cross_entropy(p, p_other_view, same)
         consistency = F.mse_loss(p, p_other_view)
-        loss = supervised + pairwise + ramp_up(settings.consistency, epochs_done, settings.ramp_epochs) * consistency
+        weight = ramp_up(settings.consistency, int(epochs_done), settings.ramp_epochs)
+        loss = supervised + pairwise + weight * 2 * consistency
         logs = {
             "supervised": supervised,
             "pairwise": pairwise,
@@ -115,7 +116,8 @@ class RankStats(ClassifierMethod[RankStatsConfig]):
     network_class = RankStatsNetwork
     stage_class = RankStatsStage
     presets: ClassVar[dict[str, Any]] = {
-        "": {"model": {"prompts": 0}, "optim": {"weight_decay": 1e-4, "schedule": "steps", "milestones": [170]}},
+        # the published code steps a schedule of 170 twice in each epoch
+        "": {"model": {"prompts": 0}, "optim": {"weight_decay": 1e-4, "schedule": "steps", "milestones": [85, 170]}},
         "quick": {"rankstats": _CIFAR10_RAMP},
         "cifar10": {"rankstats": _CIFAR10_RAMP},
         **{preset: {"optim": {"lr": 0.001}} for preset in ("cub", "cars", "aircraft", "herbarium19")},

@@ -5,10 +5,10 @@ One cross-entropy for labels and pseudo-labels, over the known classes' prototyp
     l = [ h(x), g(x) ]  cosines,   p = softmax( l / tau ),   tau = 0.1
     y_i = one-hot of the label, or for an unlabelled image the Sinkhorn-Knopp assignment of its other view:
     Y = diag(alpha) exp( L / epsilon ) diag(beta),  rows summing to 1, columns to B/K,   epsilon = 0.05, 3 iterations
-    L = 1/|heads| sum_g 1/(2B) sum_i l(y_i, p_i)  +  the same with over-clustering heads
+    L = 1/2 [ 1/|heads| sum_g 1/(2B) sum_i l(y_i, p_i)  +  the same with over-clustering heads ]
 
 There are 5 heads and 5 over-clustering heads with 3 times as many new clusters, each a perceptron and prototypes, which
-are scaled to unit norm after each step. Views have colour jitter (probability 0.5), grey (0.1) and blur (0.2). In the
+are scaled to unit norm after each step. Views have colour jitter (probability 0.5), grey (0.2) and blur (0.2). In the
 original an unlabelled image is always new and assigned to g only; here, as in the adaptation, to all categories. An
 image is assigned to the category with the largest p of the head with the lowest training loss.
 """
@@ -55,14 +55,14 @@ class UNOConfig(Config):
 def augmented(pixels: Tensor, draws: Tensor) -> Tensor:
     """Change the colours and sharpness of views with values 0..1 as their random numbers say (8 x views, from 0 to 1).
 
-    The values are those published for ImageNet: brightness and contrast change by up to 30 %, saturation by 15 %, hue
-    by a tenth of the circle; the blur has a standard deviation of 0.1 to 2 pixels.
+    The values are those of the published code for ImageNet: brightness and contrast change by up to 40 %, saturation
+    by 20 %, hue by a tenth of the circle; the blur has a standard deviation of 0.1 to 2 pixels.
     """
-    is_jittered, is_grey, is_blurred = draws[0] < 0.5, draws[1] < 0.1, draws[2] < 0.2
+    is_jittered, is_grey, is_blurred = draws[0] < 0.5, draws[1] < 0.2, draws[2] < 0.2
     changes = torch.where(is_jittered, 2 * draws[3:7] - 1, 0.0)  # from -1 to 1
-    pixels = augment.brightness(pixels, 1 + 0.3 * changes[0])
-    pixels = augment.contrast(pixels, 1 + 0.3 * changes[1])
-    pixels = augment.saturation(pixels, 1 + 0.15 * changes[2])
+    pixels = augment.brightness(pixels, 1 + 0.4 * changes[0])
+    pixels = augment.contrast(pixels, 1 + 0.4 * changes[1])
+    pixels = augment.saturation(pixels, 1 + 0.2 * changes[2])
     pixels = augment.hue(pixels, 0.1 * changes[3])
     pixels = augment.saturation(pixels, 1 - is_grey.to(pixels))
     return augment.blur(pixels, torch.where(is_blurred, 0.1 + 1.9 * draws[7], 0.0), radius=6)
@@ -121,14 +121,15 @@ class UNONetwork(ClassifierNetwork):
     def forward(self, images: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Cosines with known and new prototypes, by head and by over-clustering head."""
         features = F.normalize(self.embeddings(images).cls.float(), dim=1)
-        known = self.known(features)
+        known, rescaled = self.known(features), self.rescale(features)
         heads, overclustering = (
-            [torch.cat([known, head(features)], dim=1) for head in group] for group in (self.heads, self.overclustering)
+            [torch.cat([known, head(rescaled)], dim=1) for head in group] for group in (self.heads, self.overclustering)
         )
         return heads, overclustering
 
     def classify(self, features: Tensor) -> Tensor:
-        by_head = torch.stack([head(features) for head in self.heads])
+        rescaled = self.rescale(features)
+        by_head = torch.stack([head(rescaled) for head in self.heads])
         best = by_head.index_select(0, self.head_losses.argmin().unsqueeze(0)).squeeze(0)
         return torch.cat([self.known(features), best], dim=1) / self.temperature
 
@@ -148,7 +149,7 @@ class UNOStage(Stage):
         by_fine_head = torch.stack([self._cross_entropy(cosines, batch.labels) for cosines in overclustering])
         self.network.head_losses.lerp_(by_head.detach(), 1 - _LOSS_MOMENTUM)
         logs = {"clustering": by_head.mean(), "overclustering": by_fine_head.mean()}
-        return StepResult(by_head.mean() + by_fine_head.mean(), logs)
+        return StepResult((by_head.mean() + by_fine_head.mean()) / 2, logs)
 
     def after_update(self) -> None:
         self.network.normalize_prototypes()

@@ -1,5 +1,6 @@
 """Networks with a classifier over all categories."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -33,6 +34,10 @@ class ClassifierNetwork(DiscoveryNetwork, ABC):
         for name in self.category_parameters:
             own[name][sources >= 0] = state[name].to(own[name])[sources[sources >= 0]]
         self.load_state_dict({**state, **{name: own[name] for name in self.category_parameters}})
+
+    def rescale(self, features: Tensor) -> Tensor:
+        """L2-normalised class tokens with the length that a layer norm without weights gives them."""
+        return features * math.sqrt(self.vit.dim)
 
     @abstractmethod
     def classify(self, features: Tensor) -> Tensor:

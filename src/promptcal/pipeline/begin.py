@@ -2,6 +2,7 @@
 
 import hashlib
 
+from promptcal._version import source_commit
 from promptcal.config import Config, flatten
 from promptcal.data import ImageStore, StreamedImages
 from promptcal.discovery.class_count import ClassCount
@@ -36,7 +37,7 @@ def begin_run(
         write_class_count(directory.path, count)
     if skipped:
         files.write_csv(directory.skipped_file, ["path", "reason", "position"], skipped)
-    info.write(directory.info_file)
+    info.model_copy(update={"commit": source_commit()}).write(directory.info_file)
 
 
 def run_info(inputs: FitInputs, problem: Problem, config: Config, resize: int, fingerprint: str) -> RunInfo:

@@ -21,10 +21,11 @@ Status = Literal["running", "training", "finished", "discarded"]
 class RunInfo(JSONModel):
     """State of a run, its images and its categories.
 
-    ``root`` is the image folder that was given, ``folder`` the folder that image names are relative to (None for
-    images that are not files), ``benchmark`` the benchmark that the images are of, and ``data_difference`` how they
-    differ from its published ones (None: not at all). ``command`` are the words of a command line that name the images
-    again, with absolute paths; empty if the images were given in Python.
+    ``commit`` is the git commit of the package, if it ran from a checkout. ``root`` is the image folder that was given,
+    ``folder`` the folder that image names are relative to (None for images that are not files), ``benchmark`` the
+    benchmark that the images are of, and ``data_difference`` how they differ from its published ones (None: not at
+    all). ``command`` are the words of a command line that name the images again, with absolute paths; empty if the
+    images were given in Python.
     ``n_trained_classes`` is the number of known classes that the network was built for, if `promptcal name` added
     others (None: all). ``categories`` and ``sha256`` are known once there is a result. ``launch`` names the torchrun
     launch that started the run. A run in ``training`` has a complete first result, a ``discarded`` one is being
@@ -33,6 +34,7 @@ class RunInfo(JSONModel):
 
     format: int = FORMAT
     promptcal: str = __version__
+    commit: str | None = None
     status: Status
     is_frozen: bool = False
     root: str | None = None

@@ -102,6 +102,7 @@ def development_split(data: BenchmarkData, labelled_share: float) -> BenchmarkDa
         [data.class_names[c] for c in data.known],
         known,
         label_half(classes, known, labelled_share),
+        difference=data.difference,
     )
 
 

@@ -93,6 +93,11 @@ class BenchmarkSpec:
         return sorted(classes() if callable(classes) else classes)
 
     @property
+    def n_run_classes(self) -> int:
+        """The number of classes of a run: a development split has only the known ones."""
+        return len(self.known) if self.development else self.n_classes
+
+    @property
     def has_test(self) -> bool:
         return any(layout.has_test for layout in self.layouts)
 
