@@ -195,7 +195,7 @@ def test_most_agreed_is_found_by_brute_force():
 
 
 def test_a_class_is_the_cluster_of_the_neighbours_of_its_labelled_images():
-    """Cluster 0 has no neighbour of class 0; class 1 has no majority elsewhere, but its cluster is needed for class 2."""
+    """Cluster 0 has no neighbour of class 0. Class 1 has no majority elsewhere, but class 2 takes its cluster."""
     clusters = np.array([3, 3, 3, 1, 2, 1, 1, 1, 0, 0])
     labels = np.array([-1, -1, -1, -1, -1, -1, -1, 2, 1, 0])
     neighbours = np.zeros((10, 4), dtype=np.int64)

@@ -1,5 +1,7 @@
 """Where the categories of a previous run continue, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +11,13 @@ from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.discovery.kmeans import Limits
 from promptcal.discovery.partition import Partition
 from promptcal.errors import ConfigError
+from promptcal.pipeline import continuation
 from promptcal.pipeline.continuation import (
     CategoryTargets,
     Continuation,
     category_targets,
     classified_right,
+    have_more_neighbours,
     is_clearly_better,
     nearest_labels,
     supported_classes,
@@ -54,6 +58,9 @@ def test_with_fewer_categories_the_largest_without_a_name_continue():
     assert targets(["ape", "bee"], shared, 3) == ([0, 1, -1, 2, -1], [True, True, False, False, False], 3)
 
 
+FEATURES = torch.nn.functional.one_hot(torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 0])).float()
+
+
 @pytest.fixture
 def continued():
     """Ape has images 0 to 3 (0 is labelled, 3 is marked as wrong), bee 4 and 5 (labelled), new-1 6 and 7; 8 is new."""
@@ -74,9 +81,9 @@ def test_confirmed_images_stay_or_move_to_another_class(continued):
     assert free.start.tolist() == [0, 0, 0, -1, 1, 1, 2, 2, -1]
     assert np.flatnonzero(free.confirmed).tolist() == [1, 2, 4]
     moved = Partition.of(np.array([0, 1, 2, 2, 2, 1, 2, 0, 1]), torch.zeros(3, 2))
-    assert free.holding(moved, 2).clusters.tolist() == [0, 1, 0, 2, 1, 1, 2, 0, 1]
+    assert free.holding(moved, 2, FEATURES).clusters.tolist() == [0, 1, 0, 2, 1, 1, 2, 0, 1]
     kept, _ = continued(keep=True)
-    assert kept.holding(moved, 2).clusters.tolist() == [0, 0, 0, 2, 1, 1, 2, 0, 1]
+    assert kept.holding(moved, 2, FEATURES).clusters.tolist() == [0, 0, 0, 2, 1, 1, 2, 0, 1]
     assert kept.fixed(labels).tolist() == [0, 0, 0, -1, 1, 1, -1, -1, -1]
     clusters = np.array([0, 1, 0, 2, 1, 1, 2, 2, 2])
     for found in (free, kept):
@@ -90,11 +97,54 @@ def test_without_training_images_move_only_to_classes_with_new_labels(continued)
     found, _ = continued(4, keep=False, changed=changed)
     assert found.unchanged.tolist() == [True, False, True, False]  # bee has a new label, 3 is a category more
     moved = Partition.of(np.array([0, 1, 2, 2, 0, 1, 0, 3, 0]), torch.zeros(4, 2))
-    assert found.holding(moved, 2).clusters.tolist() == [0, 1, 0, 2, 1, 1, 2, 3, 0]  # 3 and 8 have no category
+    assert found.holding(moved, 2, FEATURES).clusters.tolist() == [
+        0,
+        1,
+        0,
+        2,
+        1,
+        1,
+        2,
+        3,
+        0,
+    ]  # 3 and 8 have no category
     nearest = np.array([0, 0, 0, 1, 1, 1, 0, 0, 1])[:, None]  # image 1 is nearer to an ape than to a bee
     found, _ = continued(4, keep=False, changed=changed, nearest=nearest)
-    assert found.holding(moved, 2).clusters.tolist() == [0, 0, 0, 2, 1, 1, 2, 3, 0]
+    assert found.holding(moved, 2, FEATURES).clusters.tolist() == [0, 0, 0, 2, 1, 1, 2, 3, 0]
     assert not continued(4, keep=False)[0].unchanged.any()  # the network was trained
+
+
+def test_without_training_images_need_neighbours_in_the_class_that_they_move_to(continued):
+    """Images 1 and 2 would move to bee. The neighbours of 1 are bees, those of 2 are apes. A class in which no
+    unlabelled image was needs no neighbours."""
+    changed, nearest = np.array([False, True]), np.ones((9, 1), dtype=int)
+    moved = Partition.of(np.array([0, 1, 1, 0, 1, 1, 2, 2, 0]), torch.zeros(3, 2))
+    angles = torch.tensor([0.0, 1.0, 0.1, 2.5, 1.1, 1.2, 3.0, 3.1, 2.6])
+    features = torch.stack([angles.cos(), angles.sin()], dim=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(continuation, "_NEIGHBOURS", 2)
+        found, _ = continued(keep=False, changed=changed, nearest=nearest)
+        assert found.holding(moved, 2, features).clusters.tolist() == [0, 1, 0, 0, 1, 1, 2, 2, 0]
+        bee_is_new = replace(found, without_images=np.array([False, True, False]))
+        assert bee_is_new.holding(moved, 2, features).clusters.tolist() == [0, 1, 1, 0, 1, 1, 2, 2, 0]
+
+
+def test_neighbours_are_counted_as_by_brute_force(monkeypatch):
+    generator = np.random.default_rng(0)
+    points = torch.nn.functional.normalize(torch.tensor(generator.normal(size=(60, 4)), dtype=torch.float32), dim=1)
+    start, images = generator.integers(-1, 3, 60), np.arange(5, 60, 2)
+    to = (start[images] + 1) % 3
+    monkeypatch.setattr(continuation, "_MOST_COSINES", 300)
+    found = have_more_neighbours(points, start, images, to)
+    for i, target, is_more in zip(images, to, found, strict=True):
+        near = [j for j in np.argsort(-(points @ points[i]).numpy()) if j != i][:10]
+        assert is_more == (sum(start[j] == target for j in near) > sum(start[j] == start[i] for j in near))
+    assert 0 < found.sum() < len(found)
+    monkeypatch.setattr(continuation, "_MOST_COMPARED", 30)  # every second one, of which the images are none
+    found = have_more_neighbours(points, start, images, to)
+    for i, target, is_more in zip(images, to, found, strict=True):
+        near = [j for j in np.argsort(-(points @ points[i]).numpy()) if j % 2 == 0][:10]
+        assert is_more == (sum(start[j] == target for j in near) > sum(start[j] == start[i] for j in near))
 
 
 def test_more_categories_than_before_may_split_any_unless_they_are_kept(continued):

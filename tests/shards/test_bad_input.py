@@ -371,7 +371,8 @@ def test_a_full_disk_before_and_after_the_shards(
     said = " ".join(said.split())
     assert code == 75
     assert ("Input/output error" if number == errno.EIO else "the disk is full") in said
-    assert "finished shards are kept; free some space, then run the same command again" in said
+    remedy = "check the disk" if number == errno.EIO else "free some space"
+    assert f"finished shards are kept; {remedy}, then run the same command again" in said
     if name == "manifest.json":
         assert len(shards_in(tmp_path)) == 2
         assert promptcal(*words)[0] == 0

@@ -19,7 +19,7 @@ STABILITY, NEAREST_KNOWN = "stability", "nearest known (distance)"
 _LEGENDS = {
     STABILITY: "Stability: the share of repetitions that put an image into the same category; below 1, some images are "
     "doubtful.",
-    NEAREST_KNOWN: "Nearest known: the known category that looks most alike; the distance is 0 for the same look.",
+    NEAREST_KNOWN: "Nearest known: the known category that looks most alike; the larger the distance, the less.",
 }
 
 ACCURACY = (

@@ -152,7 +152,11 @@ class ClusteringConfig(Section):
     )
     repeats: int = Field(1, ge=1, le=1000, description="seeds of k-means that a final score is averaged over")
     n_init: int = Field(
-        100, ge=1, le=MOST_STARTS, description="starts of k-means; the one with the smallest inertia is kept"
+        100,
+        ge=1,
+        le=MOST_STARTS,
+        description="starts of k-means; the one with the smallest inertia is kept. readout=head makes one start for "
+        "each of its heads instead",
     )
     max_points_per_cluster: int | None = Field(
         None,
@@ -187,8 +191,9 @@ class SelectionConfig(Section):
     max_images: int = Field(10_000, ge=2, le=1_000_000_000, description="images clustered at each validation")
     keep: Literal["better", "trained"] = Field(
         "trained",
-        description="trained: the result of training; better: that of the frozen backbone if held-out labels and the "
-        "stability of the clusters prefer it (the default of `promptcal fit`)",
+        description="trained: the result of training; better: the first result, from before training, if held-out "
+        "labels and the stability of the clusters prefer it (the default of `promptcal fit`). With --from, held-out "
+        "labels decide alone, and the result of training must be right on more of them",
     )
 
 

@@ -5,7 +5,8 @@ labels name or merge. Its images start in its class. They may move to another cl
 not to a category without a name, so that no confirmed category is split. Categories without a name start where they
 were. If nothing is trained, the embeddings are those of the previous run, and only new labels are evidence: then an
 unlabelled image moves only to a class that has a new label, is supported by its labels (`supported_classes`), and has
-one of the labelled images that are nearest to it.
+one of the labelled images that are nearest to it. If the class had unlabelled images before, it must also have more of
+the nearest images than the previous category of the image: many labels of one class and few of another say little.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,9 @@ from promptcal.run.changes import CategoryLoss
 
 _BLOCK = 4096  # images at a time
 _NEAREST = 3  # labelled images, of which one must be of the class that an image moves to
+_NEIGHBOURS = 10  # images, more of which must be of that class than of the category that the image is in
+_MOST_COMPARED = 50_000  # images that these neighbours are searched among
+_MOST_COSINES = 2**25  # at a time
 UNNAMED = "categories without a name"
 REPORTED_SHARE = 0.05  # a confirmed category that loses more of its images than this is reported
 
@@ -85,8 +89,9 @@ class Continuation:
     ``confirmed`` are the unlabelled images of confirmed categories. With ``keep`` they stay in them; otherwise they may
     move to another class. If there are more categories than before, any may be split: then no image is ``confirmed``.
     ``counted`` are the images of confirmed categories in any case; `losses` counts those that leave. ``unchanged`` are
-    clusters that no image of another one moves to; ``closed`` are those that have labelled images only. ``nearest`` are
-    the classes of the labelled images that are nearest to each image, None if the network was trained.
+    clusters that no image of another one moves to; ``closed`` are those that have labelled images only, and
+    ``without_images`` those in which no unlabelled image starts. ``nearest`` are the classes of the labelled images
+    that are nearest to each image, None if the network was trained.
     """
 
     start: np.ndarray
@@ -97,6 +102,7 @@ class Continuation:
     keep: bool
     unchanged: np.ndarray
     closed: np.ndarray
+    without_images: np.ndarray
     nearest: np.ndarray | None
 
     @classmethod
@@ -134,7 +140,7 @@ class Continuation:
             unchanged[: len(changed)] = ~(changed & supported)
         is_empty = np.bincount(start[(start >= 0) & (labels < 0)], minlength=n_classes) == 0
         closed[: len(supported)] = is_empty[: len(supported)] & ~supported
-        return cls(start, confirmed, counted, n_classes, targets.n_clusters, keep, unchanged, closed, nearest)
+        return cls(start, confirmed, counted, n_classes, targets.n_clusters, keep, unchanged, closed, is_empty, nearest)
 
     def fixed(self, labels: np.ndarray) -> np.ndarray:
         """The cluster of each image that must not move (-1 elsewhere)."""
@@ -147,13 +153,15 @@ class Continuation:
         by_label = cluster_means(features, np.where(self.start < n_known, labels, self.start), self.n_started)
         return [members, by_label]
 
-    def holding(self, partition: Partition, n_known: int) -> Partition:
+    def holding(self, partition: Partition, n_known: int, features: Tensor) -> Partition:
         """With images in their category again that may not leave it for the one they are now in."""
         clusters = partition.clusters
         left = self.confirmed & (self.keep | (clusters >= n_known))
         left |= (self.start >= 0) & self.unchanged[clusters]
         if self.nearest is not None:
             left |= (self.start >= 0) & (clusters < n_known) & ~(self.nearest == clusters[:, None]).any(axis=1)
+            moved = (self.start >= 0) & (clusters != self.start) & ~self.without_images[clusters] & ~left
+            left[moved] = ~have_more_neighbours(features, self.start, np.flatnonzero(moved), clusters[moved])
         return replace(partition, clusters=np.where(left, self.start, clusters))
 
     def losses(self, clusters: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> list[CategoryLoss]:
@@ -218,6 +226,25 @@ def nearest_labels(features: Tensor, labels: np.ndarray) -> np.ndarray:
     k = min(_NEAREST, len(labelled))
     found = [(block @ features[labelled].T).topk(k, dim=1).indices for block in features.split(_BLOCK)]
     return labels[labelled[torch.cat(found)].cpu().numpy()]
+
+
+def have_more_neighbours(features: Tensor, start: np.ndarray, images: np.ndarray, to: np.ndarray) -> np.ndarray:
+    """Of each of some ``images``, whether more of its nearest images start in the cluster ``to`` than in its own.
+
+    Of very many images, only evenly spaced ones are compared with.
+    """
+    others = np.arange(0, len(features), -(-len(features) // _MOST_COMPARED))
+    among, clusters = features[torch.from_numpy(others).to(features.device)], start[others]
+    found = np.zeros(len(images), dtype=bool)
+    block = max(1, _MOST_COSINES // len(others))
+    for first in range(0, len(images), block):
+        rows = images[first : first + block]
+        cosines = features[torch.from_numpy(rows).to(features.device)] @ among.T
+        cosines[torch.from_numpy(rows[:, None] == others).to(features.device)] = -torch.inf
+        near = clusters[cosines.topk(min(_NEIGHBOURS, len(others) - 1), dim=1).indices.cpu().numpy()]
+        counts = [(near == of[:, None]).sum(axis=1) for of in (to[first : first + block], start[rows])]
+        found[first : first + block] = counts[0] > counts[1]
+    return found
 
 
 def is_clearly_better(one: np.ndarray, other: np.ndarray) -> bool:

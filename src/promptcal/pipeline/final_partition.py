@@ -69,7 +69,7 @@ def _continued(
         clustering = final_clustering(
             prepared.config, session, repeat, init=init, limits=limits, unlabelled_weight=weight
         )
-        return found.holding(by.partition(features, fixed, clustering), n_known)
+        return found.holding(by.partition(features, fixed, clustering), n_known, features)
 
     if not assignment.uses_kmeans:
         return partition(assignment, None)

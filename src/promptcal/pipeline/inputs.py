@@ -287,6 +287,8 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
         layers = Layers(layers.preset, (given, *layers.given))
     keep = {"selection": {"keep": "better"}} if request.keep == "better" else {}
     if layers.is_published:  # the publications continue no run
+        if request.benchmark is not None and request.start_from is None and keep:
+            raise ConfigError("the published protocol keeps the result of training; leave --keep better out")
         return layers if request.start_from is None else Layers(layers.preset, (keep, *layers.given))
     defaults = (fit_defaults(layers) if request.benchmark is None and request.preset is None else {}) | keep
     if request.readout is not None:

@@ -24,6 +24,7 @@ def explained_disk_errors(command: str = "the same command") -> Iterator[None]:
     except OSError as error:
         if error.errno not in {*_FULL, errno.EIO}:
             raise
+        remedy = "free some space" if error.errno in _FULL else "check the disk"
         raise TryAgainError(
-            f"{described(error)}: finished shards are kept; free some space, then run {command} again"
+            f"{described(error)}: finished shards are kept; {remedy}, then run {command} again"
         ) from error

@@ -167,11 +167,12 @@ def sample_embeddings(
 
 def _check_memory(shards: Sequence[InputShard], n: int, rows: int, total: int) -> None:
     """Reject a sample whose rows, which are put together from parts, do not fit into the free memory."""
-    for shard in shards[:1]:
-        with opened_parquet(shard.location) as file:
-            _, list_name, _ = embedding_columns(file.schema_arrow, shard.location)
-            width = file.schema_arrow.field(list_name).type.list_size
-        check_sizes({f"--sample {n}": 2.0 * 4 * rows * width + 8.0 * total}, torch.device("cpu"))
+    if not shards:
+        return
+    with opened_parquet(shards[0].location) as file:
+        _, list_name, _ = embedding_columns(file.schema_arrow, shards[0].location)
+        width = file.schema_arrow.field(list_name).type.list_size
+    check_sizes({f"--sample {n}": 2.0 * 4 * rows * width + 8.0 * total}, torch.device("cpu"))
 
 
 def row_counts(shards: Sequence[InputShard]) -> list[int]:

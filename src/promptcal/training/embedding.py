@@ -20,17 +20,17 @@ _IMAGES_AT_ONCE = 2048  # images decoded at a time, fewer if they are large
 _PIXELS_AT_ONCE = 2**29
 
 _BATCH = 256
-_VALUES_ON_CPU = 3 * 2**19  # of the patch tokens of a batch: memory of larger ones is freed and cleared for each layer
+_VALUES = 3 * 2**19  # of the patch tokens of a batch: memory of larger ones is freed and cleared for each layer
 
 ReadEmbeddings = Callable[[PromptedViT, Tensor], Tensor]
 
 
 def inference_batch_size(vit: PromptedViT) -> int:
     """How many images the network embeds at a time."""
-    if next(vit.parameters()).device.type != "cpu":
+    if next(vit.parameters()).device.type == "cuda":
         return _BATCH
     values = vit.backbone.patch_embed.num_patches * vit.backbone.num_features
-    return max(1, min(_BATCH, _VALUES_ON_CPU // values))
+    return max(1, min(_BATCH, _VALUES // values))
 
 
 def class_token(vit: PromptedViT, views: Tensor) -> Tensor:
