@@ -100,6 +100,15 @@ def test_the_published_search_is_brents_between_the_known_classes_and_1000():
     assert count.n_classes == min(trial.n_classes for trial in count.trials if trial.accuracy == best)
 
 
+def test_the_published_search_does_not_look_at_the_silhouette():
+    """Two of six well separated classes are labelled, so fewer clusters than the most compact ones are as accurate."""
+    features, labels = mixture(6, 2, each=30, spread=0.05)
+    count = count_classes(features, labels, search="published", n_init=5, max_iter=20, max_classes=20)
+    accurate = [trial for trial in count.trials if trial.accuracy == 1]
+    assert count.n_classes == min(trial.n_classes for trial in accurate)
+    assert count.n_classes != max(accurate, key=lambda trial: trial.silhouette).n_classes
+
+
 def test_the_best_trials_are_within_one_standard_error_of_the_best():
     features, labels = mixture(5, 3, each=20)
     trials = Trials(features, labels, n_init=1, max_iter=10, tol=1e-4, seed=0)

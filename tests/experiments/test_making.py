@@ -100,21 +100,23 @@ def test_a_row_of_each_table(name, shared_output, small_settings, results_of):
     assert made.plot.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_rows_by_the_published_protocol(shared_output, small_settings, results_of):
-    """PromptCAL selects by the test images and says that the distillation is missing; GCD keeps the last epoch."""
-    made = table(
-        "fine-grained", shared_output, small_settings, seeds=[0], rows=["PromptCAL", "GCD"], protocol="published"
-    )
+def test_all_rows_by_the_published_protocol(shared_output, small_settings, results_of):
+    """PromptCAL selects by the test images and says that distillation is missing; the others take the last epoch."""
+    made = table("fine-grained", shared_output, small_settings, seeds=[0], protocol="published")
     assert not made.summary.problems
-    lines = [line for line in lines_of(made.csv) if line["dataset"] == "CUB-200" and line["status"] == "finished"]
-    assert {line["method"] for line in lines} == {"gcd", "promptcal"}
+    lines = [line for line in lines_of(made.csv) if line["dataset"] == "CUB-200"]
+    assert [line["row"] for line in lines] == [row.label for row in load_table("fine-grained").rows]
+    assert {line["status"] for line in lines} == {"finished"}
+    assert {line["method"] for line in lines} == {"kmeans", "rankstats", "uno", "gcd", "orca", "promptcal", "simgcd"}
     assert {line["all_difference"] for line in lines} == {""}
     runs = {line["row"]: line["run"] for line in lines_of(made.runs_csv)}
-    for label, rule, method_unmet in (("PromptCAL", "oracle", [NO_DISTILLATION]), ("GCD", "last", [])):
-        directory, results = RunDirectory(shared_output / runs[label]), results_of(shared_output, runs[label])
+    for label, run in runs.items():
+        is_promptcal = label.startswith("PromptCAL")
+        directory, results = RunDirectory(shared_output / run), results_of(shared_output, run)
         config = directory.config()
-        assert (config.protocol, config.selection.by) == ("published", rule)
-        assert [reason for reason in results["unmet_conditions"] if "distillation" in reason] == method_unmet
+        assert (config.protocol, config.selection.by) == ("published", "oracle" if is_promptcal else "last")
+        missing = [reason for reason in results["unmet_conditions"] if "distillation" in reason]
+        assert missing == ([NO_DISTILLATION] if is_promptcal else [])
         assert directory.held_out().paths == []  # all labels were trained on
     text = made.markdown.read_text()
     assert f"- PromptCAL stage 1, PromptCAL: {NO_DISTILLATION}.\n" in text

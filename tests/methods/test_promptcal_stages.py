@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from promptcal.config.schema import LossConfig
 from promptcal.data import ImageStore, View
-from promptcal.methods import load_config
+from promptcal.methods import METHODS, load_config
+from promptcal.methods.base import StageContext
 from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.graph.pairs import sample_negatives
 from promptcal.methods.promptcal.settings import PAPER, RELEASE
@@ -342,6 +343,26 @@ def test_distillation_is_the_squared_distance_to_the_frozen_backbone():
     distance = distillation.loss(network, batch.generator.initial_seed())
     assert with_it.loss.item() == pytest.approx((plain + 0.402 * distance).item(), rel=1e-5)
     assert "distillation" not in WarmupStage("warmup", network, LossConfig(), distillation).step(batch, 5.0).logs
+
+
+def test_the_distillation_of_a_run_is_to_the_pretrained_backbone_whatever_is_trained():
+    config = load_config(
+        values={"n_classes": CLASSES, "method": "promptcal-warmup"},
+        overrides=["data.generic_images=photos", "data.batch_size=7", "model.head_hidden=12"],
+    )
+    network, asked = tiny_network(), []
+    view = a_distillation(network).view
+    context = StageContext(2, None, False, False, None, lambda folder: asked.append(folder) or view, None)
+    pretrained = PromptedViT(copy.deepcopy(network.vit.backbone), prompts=0)
+    distillation = METHODS["promptcal-warmup"](config).stage("warmup", network, context).distillation
+    assert (asked, distillation.view, distillation.batch_size) == (["photos"], view, 7)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.5)
+        images = a_batch().views
+        assert torch.equal(distillation.frozen(images).cls, pretrained.eval()(images).cls)
+    assert not torch.allclose(network.vit(images).cls, pretrained(images).cls)
+    assert not [p for p in distillation.frozen.parameters() if p.requires_grad]
 
 
 def test_without_supervised_prompts_only_the_class_token_is_trained_on():

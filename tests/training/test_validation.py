@@ -13,6 +13,7 @@ from promptcal.data.store import decode
 from promptcal.discovery import SemiSupervisedKMeans
 from promptcal.errors import ConfigError
 from promptcal.methods import METHODS, load_config
+from promptcal.metrics import discovery_accuracy
 from promptcal.pipeline.clustering import validation_kmeans
 from promptcal.training.embedding import embed
 from promptcal.training.validation import OracleValidator, Validator
@@ -110,6 +111,21 @@ def test_oracle_is_the_rule_of_the_release(scene):
     new = [i for i in range(24) if names[i] in ("class 2", "class 3")]
     assert found.silhouette == pytest.approx(silhouette_score(features.numpy()[new], clusters[new]), abs=1e-5)
     assert found.score == pytest.approx((found.known + found.silhouette) / 2)
+
+
+def test_oracle_matches_known_classes_apart_from_the_others(scene):
+    """Each cluster has twice as many images of a new class as of a known one, which a joint matching would score 0."""
+    _, network, view, _, _, truth = scene
+    chosen = np.concatenate([np.flatnonzero(truth == c)[: 6 if c < 2 else 12] for c in range(4)])
+    names = [f"class {truth[i]}" for i in chosen]
+    oracle = OracleValidator(view, torch.from_numpy(chosen), names, ["class 0", "class 1"])
+
+    def pairs_of_classes(features, labels):
+        assert labels is None
+        return truth[chosen] % 2
+
+    assert discovery_accuracy(names, truth[chosen] % 2, ["class 0", "class 1"]).known == 0
+    assert oracle.validate(network, pairs_of_classes, mean_score).known == 1
 
 
 def test_all_held_out_images_are_used_and_no_more_than_the_limit(scene):
