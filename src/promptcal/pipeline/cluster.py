@@ -45,7 +45,7 @@ from promptcal.run.results import Adaptation, RunResults
 from promptcal.runtime import files
 from promptcal.runtime.device import deterministic_mode, device_context, explain_memory_errors
 from promptcal.runtime.phases import ADAPTATION, COUNTING, READING, PhaseClock
-from promptcal.runtime.progress import progress_bar, working
+from promptcal.runtime.progress import show_progress, working
 from promptcal.runtime.seeds import derive_seed
 from promptcal.shards import locations
 from promptcal.shards.engines import EngineSettings
@@ -288,9 +288,7 @@ def features_settings(width: int) -> dict[str, Any]:
 
 
 def _read(features: FeatureSet, session: Session) -> Tensor:
-    with session.clock.phase(READING), progress_bar(session.console) as bar:
-        task = bar.add_task("reading features", total=len(features), note="")
-        show = lambda done: bar.update(task, completed=done)  # noqa: E731
+    with session.clock.phase(READING), show_progress(session.console, "reading features", len(features)) as show:
         return features.embeddings(session.directory.path, show)
 
 
