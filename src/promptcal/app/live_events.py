@@ -18,10 +18,6 @@ class Events:
         self._listeners: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Queue[str | None]]] = {}
         self._next = 0
 
-    @property
-    def n_listeners(self) -> int:
-        return len(self._listeners)
-
     def send(self, kind: str, message: dict[str, Any]) -> None:
         text = f"event: {kind}\ndata: {json.dumps(message, separators=(',', ':'))}\n\n"
         with self._lock:

@@ -56,9 +56,6 @@ class Pictures:
         """Of the pictures in the cache."""
         return self._n_bytes
 
-    def has_files(self) -> bool:
-        return self._originals is not None
-
     def n_missing(self) -> tuple[int, int]:
         """How many of a few evenly chosen files are gone, and how many were looked for."""
         if self._originals is None or not self._n_images:

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
@@ -47,8 +47,6 @@ _SHARED = (  # of the report
 )
 # The report of a run from somebody else may have any script: it gets an origin of its own, without access to the app.
 _REPORT_POLICY = "sandbox allow-scripts allow-downloads allow-popups; frame-ancestors 'none'"
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def read_assets() -> dict[str, tuple[bytes, str]]:

@@ -17,7 +17,6 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE
 Images = Annotated[Path, typer.Argument(help=HELP["images"])]
 Labels = Annotated[Path | None, typer.Option(help=HELP["labels"])]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a finished fit.")]
-Seed = Annotated[int | None, typer.Option(help=HELP["seed"])]
 Device = Annotated[str | None, typer.Option(help=HELP["device"])]
 Root = Annotated[Path | None, typer.Option(help=HELP["root"], show_default=False)]
 SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help=HELP["skip_unreadable"])]
