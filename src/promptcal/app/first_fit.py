@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from promptcal.app.fit_process import FitProcess, Progress
 from promptcal.app.live_events import Events
 from promptcal.app.side_process import Cancelled, SideProcess
@@ -20,6 +18,7 @@ from promptcal.data.labels import read_labels
 from promptcal.errors import LabelError, PromptCALError, RunError, one_line
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime import files
+from promptcal.runtime.json_model import StrictModel
 
 _SECONDS_BETWEEN_EVENTS = 0.2
 _MOST_MESSAGES = 12
@@ -36,10 +35,8 @@ class FirstFitRequest:
     settings: tuple[str, ...] = ()
 
 
-class StartRequest(BaseModel):
+class StartRequest(StrictModel):
     """What the user chose on the page."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     n_classes: int | Literal["auto"]
     quick: bool

@@ -27,8 +27,8 @@ from promptcal.training.embedding import embed_images
 def count_classes_of(request: EstimateRequest) -> ClassCount:
     """In the embeddings of a finished run's network, or of the pretrained backbone."""
     run = request.run if request.run is None or isinstance(request.run, Run) else Run(request.run, request.device)
-    if run is not None and not run.method.takes_images:
-        raise ConfigError(f"{run.path} is a run on features, which embeds no images; give a run of `promptcal fit`")
+    if run is not None:
+        run.check_embeds_images()
     options = {option.name: getattr(request, option.name) for option in fields(ImagesRequest)}
     if run is not None and request.config is None:
         options["config"] = run.config

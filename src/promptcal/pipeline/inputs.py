@@ -103,11 +103,13 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         before = None if previous is None else previous.assignments
         images = group.on_first(lambda: sampled_images(request, before, seed, console))
         request = with_truth_of(request, images, console)
-    _check_output_is_outside(images, directory.path)
+    check_output_is_outside(images, directory.path)
     if request.generic_images is not None:
         ImageSet.of(request.generic_images)  # so that a wrong folder is found before anything is computed
     problem, released = read_problem(request, images, previous, console, inductive=request.inductive)
-    settings = group.on_first(lambda: _settings(request, previous, problem, console))
+    settings = group.on_first(
+        lambda: with_category_count(_values(request, previous), request, previous, problem, console)
+    )
     draft = settings.draft(len(problem.classes))
     if previous is not None:
         previous.check(draft, directory.path)
@@ -210,7 +212,7 @@ def _test_set(request: FitRequest) -> TestSet:
         raise DataError(f"selection.by=oracle needs test images: {error}; or add --set selection.by=last") from error
 
 
-def _check_output_is_outside(images: ImageSet, output: Path) -> None:
+def check_output_is_outside(images: ImageSet, output: Path) -> None:
     if images.root is not None and output.resolve().is_relative_to(images.root.resolve()):
         raise RunError(
             f"the output {output} lies in the image folder, where its pictures would be taken for images; "
@@ -229,10 +231,18 @@ def _previous_run(request: FitRequest, directory: RunDirectory, resume: bool) ->
     return PreviousRun(request.start_from)
 
 
-def _settings(request: FitRequest, previous: PreviousRun | None, problem: Problem, console: Console) -> Settings:
-    values = _values(request, previous)
-    if previous is not None and request.n_classes is None and not overrides_n_classes(request):
-        values = {**values, "n_classes": n_categories(values["n_classes"], previous, problem, console)}
+def with_category_count(
+    values: dict[str, Any],
+    request: FitRequest | ClusterRequest,
+    previous: PreviousRun | None,
+    problem: Problem,
+    console: Console,
+) -> Settings:
+    """The settings, with the number of categories that the labels leave of a previous run's, unless it is given."""
+    overrides = (setting.replace(" ", "") for setting in request.overrides)
+    is_given = request.n_classes is not None or any(setting.startswith("n_classes=") for setting in overrides)
+    if previous is not None and not is_given:
+        values = {**values, "n_classes": _n_categories(values["n_classes"], previous, problem, console)}
     return Settings(values)
 
 
@@ -296,11 +306,7 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
     return Layers(layers.preset, (defaults, *layers.given))  # anything else that names a setting wins
 
 
-def overrides_n_classes(request: FitRequest | ClusterRequest) -> bool:
-    return any(setting.replace(" ", "").startswith("n_classes=") for setting in request.overrides)
-
-
-def n_categories(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
+def _n_categories(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
     """As many categories fewer as the labels merge into others, and more as they name without a category."""
     merged, added = previous.merged_and_added(problem.label_names(), problem.images.names)
     if not merged and not added:

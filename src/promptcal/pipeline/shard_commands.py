@@ -66,8 +66,7 @@ def run_embed(request: EmbedRequest) -> ShardSummary:
         if request.backbone is not None or request.weights is not None:
             raise ConfigError("a run has its own backbone; give either the run or a backbone and its weights")
         run = Run(_run_path(request.run), "cpu")
-        if not run.method.takes_images:
-            raise ConfigError(f"{run.path} is a run on features, which embeds no images; give a run of `promptcal fit`")
+        run.check_embeds_images()
         return process_shards(_job(request, RunModel(run.path.absolute(), True, False)), _console(request))
     settings = FitRequest(
         images=None,
