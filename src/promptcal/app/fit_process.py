@@ -1,4 +1,4 @@
-"""A fit in a process of its own: its command, what it prints as progress, and how it is cancelled."""
+"""A fit in a separate process: its command, what it prints as progress, and how it is cancelled."""
 
 import os
 import re

@@ -80,7 +80,7 @@ def _parameter(field: "Field[Any]", output: Path | None) -> inspect.Parameter:
         if _is_list(field):
             kind, default = list[str] | None, None
         flag = metadata.get("flag") or f"--{field.name.replace('_', '-')}"
-        extra["show_default"] = isinstance(default, str | Path)
+        extra["show_default"] = isinstance(default, str | Path) and "Default:" not in metadata["help"]
         annotation = Annotated[kind, typer.Option(flag, **extra)]
     empty = inspect.Parameter.empty if default is MISSING else default
     return inspect.Parameter(field.name, _KEYWORD, default=empty, annotation=annotation)

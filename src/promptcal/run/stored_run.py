@@ -147,7 +147,7 @@ class StoredRun:
             more = f" and {len(missing) - 1} more images do" if len(missing) > 1 else " does"
             raise DataError(f"{missing[0]}{more} not exist any more; restore the images where the fit found them")
         other = next((image for image in images if not is_image(image)), None)
-        if other is not None:  # a run directory from somebody else could name any file of this machine
+        if other is not None:  # an untrusted run directory could name any file of this machine
             raise DataError(f"{other} is not an image; restore the images where the fit found them")
         return images
 

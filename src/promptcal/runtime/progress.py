@@ -89,11 +89,11 @@ class LineProgress(DrawnProgress):
 
     def refresh(self) -> None:
         for task in self.tasks:
-            if task.total and not task.fields.get("is_told"):
+            if task.total and not task.fields.get("is_reported"):
                 note = f", {task.fields['note']}" if task.fields.get("note") else ""
                 line = f"{task.description}: {int(task.completed)} of {int(task.total)}{note}"
                 self.console.print(line, markup=False, highlight=False, soft_wrap=True)
-                task.fields["is_told"] = task.completed >= task.total
+                task.fields["is_reported"] = task.completed >= task.total
 
 
 class NotebookProgress(DrawnProgress):
