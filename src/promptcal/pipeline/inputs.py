@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,14 @@ from promptcal.config.layers import merge_into
 from promptcal.data import ImageSet, parse_labels, read_labels
 from promptcal.data.labels import spelled_differently
 from promptcal.errors import ConfigError, DataError, RunError
-from promptcal.methods import METHODS, WITHOUT_TRAINING
+from promptcal.methods import METHODS, WITHOUT_TRAINING, resolve
 from promptcal.methods.base import trained_stages
 from promptcal.pipeline.fit_defaults import fit_defaults
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Inductive, Problem, TestSet
 from promptcal.pipeline.published import unmet_conditions
 from promptcal.pipeline.repeated_options import is_path, repeated_words
-from promptcal.pipeline.request import ClusterRequest, FitRequest, PathOrText
+from promptcal.pipeline.request import ClusterRequest, EmbedRequest, EstimateRequest, FitRequest, PathOrText
 from promptcal.pipeline.sampled_inputs import sampled_images, with_default_sample, with_truth_of
 from promptcal.pipeline.session import warn
 from promptcal.pipeline.shared_stage import SharedStage
@@ -229,6 +229,13 @@ def _previous_run(request: FitRequest, directory: RunDirectory, resume: bool) ->
     if request.config is not None or request.preset is not None:
         raise ConfigError(f"--from takes its settings from {request.start_from}; change single ones with --set")
     return PreviousRun(request.start_from)
+
+
+def backbone_config(request: EstimateRequest | EmbedRequest, **changes: Any) -> Config:
+    """The config of a request that embeds images without a fit; its number of classes has no meaning."""
+    names = {option.name for option in fields(FitRequest)} & {option.name for option in fields(request)}
+    options = {name: getattr(request, name) for name in names}
+    return resolve(settings_layers(FitRequest(**{**options, "images": None, "output": "", "n_classes": 1, **changes})))
 
 
 def with_category_count(
