@@ -261,8 +261,7 @@ def _values(request: ClusterRequest, width: int, previous: PreviousRun | None) -
 def feature_values(base: dict[str, Any], named: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """All settings of a run on features: ``base``, then the ``named`` ones that are not None, then ``overrides``."""
     values = {key: value for key, value in named.items() if value is not None}
-    layers = Layers.of(values={**values, "method": OF_FEATURES}, overrides=overrides)
-    layers = Layers(layers.preset, (base, *layers.given))
+    layers = Layers.of(values={**values, "method": OF_FEATURES}, overrides=overrides).on_top_of(base)
     if layers.method != OF_FEATURES:
         raise ConfigError("features have no other method; leave --set method=... out")
     return layers.merged(METHODS[OF_FEATURES])

@@ -267,7 +267,37 @@ def _values(request: FitRequest, previous: PreviousRun | None) -> dict[str, Any]
 
 
 def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> Layers:
-    """The sources of settings that a request names, on top of ``base``."""
+    """The sources of settings that a request names, on top of ``base`` and of the defaults of a fit."""
+    values = _option_values(request)
+    check_argument("config", request.config, PathOrText | Config | None)
+    check_argument("preset", request.preset, str | Mapping | None)
+    file, given = request.config, base or {}
+    if isinstance(request.config, Config):
+        file, given = None, _config_values(request.config, request.method)
+    layers = Layers.of(preset=request.preset, file=file, values=values, overrides=request.overrides).on_top_of(given)
+    keep = {"selection": {"keep": "better"}} if request.keep == "better" else {}
+    if layers.is_published:  # the publications continue no run
+        if request.benchmark is not None and request.start_from is None and keep:
+            raise ConfigError("the published protocol keeps the result of training; leave --keep better out")
+        return layers if request.start_from is None else layers.on_top_of(keep)
+    defaults = (fit_defaults(layers) if request.benchmark is None and request.preset is None else {}) | keep
+    if request.readout is not None:
+        defaults["clustering"] = {"readout": request.readout}
+    return layers.on_top_of(defaults)
+
+
+def _config_values(config: Config, method: str | None) -> dict[str, Any]:
+    """The values of a given config, for another method without those of its own method."""
+    values = config.model_dump()
+    if method not in (None, config.method):
+        own = {"method", "variant"}
+        values = {key: value for key, value in values.items() if key in Config.model_fields.keys() - own}
+        merge_into(values, METHODS[method].presets.get("", {}))
+    return values
+
+
+def _option_values(request: FitRequest) -> dict[str, Any]:
+    """The settings that the options of a request name."""
     compile = None if request.compile is None else "always" if request.compile else "never"
     if request.quick and request.method not in (None, WITHOUT_TRAINING):
         raise ConfigError(
@@ -286,31 +316,11 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
     values: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
     if request.generic_images is not None:
         values["data"] = {"generic_images": str(request.generic_images)}
-    model = {"backbone": request.backbone, "weights": request.weights}
     if request.keep == "trained":
         values["selection"] = {"keep": "trained"}
+    model = {"backbone": request.backbone, "weights": request.weights}
     values["model"] = {key: str(value) for key, value in model.items() if value is not None}
-    check_argument("config", request.config, PathOrText | Config | None)
-    check_argument("preset", request.preset, str | Mapping | None)
-    file, given = request.config, base or {}
-    if isinstance(request.config, Config):
-        file, given = None, request.config.model_dump()
-        if request.method not in (None, request.config.method):
-            own = {"method", "variant"}
-            given = {key: value for key, value in given.items() if key in Config.model_fields.keys() - own}
-            merge_into(given, METHODS[request.method].presets.get("", {}))
-    layers = Layers.of(preset=request.preset, file=file, values=values, overrides=request.overrides)
-    if given:
-        layers = Layers(layers.preset, (given, *layers.given))
-    keep = {"selection": {"keep": "better"}} if request.keep == "better" else {}
-    if layers.is_published:  # the publications continue no run
-        if request.benchmark is not None and request.start_from is None and keep:
-            raise ConfigError("the published protocol keeps the result of training; leave --keep better out")
-        return layers if request.start_from is None else Layers(layers.preset, (keep, *layers.given))
-    defaults = (fit_defaults(layers) if request.benchmark is None and request.preset is None else {}) | keep
-    if request.readout is not None:
-        defaults["clustering"] = {"readout": request.readout}
-    return Layers(layers.preset, (defaults, *layers.given))  # anything else that names a setting wins
+    return values
 
 
 def _n_categories(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
