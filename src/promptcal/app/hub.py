@@ -59,7 +59,7 @@ class Hub:
         return list(self._paths)
 
     def add(self, path: Path) -> str:
-        """Also show this run."""
+        """Show another run, and return its key."""
         key = path.absolute().name
         if self._paths.setdefault(key, path).absolute() != path.absolute():
             raise RunError(f"there are two runs called {key}; serve {path} on its own")

@@ -285,7 +285,7 @@ def fresh_names(state: LabelState, n: int) -> list[str]:
 
 
 def changed_images(before: LabelState, after: LabelState) -> np.ndarray:
-    """The images that a client must be told about."""
+    """The images whose label or prediction differs."""
     same = (before.labels == after.labels) & (before.mine == after.mine)
     old, new = before.predictions, after.predictions
     if old is not new:

@@ -91,7 +91,7 @@ def now() -> str:
 
 
 def digest_of(found: Assignments) -> str:
-    """Of everything that an action refers to: the images in their order, and the categories."""
+    """The SHA-256 of what actions refer to: the images in their order, and the categories."""
     content = [found.paths, found.names, found.known, found.clusters.tolist(), found.labelled.tolist()]
     return sha256(json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -113,7 +113,7 @@ class LabelStore:
 
     @property
     def digest(self) -> str:
-        """Of the assignments that the actions refer to."""
+        """The `digest_of` the assignments that the actions refer to."""
         return str(self._rows("SELECT digest FROM base")[0][0])
 
     def begin(self, found: Assignments) -> None:

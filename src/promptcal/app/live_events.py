@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 _SECONDS_BETWEEN_BEATS = 15.0
-_MOST_WAITING = 200  # events; a page that is further behind is told to load everything again
+_MOST_WAITING = 200  # events; a page that is further behind has to load everything again
 
 
 class Events:

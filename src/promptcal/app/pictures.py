@@ -53,7 +53,7 @@ class Pictures:
 
     @property
     def n_bytes(self) -> int:
-        """Of the pictures in the cache."""
+        """The size of the pictures in the cache."""
         return self._n_bytes
 
     def n_missing(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""An open run: its images, the labels that the user gives them, and what the page is told."""
+"""An open run: its images, the labels that the user gives them, and the messages to its pages."""
 
 import os
 import secrets

@@ -67,7 +67,7 @@ class KnownShare:
 
     @property
     def share(self) -> float:
-        """Of the unlabelled images that are of known classes."""
+        """The share of the unlabelled images that are of known classes."""
         weights = self.sizes
         found = self._share(np.average(self.as_known, weights=weights), np.average(self.as_hidden, weights=weights))
         return float(found)
@@ -126,7 +126,7 @@ def can_measure(labels: np.ndarray) -> bool:
 
 
 def measure_known_share(features: Tensor, labels: np.ndarray, images: ImageCounts, *, seed: int) -> KnownShare:
-    """From L2-normalised embeddings with labels (-1: none), if `can_measure`."""
+    """Measure the share in L2-normalised embeddings with labels (-1: none), if `can_measure`."""
     labelled = np.flatnonzero(labels >= 0)
     classes, own = np.unique(labels[labelled], return_inverse=True)
     k, generator = len(classes), np.random.default_rng(seed)

@@ -23,7 +23,7 @@ from promptcal.training.embedding import embed_images
 
 
 def count_classes_of(request: EstimateRequest) -> ClassCount:
-    """In the embeddings of a finished run's network, or of the pretrained backbone."""
+    """Count in the embeddings by the network of a finished run, or by the pretrained backbone."""
     run = request.run if request.run is None or isinstance(request.run, Run) else Run(request.run, request.device)
     if run is not None:
         run.check_embeds_images()

@@ -208,7 +208,7 @@ def discover(
 def _count_classes(
     problem: Problem, embeddings: Tensor, draft: Config, session: Session
 ) -> tuple[int, ClassCount | None]:
-    """By labels of at least two classes as in a fit, otherwise by the silhouette; from a part of many rows."""
+    """Count as a fit does if at least two classes have labels, else by the silhouette; in a part of many rows."""
     if (problem.labels >= 0).all():
         return len(problem.classes), None
     seed = derive_seed(draft.seed, "class count")

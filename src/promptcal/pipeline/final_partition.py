@@ -53,7 +53,9 @@ def _continued(
     features: Tensor,
     session: Session,
 ) -> Partition:
-    """From the previous members, or from the labelled images if these are clearly better; ``fixed`` does not move.
+    """Clusters that start at the previous members, or at the labelled images if these are clearly better.
+
+    Images in ``fixed`` do not move.
 
     A start from the labelled images finds a class that was hidden in another category. But a few labels can lie
     anywhere, so it must have a lower inertia and classify labelled images better (`is_clearly_better`).

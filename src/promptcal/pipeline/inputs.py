@@ -40,7 +40,7 @@ class Settings:
         return self.values.get("n_classes") == AUTO
 
     def with_values(self, **sections: dict[str, Any]) -> "Settings":
-        """With other values in some sections."""
+        """The settings with other values in some sections."""
         return Settings({**self.values, **{name: {**self.values[name], **new} for name, new in sections.items()}})
 
     def draft(self, n_known: int) -> Config:
@@ -324,7 +324,7 @@ def _option_values(request: FitRequest) -> dict[str, Any]:
 
 
 def _n_categories(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
-    """As many categories fewer as the labels merge into others, and more as they name without a category."""
+    """``n_classes`` less the categories that the labels merge into others, plus the classes without a category."""
     merged, added = previous.merged_and_added(problem.label_names(), problem.images.names)
     if not merged and not added:
         return n_classes

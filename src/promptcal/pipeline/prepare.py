@@ -197,7 +197,7 @@ def _test_images(
 def _estimate_classes(
     problem: Problem, config: Config, seeded: SeededViT, view: View | StreamedView, session: Session
 ) -> tuple[ClassCount, Tensor]:
-    """In the embeddings of the pretrained backbone, which are returned; the images are decoded already."""
+    """Estimate in the embeddings of the pretrained backbone, which are returned too; the images are decoded already."""
     problem.check(max(1, len(problem.classes)))
     plain = frozen_vit(seeded.vit, config, session.device).eval()
     features = embed_all(plain, view, len(problem.images), "embedding", session)

@@ -98,7 +98,7 @@ def _wanted_names(
     root: Path | None = None,
     n_images: int = UNCOUNTED,
 ) -> frozenset[str]:
-    """Of the labels that are given and of those of a previous run.
+    """The names in the given labels and in those of a previous run.
 
     A row without a label names no image, unless the previous run has it: then it is marked as wrong.
     """

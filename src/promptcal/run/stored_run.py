@@ -153,7 +153,7 @@ class StoredRun:
 
 
 def reject_path_traversal(names: Sequence[str], run: Path) -> None:
-    """Of images in a folder: no name may point outside of it."""
+    """Reject names of images in a folder that point outside of it."""
     for name in names:
         if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
             raise RunError(f"{run} names the image {name}, which lies outside of its image folder; do not trust it")

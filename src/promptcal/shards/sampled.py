@@ -65,7 +65,7 @@ def _list_places(names: NameList) -> Iterator[tuple[list[str], list[Place]]]:
 
 
 class StreamSample:
-    """Of a stream of names: those that are wanted, and ``n`` of the others, each with the same probability.
+    """Samples a stream of names: those that are wanted, and ``n`` of the others, each with the same probability.
 
     Each name gets a random number, and the ``n`` smallest ones are kept.
     """

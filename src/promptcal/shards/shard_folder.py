@@ -54,7 +54,7 @@ class ShardFolder:
         return plan
 
     def manifest(self) -> ShardManifest:
-        """Of a folder whose shards are all finished."""
+        """The manifest of a folder whose shards are all finished."""
         if not self.manifest_file.is_file():
             raise RunError(f"the shards in {self.path} are not finished; run the command that writes them again")
         return ShardManifest.read(self.manifest_file)
