@@ -49,6 +49,9 @@ QUICK = (
     "affinity.negatives=32",
 )
 
+# Fixtures have no doctests. Several files called conftest cannot be collected as modules.
+collect_ignore_glob = ["*conftest.py"]
+
 # Files with long tests start first, so that no process is left with one of them at the end.
 SLOW_FILES = (
     "test_code_of_pages",

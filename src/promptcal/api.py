@@ -49,7 +49,7 @@ from promptcal.runtime import distributed, files
 from promptcal.runtime.arguments import check_argument, check_names, check_output_file, checked
 from promptcal.runtime.free_memory import return_freed_memory
 from promptcal.runtime.phases import REPORT
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import show_progress
 from promptcal.shards.process import ShardSummary
 
 PathOrText = str | PathLike[str]
@@ -446,15 +446,14 @@ def check(
     image_set = ImageSet.of(images)
     console = Console(stderr=True, quiet=not progress)
     label_names = read_labels(labels, image_set, console)
-    with progress_bar(console) as bar:
-        task = bar.add_task("checking", total=len(image_set), note="")
+    with show_progress(console, "checking", len(image_set)) as show:
         report = check_images(
             image_set,
             label_names,
             n_classes=None if n_classes == AUTO else n_classes,
             min_side=min_side,
             near_distance=near_distance,
-            on_progress=lambda done: bar.update(task, completed=done),
+            on_progress=show,
         )
     if output is not None:
         files.write_json(Path(output), report.as_dict())

@@ -11,14 +11,13 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted
 
-from promptcal.config import Layers
 from promptcal.data.feature_set import FeatureSet
 from promptcal.data.images import ImageSet
 from promptcal.data.sources import TextSource
 from promptcal.discovery.partition import BLOCK, centroid_cosines, largest_at
 from promptcal.errors import ArgumentError, PromptCALError
 from promptcal.methods import METHODS, OF_FEATURES
-from promptcal.pipeline.cluster import discover, features_settings
+from promptcal.pipeline.cluster import discover, feature_values, features_settings
 from promptcal.pipeline.inputs import Settings
 from promptcal.pipeline.problem import Problem
 from promptcal.pipeline.session import Session
@@ -131,10 +130,8 @@ class SemiSupervisedDiscovery(
         self.partition_ = outcome.partition
 
     def _settings(self, width: int) -> Settings:
-        values = {"n_classes": self.n_classes, "seed": self.random_state, "device": self.device}
-        given = {key: value for key, value in values.items() if value is not None}
-        layers = Layers.of(values={**given, "method": OF_FEATURES}, overrides=self.overrides)
-        return Settings(Layers(layers.preset, (features_settings(width), *layers.given)).merged(METHODS[OF_FEATURES]))
+        named = {"n_classes": self.n_classes, "seed": self.random_state, "device": self.device}
+        return Settings(feature_values(features_settings(width), named, self.overrides))
 
     def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
         """Learn the categories, and return those of the rows.

@@ -54,9 +54,8 @@ def test_share_and_number_are_those_of_the_formulas():
     found = share_of([0.9] * 5, [0.1] * 5, 0.42, (100, 300))
     assert found.share == pytest.approx(0.5)
     assert found.n_classes == pytest.approx(5 * 400 / (100 + 0.5 * 300))
-    assert found.separation == pytest.approx(0.8)
     weighted = share_of([0.9, 0.6, 0.9], [0.1, 0.4, 0.1], 0.5, (10, 10), sizes=[1, 2, 1])
-    assert weighted.separation == pytest.approx((0.8 + 2 * 0.2 + 0.8) / 4)
+    assert weighted.share == pytest.approx(5 / 4 * (0.5 - 0.25) / (0.75 - 0.25))
 
 
 def test_without_spread_every_draw_is_the_estimate():

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from promptcal.runtime import progress
-from promptcal.runtime.progress import progress_bar, working
+from promptcal.runtime.progress import progress_bar, show_progress, working
 
 
 class Outputs:
@@ -78,6 +78,16 @@ def test_a_terminal_uses_the_bars_of_rich(cell, capsys):
         bar.advance(bar.add_task("step", total=1, note=""))
     assert cell.shown == []
     assert "step" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("total", "shown"), [(4, "3/4"), (None, "3/?")])
+def test_a_step_shows_what_is_done_of_it(cell, total, shown):
+    """Also of a source whose length is not known."""
+    with show_progress(Console(stderr=True, force_jupyter=True), "sampling images", total) as show:
+        show(1)
+        show(3)
+    assert "sampling images" in cell.shown[0]
+    assert shown in cell.shown[0]
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -1,4 +1,4 @@
-"""What the app computes from stored embeddings, in a process of its own (`side_process`): splits and quick refits.
+"""What the app computes from stored embeddings, in a separate process (`side_process`): splits and quick refits.
 
 Each function takes a callback for its progress as its last argument.
 """

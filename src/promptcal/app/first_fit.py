@@ -1,5 +1,5 @@
 """The first fit of a folder of images, from the browser: it is checked, the user is asked for what is missing, and the
-fit runs in a process of its own. Its first result can be labelled while it trains."""
+fit runs in a separate process. Its first result can be labelled while it trains."""
 
 import shlex
 import threading
@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from promptcal.app.fit_process import FitProcess, Progress
 from promptcal.app.live_events import Events
 from promptcal.app.side_process import Cancelled, SideProcess
@@ -20,6 +18,7 @@ from promptcal.data.labels import read_labels
 from promptcal.errors import LabelError, PromptCALError, RunError, one_line
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime import files
+from promptcal.runtime.json_model import StrictModel
 
 _SECONDS_BETWEEN_EVENTS = 0.2
 _MOST_MESSAGES = 12
@@ -36,10 +35,8 @@ class FirstFitRequest:
     settings: tuple[str, ...] = ()
 
 
-class StartRequest(BaseModel):
+class StartRequest(StrictModel):
     """What the user chose on the page."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     n_classes: int | Literal["auto"]
     quick: bool
@@ -75,7 +72,7 @@ class FirstFit:
         self._report: dict[str, Any] | None = None
         self._messages: list[str] = []
         self._sent_labels: Path | None = None
-        self._told = 0.0
+        self._last_sent = 0.0
         self._check_number = 0
         self._status = self._on_disk(FirstFitStatus("asking"))
         if self._status.phase == "asking" and not self._status.can_resume:
@@ -189,9 +186,9 @@ class FirstFit:
 
     def _progress(self, step: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - self._told < _SECONDS_BETWEEN_EVENTS and total:
+        if now - self._last_sent < _SECONDS_BETWEEN_EVENTS and total:
             return
-        self._told = now
+        self._last_sent = now
         with self._lock:
             changed = replace(self._status, step=step, done=done, total=total)
             self._set(changed if changed.has_result else self._on_disk(changed))
@@ -200,7 +197,7 @@ class FirstFit:
         request = self._request
         labels = None if request.labels is None else str(request.labels)
 
-        def tell(report: dict[str, Any] | None, status: FirstFitStatus) -> None:
+        def update(report: dict[str, Any] | None, status: FirstFitStatus) -> None:
             with self._lock:
                 if number == self._check_number:
                     self._report = report
@@ -213,7 +210,7 @@ class FirstFit:
 
         try:
             listed = list_folder(request.images, request.labels)
-            tell(listed, FirstFitStatus("asking", "reading every image", 0, listed["images"], problem))
+            update(listed, FirstFitStatus("asking", "reading every image", 0, listed["images"], problem))
             report = self._computer.call(
                 "folder_check.check_folder",
                 str(request.images),
@@ -221,22 +218,22 @@ class FirstFit:
                 on_progress=progress,
                 is_cancelled=lambda: number != self._check_number,
             )
-            tell(report, FirstFitStatus("asking", problem=problem, is_checked=True))
+            update(report, FirstFitStatus("asking", problem=problem, is_checked=True))
         except Cancelled:
             return
         except PromptCALError as error:
-            tell(None, FirstFitStatus("asking", problem=one_line(error)))
+            update(None, FirstFitStatus("asking", problem=one_line(error)))
 
     def _fit(self, process: FitProcess) -> None:
         problem = ""
 
-        def tell(progress: Progress) -> None:
+        def show(progress: Progress) -> None:
             if not progress.total:
                 self._messages.append(progress.step)
             self._progress(*progress)
 
         try:
-            process.run(tell)
+            process.run(show)
         except Cancelled:
             problem = "The fit was cancelled."
         except (PromptCALError, OSError) as error:

@@ -1,4 +1,4 @@
-"""A fit in a process of its own: its command, what it prints as progress, and how it is cancelled."""
+"""A fit in a separate process: its command, what it prints as progress, and how it is cancelled."""
 
 import os
 import re
@@ -36,7 +36,7 @@ class FitProcess:
         self._is_cancelled = False
 
     def run(self, on_progress: Callable[[Progress], None]) -> None:
-        """Until the end of the fit. Raises `Cancelled`, or a `RunError` with what the fit said."""
+        """Run the fit to its end. Raises `Cancelled`, or a `RunError` with the last message of the fit."""
         with self._lock:
             if self._is_cancelled:
                 raise Cancelled
@@ -74,7 +74,7 @@ class FitProcess:
 
 
 def _interrupt(process: "subprocess.Popen[str]") -> None:
-    """Press Ctrl-C, again if that is not enough (a process that starts may miss it), and kill it at last."""
+    """Press Ctrl-C, again if that is not enough (a process that starts may miss it), and finally kill it."""
     for seconds in (_SECONDS_UNTIL_ASKED_AGAIN, _SECONDS_UNTIL_KILLED):
         if process.poll() is not None:
             return

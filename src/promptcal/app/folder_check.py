@@ -1,4 +1,4 @@
-"""What is wrong with a folder of images, before its first fit; computed in a process of its own (`side_process`)."""
+"""What is wrong with a folder of images, before its first fit; computed in a separate process (`side_process`)."""
 
 from collections.abc import Callable
 from pathlib import Path

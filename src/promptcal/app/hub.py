@@ -45,7 +45,7 @@ class Hub:
         self._lock = threading.Lock()
         self.first_fit = None if first_fit is None else FirstFit(first_fit)
         if self.first_fit is not None:
-            self.first_fit.listeners.append(self._tell_fit)
+            self.first_fit.listeners.append(self._send_fit_status)
 
     @property
     def has_home(self) -> bool:
@@ -59,7 +59,7 @@ class Hub:
         return list(self._paths)
 
     def add(self, path: Path) -> str:
-        """Also show this run."""
+        """Show another run, and return its key."""
         key = path.absolute().name
         if self._paths.setdefault(key, path).absolute() != path.absolute():
             raise RunError(f"there are two runs called {key}; serve {path} on its own")
@@ -88,8 +88,8 @@ class Hub:
             self._close(key)
         return self.workspace(key)
 
-    def _tell_fit(self, status: dict[str, Any]) -> None:
-        """Tell the pages that label the first result how the fit is going on, and when it has another result."""
+    def _send_fit_status(self, status: dict[str, Any]) -> None:
+        """Send the status of the fit to the pages that label its first result, and say when it has another result."""
         for workspace in list(self._open.values()):
             workspace.events.send("fit", status)
             if status["phase"] == "finished" and workspace.has_changed_on_disk():

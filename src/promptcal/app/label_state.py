@@ -5,7 +5,7 @@ or "none of these". Categories keep their numbers; one that was merged into anot
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -285,18 +285,13 @@ def fresh_names(state: LabelState, n: int) -> list[str]:
 
 
 def changed_images(before: LabelState, after: LabelState) -> np.ndarray:
-    """The images that a client must be told about."""
+    """The images whose label or prediction differs."""
     same = (before.labels == after.labels) & (before.mine == after.mine)
     old, new = before.predictions, after.predictions
     if old is not new:
         same &= (old.category == new.category) & (old.second == new.second) & (old.confidence == new.confidence)
         same &= old.second_confidence == new.second_confidence
     return np.flatnonzero(~same)
-
-
-def labels_by_image(names: Iterable[str | None]) -> dict[int, str]:
-    """The labels of `LabelState.label_names`, without images that have none."""
-    return {i: name for i, name in enumerate(names) if name is not None}
 
 
 def _moved(numbers: np.ndarray, source: int, target: int) -> np.ndarray:

@@ -42,7 +42,7 @@ CREATE TABLE attempts (
 """
 
 
-_TYPES = {  # of the columns, as SQLite stores them: a file from somebody else can have any
+_TYPES = {  # of the columns, as SQLite stores them: an untrusted file can have any
     "base": {"digest": "text", "content": "blob"},
     "actions": {"number": "integer", "title": "text", "time": "text", "undone": "integer", "payload": "blob"},
     "attempts": {"number": "integer", "kind": "text", "started": "text", "status": "text", "message": "text"}
@@ -91,7 +91,7 @@ def now() -> str:
 
 
 def digest_of(found: Assignments) -> str:
-    """Of everything that an action refers to: the images in their order, and the categories."""
+    """The SHA-256 of what actions refer to: the images in their order, and the categories."""
     content = [found.paths, found.names, found.known, found.clusters.tolist(), found.labelled.tolist()]
     return sha256(json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -113,7 +113,7 @@ class LabelStore:
 
     @property
     def digest(self) -> str:
-        """Of the assignments that the actions refer to."""
+        """The `digest_of` the assignments that the actions refer to."""
         return str(self._rows("SELECT digest FROM base")[0][0])
 
     def begin(self, found: Assignments) -> None:
@@ -271,7 +271,7 @@ def _open(file: Path) -> sqlite3.Connection:
 
 
 def _check_content(connection: sqlite3.Connection, file: Path) -> None:
-    """Reject views and triggers, which would run code of whoever wrote the file, and values of other types."""
+    """Reject views and triggers, which would run code of the author of the file, and values of other types."""
     with closing(sqlite3.connect(":memory:")) as empty:
         empty.executescript(_TABLES)
         if not _schema(connection) <= _schema(empty):
@@ -302,7 +302,7 @@ def _decompressed(content: bytes) -> bytes:
 
 
 def _reject_links(file: Path) -> None:
-    """A link in a run directory from somebody else could make SQLite write to another file."""
+    """A link in an untrusted run directory could make SQLite write to another file."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         place = file.with_name(file.name + suffix)
         if place.is_symlink() or (place.exists() and os.stat(place).st_nlink > 1):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 _SECONDS_BETWEEN_BEATS = 15.0
-_MOST_WAITING = 200  # events; a page that is further behind is told to load everything again
+_MOST_WAITING = 200  # events; a page that is further behind has to load everything again
 
 
 class Events:
@@ -17,10 +17,6 @@ class Events:
         self._lock = threading.Lock()
         self._listeners: dict[int, tuple[asyncio.AbstractEventLoop, asyncio.Queue[str | None]]] = {}
         self._next = 0
-
-    @property
-    def n_listeners(self) -> int:
-        return len(self._listeners)
 
     def send(self, kind: str, message: dict[str, Any]) -> None:
         text = f"event: {kind}\ndata: {json.dumps(message, separators=(',', ':'))}\n\n"

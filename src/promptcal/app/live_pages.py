@@ -1,4 +1,4 @@
-"""The pages of the report for the categories as they are now; computed in a process of its own (`side_process`)."""
+"""The pages of the report for the categories as they are now; computed in a separate process (`side_process`)."""
 
 import json
 from collections.abc import Callable

@@ -53,11 +53,8 @@ class Pictures:
 
     @property
     def n_bytes(self) -> int:
-        """Of the pictures in the cache."""
+        """The size of the pictures in the cache."""
         return self._n_bytes
-
-    def has_files(self) -> bool:
-        return self._originals is not None
 
     def n_missing(self) -> tuple[int, int]:
         """How many of a few evenly chosen files are gone, and how many were looked for."""

@@ -1,4 +1,4 @@
-"""Refits in the background, one at a time: a quick one of the read-out, or `fit --from` in a process of its own.
+"""Refits in the background, one at a time: a quick one of the read-out, or `fit --from` in a separate process.
 
 A refit ends in a proposal, which the user accepts (an action that can be undone) or discards.
 """
@@ -31,7 +31,7 @@ from promptcal.runtime import files
 Kind = Literal["quick", "fit"]
 _MOST_MOVED = 5000  # images that the page is shown
 _SECONDS_BETWEEN_EVENTS = 0.2
-# A run directory from somebody else must not decide what is executed: only these words of its command are used.
+# An untrusted run directory must not decide what is executed: only these words of its command are used.
 _COMMANDS = ("fit", "benchmark")
 _OPTIONS = {"--skip-unreadable": 0, "--truth": 1, "--root": 1, "--keep": 1, "--allow-long": 0}  # with their values
 
@@ -59,7 +59,7 @@ class RefitJobs:
         self._proposal: AcceptRefit | None = None
         self._process: FitProcess | None = None
         self._is_cancelled = threading.Event()
-        self._told = 0.0
+        self._last_sent = 0.0
         for attempt in workspace.store.attempts():  # of a server that was killed
             if attempt.status in ("running", "ready"):
                 status = "finished" if _is_finished(attempt) else "interrupted"
@@ -150,8 +150,8 @@ class RefitJobs:
 
     def _progress(self, step: str, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - self._told >= _SECONDS_BETWEEN_EVENTS:
-            self._told = now
+        if now - self._last_sent >= _SECONDS_BETWEEN_EVENTS:
+            self._last_sent = now
             with self._lock:
                 self._set(replace(self._status, step=step, done=done, total=total))
 

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
@@ -45,10 +45,8 @@ _SHARED = (  # of the report
     *("report.css", "dom.js", "picking.js", "scatter.js", "lookups.js", "cards.js", "overview.js", "changes.js"),
     *("labels.js", "curves.js", "confusion.js", "neighbours.js", "attention.js"),
 )
-# The report of a run from somebody else may have any script: it gets an origin of its own, without access to the app.
+# The report of an untrusted run may have any script: it gets a separate origin, without access to the app.
 _REPORT_POLICY = "sandbox allow-scripts allow-downloads allow-popups; frame-ancestors 'none'"
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def read_assets() -> dict[str, tuple[bytes, str]]:

@@ -1,4 +1,4 @@
-"""An open run: its images, the labels that the user gives them, and what the page is told."""
+"""An open run: its images, the labels that the user gives them, and the messages to its pages."""
 
 import os
 import secrets
@@ -76,7 +76,7 @@ class Workspace:
         if stored is not None and is_map(stored[0], stored[1], len(self.assignments)):
             return stored[0], stored[1]
         images, coordinates = self._page_computer.call(
-            "live_pages.embedding_map", str(self.path), on_progress=self._tell("computing the map")
+            "live_pages.embedding_map", str(self.path), on_progress=self._progress_sender("computing the map")
         )
         return images, coordinates
 
@@ -86,12 +86,12 @@ class Workspace:
             "live_pages.report_pages",
             str(self.embedded_run),
             self._state,
-            on_progress=self._tell("computing the pages"),
+            on_progress=self._progress_sender("computing the pages"),
         )
         return str(data)
 
-    def _tell(self, step: str) -> Callable[[int, int], None]:
-        """Tells the pages how a computation goes on."""
+    def _progress_sender(self, step: str) -> Callable[[int, int], None]:
+        """Sends the progress of a step to the pages."""
         return lambda done, total: self.events.send("computing", {"step": step, "done": done, "total": total})
 
     @property
@@ -211,7 +211,7 @@ class Workspace:
 
 
 def is_map(images: np.ndarray, coordinates: np.ndarray, n_images: int) -> bool:
-    """Whether a stored map can be shown: it may be damaged, or from somebody else."""
+    """Whether a stored map can be shown: it may be damaged, or untrusted."""
     if images.ndim != 1 or images.dtype.kind not in "iu" or coordinates.shape != (len(images), 2):
         return False
     is_finite = coordinates.dtype.kind == "f" and bool(np.isfinite(coordinates).all())

@@ -17,7 +17,6 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE
 Images = Annotated[Path, typer.Argument(help=HELP["images"])]
 Labels = Annotated[Path | None, typer.Option(help=HELP["labels"])]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a finished fit.")]
-Seed = Annotated[int | None, typer.Option(help=HELP["seed"])]
 Device = Annotated[str | None, typer.Option(help=HELP["device"])]
 Root = Annotated[Path | None, typer.Option(help=HELP["root"], show_default=False)]
 SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help=HELP["skip_unreadable"])]
@@ -81,7 +80,7 @@ def _parameter(field: "Field[Any]", output: Path | None) -> inspect.Parameter:
         if _is_list(field):
             kind, default = list[str] | None, None
         flag = metadata.get("flag") or f"--{field.name.replace('_', '-')}"
-        extra["show_default"] = isinstance(default, str | Path)
+        extra["show_default"] = isinstance(default, str | Path) and "Default:" not in metadata["help"]
         annotation = Annotated[kind, typer.Option(flag, **extra)]
     empty = inspect.Parameter.empty if default is MISSING else default
     return inspect.Parameter(field.name, _KEYWORD, default=empty, annotation=annotation)

@@ -1,6 +1,11 @@
-"""Settings: their schema, the presets, and how the sources of settings are merged."""
+"""Settings: their schema, the presets, and how the sources of settings are merged.
 
-from typing import TYPE_CHECKING, Any
+The names below are imported when first used: names of presets are listed without the schema.
+"""
+
+from typing import TYPE_CHECKING
+
+from promptcal.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from promptcal.config.layers import AUTO, Layers, MethodSettings, flatten, validate
@@ -8,11 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AUTO", "Config", "Layers", "MethodSettings", "Section", "flatten", "validate"]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the schema when it is first used: names of presets are listed without it."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from promptcal.config import layers, schema
-
-    return getattr(schema if hasattr(schema, name) else layers, name)
+__getattr__ = lazy_names(
+    __name__, {"layers": "AUTO Layers MethodSettings flatten validate", "schema": "Config Section"}
+)

@@ -71,6 +71,10 @@ class Layers:
         from_file = [] if file is None else [_read_file(Path(file))]
         return cls(preset, (*from_file, values or {}, *map(_parse_override, overrides)))
 
+    def on_top_of(self, settings: Mapping[str, Any]) -> "Layers":
+        """The same sources with other settings below them; the preset is still the lowest."""
+        return Layers(self.preset, (settings, *self.given))
+
     @property
     def method(self) -> str:
         """The name of the chosen method."""

@@ -199,8 +199,7 @@ def _read_safetensors(path: Path) -> FeatureTable:
     return FeatureTable(n, width, blocks)
 
 
-@contextlib.contextmanager
-def _arrow() -> Iterator[Any]:
+def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as error:
@@ -208,45 +207,45 @@ def _arrow() -> Iterator[Any]:
             "reading parquet and arrow files needs pyarrow; pip install 'promptcal[parquet]', or save the features as "
             "npy"
         ) from error
-    yield pyarrow
+    return pyarrow
 
 
 def _read_parquet(path: Path) -> FeatureTable:
-    with _arrow():
-        from pyarrow.parquet import ParquetFile
+    _pyarrow()
+    from pyarrow.parquet import ParquetFile
 
+    with ParquetFile(path) as file:
+        schema, n = file.schema_arrow, file.metadata.num_rows
+
+    def batches(columns: list[str], size: int) -> Iterator[Any]:
         with ParquetFile(path) as file:
-            schema, n = file.schema_arrow, file.metadata.num_rows
+            yield from file.iter_batches(size, columns=columns)
 
-        def batches(columns: list[str], size: int) -> Iterator[Any]:
-            with ParquetFile(path) as file:
-                yield from file.iter_batches(size, columns=columns)
-
-        return _arrow_table(path, schema, n, batches)
+    return _arrow_table(path, schema, n, batches)
 
 
 def _read_arrow(path: Path) -> FeatureTable:
     """An IPC file (also called Feather), or an IPC stream."""
-    with _arrow() as pyarrow:
-        with path.open("rb") as file:
-            is_file = file.read(6) == b"ARROW1"
+    pyarrow = _pyarrow()
+    with path.open("rb") as file:
+        is_file = file.read(6) == b"ARROW1"
 
-        def opened() -> Any:
-            source = pyarrow.memory_map(str(path))
-            return pyarrow.ipc.open_file(source) if is_file else pyarrow.ipc.open_stream(source)
+    def opened() -> Any:
+        source = pyarrow.memory_map(str(path))
+        return pyarrow.ipc.open_file(source) if is_file else pyarrow.ipc.open_stream(source)
 
-        def record_batches() -> Iterator[Any]:
-            reader = opened()
-            yield from (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else reader
+    def record_batches() -> Iterator[Any]:
+        reader = opened()
+        yield from (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else reader
 
-        def batches(columns: list[str], size: int) -> Iterator[Any]:
-            for batch in record_batches():
-                part = batch.select(columns)
-                part.validate(full=True)  # damaged offsets would lead to any place in the memory
-                yield from (part.slice(i, size) for i in range(0, part.num_rows, size))
+    def batches(columns: list[str], size: int) -> Iterator[Any]:
+        for batch in record_batches():
+            part = batch.select(columns)
+            part.validate(full=True)  # damaged offsets would lead to any place in the memory
+            yield from (part.slice(i, size) for i in range(0, part.num_rows, size))
 
-        n = sum(batch.num_rows for batch in record_batches())
-        return _arrow_table(path, opened().schema, n, batches)
+    n = sum(batch.num_rows for batch in record_batches())
+    return _arrow_table(path, opened().schema, n, batches)
 
 
 def _arrow_table(path: Path, schema: Any, n: int, batches: Callable[[list[str], int], Iterator[Any]]) -> FeatureTable:
@@ -361,11 +360,16 @@ def check_ids(ids: Iterable[str], n: int, origin: str) -> list[str]:
     if len(found) != n:
         raise DataError(f"{origin} has {len(found)} ids for {n} rows; give one for each row")
     check_id_texts(found, origin, first=1)
-    if len(set(found)) < n:
+    return check_distinct(found, origin)
+
+
+def check_distinct(ids: list[str], origin: str) -> list[str]:
+    """The ids, if all differ."""
+    if len(set(ids)) < len(ids):
         seen: set[str] = set()
-        twice = next(name for name in found if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        twice = next(name for name in ids if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise DataError(f"{origin} has the id {shorten(twice)} twice; an id names one row")
-    return found
+    return ids
 
 
 def check_id_texts(ids: Sequence[str], origin: str, first: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""`FeatureSet`: feature vectors that somebody else's model computed, each with an id."""
+"""`FeatureSet`: feature vectors that another model computed, each with an id."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Rows of a label file, read one by one with limits: a file from somebody else must not fill the memory or the day."""
+"""Rows of a label file, read one by one with limits: an untrusted file must not fill the memory or take hours."""
 
 import codecs
 import csv

@@ -30,7 +30,7 @@ from promptcal.data.label_files import (
 from promptcal.data.sources import FileSource
 from promptcal.errors import LabelError, PromptCALWarning, shorten
 from promptcal.runtime.arguments import as_list, check_path
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import show_progress
 
 _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
 _MAX_COMPARED, _MAX_COMPARED_PATH = 10_000, 200  # names, and characters of the path, for a suggestion
@@ -198,10 +198,8 @@ def _file_pairs(
 ) -> Generator[tuple[str, str | None], None, None]:
     """Paths and labels of a file; the progress of a large one is shown."""
     is_large = path.is_file() and path.stat().st_size >= _SHOW_PROGRESS_FROM
-    with progress_bar(console if is_large else Console(quiet=True)) as bar:
-        task = bar.add_task("reading labels, %", total=100, note="")
-        show = lambda share: bar.update(task, completed=int(100 * share))  # noqa: E731
-        rows = read_rows(path, n_images, show, is_image)
+    with show_progress(console if is_large else Console(quiet=True), "reading labels, %", 100) as show:
+        rows = read_rows(path, n_images, lambda share: show(int(100 * share)), is_image)
         yield from ((name, class_name(label)) for name, label in rows)
 
 

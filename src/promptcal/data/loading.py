@@ -54,7 +54,7 @@ def _exceeds_memory(images: ImageSet, resize: int, copies: int) -> bool:
 
 
 def _likely_bytes(images: ImageSet, resize: int) -> int:
-    """Of decoded squares; most images are a third larger."""
+    """The size of the decoded images if they were squares; most are a third larger."""
     side = stored_size(images, resize) or min(images.size(0) or (resize,))
     return len(images) * 3 * side * side
 

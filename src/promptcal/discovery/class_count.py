@@ -129,7 +129,7 @@ def _search_grid(trials: Trials, low: int, high: int) -> Trial:
 
 
 def expected_steps(labels: np.ndarray, search: Search) -> int:
-    """Of `count_classes`, approximately."""
+    """How many steps `count_classes` reports, approximately."""
     return EXPECTED_STEPS if search == "calibrated" and can_calibrate(labels) else _EXPECTED_TRIALS
 
 

@@ -146,7 +146,7 @@ def count_with_interval(
 
 
 def _rank(found: Calibrated, n_known: int) -> float:
-    """By the error on hidden classes; less than half a class is chance.
+    """The key that sorts estimates: the error on hidden classes. An error below half a class is chance.
 
     Only the interval of the known share follows from the share of new classes, which is usually larger than a fifth,
     so another estimator must have less than half of its error.

@@ -67,16 +67,10 @@ class KnownShare:
 
     @property
     def share(self) -> float:
-        """Of the unlabelled images that are of known classes."""
+        """The share of the unlabelled images that are of known classes."""
         weights = self.sizes
         found = self._share(np.average(self.as_known, weights=weights), np.average(self.as_hidden, weights=weights))
         return float(found)
-
-    @property
-    def separation(self) -> float:
-        """The difference of the mean scores of known and hidden classes: 1 if they are told apart, 0 if not at all."""
-        weights = self.sizes
-        return float(np.average(self.as_known - self.as_hidden, weights=weights))
 
     @property
     def n_classes(self) -> float:
@@ -131,15 +125,8 @@ def can_measure(labels: np.ndarray) -> bool:
     return int((np.bincount(labels[labels >= 0]) > 1).sum()) >= LEAST_CLASSES
 
 
-def measure_known_share(
-    features: Tensor,
-    labels: np.ndarray,
-    images: ImageCounts,
-    *,
-    seed: int,
-    on_progress: Callable[[int], None] = lambda done: None,
-) -> KnownShare:
-    """From L2-normalised embeddings with labels (-1: none), if `can_measure`. Progress is by round, of `PARTS`."""
+def measure_known_share(features: Tensor, labels: np.ndarray, images: ImageCounts, *, seed: int) -> KnownShare:
+    """Measure the share in L2-normalised embeddings with labels (-1: none), if `can_measure`."""
     labelled = np.flatnonzero(labels >= 0)
     classes, own = np.unique(labels[labelled], return_inverse=True)
     k, generator = len(classes), np.random.default_rng(seed)
@@ -157,7 +144,6 @@ def measure_known_share(
         is_reference = ~(hidden[-1] | known[-1])
         remaining[labelled[is_reference]] = np.unique(own[is_reference], return_inverse=True)[1]
         described.append(describe_images(whitened(features, remaining), remaining))
-        on_progress(part + 1)
     of_labelled, of_unlabelled = _scores(
         [rows[labelled] for rows in described],
         [rows[labels < 0] for rows in described],

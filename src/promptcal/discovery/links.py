@@ -53,7 +53,7 @@ class Links(NamedTuple):
         return ratios
 
     def merged(self, kept: int, other: int) -> "Links":
-        """With ``other`` added to ``kept``; ``other`` stays as an empty cluster."""
+        """The links with ``other`` added to ``kept``; ``other`` stays as an empty cluster."""
         counts, sizes = self.counts.copy(), self.sizes.copy()
         counts[kept] += counts[other]
         counts[:, kept] += counts[:, other]
@@ -125,7 +125,7 @@ class Neighbourhoods(NamedTuple):
 
     @classmethod
     def of(cls, features: Tensor, clusters: np.ndarray, n_clusters: int, seed: int = 0) -> "Neighbourhoods":
-        """Of L2-normalised embeddings. On a CPU, neighbours are searched in the nearest of the ``clusters``."""
+        """Find them in L2-normalised embeddings. On a CPU, only the nearest of the ``clusters`` are searched."""
         images = np.sort(np.random.default_rng(seed).permutation(len(features))[:MOST_IMAGES])
         part = features[torch.from_numpy(images).to(features.device)]
         centroids = cluster_sums(part, torch.from_numpy(clusters[images]).to(part.device), n_clusters)[0]
@@ -142,7 +142,7 @@ def measure_connections(
     near: Neighbourhoods | None = None,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> Connections:
-    """Of L2-normalised embeddings; of more than `MOST_IMAGES`, a random part is used. Progress is by cluster."""
+    """Measure them in L2-normalised embeddings, in a random part of more than `MOST_IMAGES`. Progress is by cluster."""
     near = Neighbourhoods.of(features, clusters, n_clusters, seed) if near is None else near
     own, neighbours = clusters[near.images], near.neighbours
     part = features[torch.from_numpy(near.images).to(features.device)].cpu()  # halves are faster on a CPU

@@ -6,7 +6,7 @@ import numpy as np
 
 from promptcal.discovery.links import Connections
 
-MOST_SUGGESTED = 20
+_MOST_SUGGESTED = 20
 
 
 class ClusterMerge(NamedTuple):
@@ -18,16 +18,13 @@ class ClusterMerge(NamedTuple):
     false_rate: float
 
 
-def merge_indistinguishable(
-    connections: Connections, *, least: int, into_known: bool = False, threshold: float | None = None
-) -> list[ClusterMerge]:
-    """The merges in order, until ``least`` clusters are left or no connection is above the threshold.
+def merge_indistinguishable(connections: Connections, *, least: int, into_known: bool = False) -> list[ClusterMerge]:
+    """The merges in order, until ``least`` clusters are left or no connection is above the threshold of the classes.
 
     Known classes are never merged with each other, and other clusters with known ones only if ``into_known``.
-    ``threshold`` is by default that of the classes with labels (`ClassConnections.merge_threshold`).
     """
     links, classes, n_known = connections.links, connections.classes, connections.n_known
-    above = classes.merge_threshold() if threshold is None else threshold
+    threshold = classes.merge_threshold()
     merges: list[ClusterMerge] = []
     n_left = int((links.sizes > 0).sum())
     while n_left > least:
@@ -37,7 +34,7 @@ def merge_indistinguishable(
             ratios[:n_known], ratios[:, :n_known] = 0.0, 0.0
         first, second = sorted(int(i) for i in np.unravel_index(ratios.argmax(), ratios.shape))
         largest = float(ratios[first, second])
-        if not largest > above:
+        if not largest > threshold:
             break
         merges.append(ClusterMerge(first, second, largest, classes.false_merge_rate(largest)))
         links = links.merged(first, second)
@@ -45,7 +42,7 @@ def merge_indistinguishable(
     return merges
 
 
-def suggest_merges(connections: Connections, most: int = MOST_SUGGESTED) -> list[ClusterMerge]:
+def suggest_merges(connections: Connections) -> list[ClusterMerge]:
     """Pairs with a discovered cluster that may be one category, the most connected first; each such cluster once.
 
     They are connected as the halves of known classes are, or more than nearly all known classes with each other.
@@ -65,4 +62,4 @@ def suggest_merges(connections: Connections, most: int = MOST_SUGGESTED) -> list
                     first, second, float(ratios[first, second]), classes.false_merge_rate(ratios[first, second])
                 )
             )
-    return merges[:most]
+    return merges[:_MOST_SUGGESTED]

@@ -69,7 +69,7 @@ class Partition:
         return self.reordered(np.array([*known, *(c for c in range(len(self.centroids)) if c not in known)]))
 
     def keeping(self, labels: np.ndarray) -> "Partition":
-        """With every labelled image in the cluster of its class."""
+        """The partition with every labelled image in the cluster of its class."""
         return replace(self, clusters=np.where(labels >= 0, labels, self.clusters))
 
 

@@ -19,7 +19,7 @@ class Whitening(NamedTuple):
 
 
 def whitening(features: Tensor, labels: np.ndarray, shrinkage: float) -> Whitening | None:
-    """By the covariance within the classes of labelled embeddings (-1: no label); None if no class has two of them.
+    """Whitening by the covariance within the classes of labelled embeddings (-1: no label); None if no class has two.
 
     With the covariance S_w within the classes and a the ``shrinkage``, S = (1 - a) S_w + a tr(S_w) / dim I, and x
     becomes S^-1/2 (x - m) with the mean m of the class means.

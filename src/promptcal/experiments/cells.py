@@ -228,7 +228,7 @@ def _read_runs(table: Table, request: TableRequest, cell: Cell, states: dict[str
 
 
 def _by_seed(parts: Sequence[str], runs: Sequence[tuple[int, dict[str, float]]]) -> dict[str, dict[int, float]]:
-    """By part and seed, for the parts that all runs have; the mean of runs with the same seed."""
+    """The values by part and seed, for the parts that all runs have; runs with the same seed are averaged."""
     seeds = dict.fromkeys(seed for seed, _ in runs)
     return {
         part: {seed: fmean(values[part] for of, values in runs if of == seed) for seed in seeds}

@@ -175,7 +175,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]], align:
 
 
 def _detail(c: CellSummary, detail: Detail) -> str:
-    """Of the runs of a row: how many, their epochs, their mean time, the hashes of their settings."""
+    """A detail of the runs of a row: their number, epochs, mean time, or the hashes of their settings."""
     records = [record for record in c.records.values() if isinstance(record, RunRecord)]
     if detail == "seeds":
         return str(len(c.records))
@@ -194,7 +194,7 @@ def _detail(c: CellSummary, detail: Detail) -> str:
 
 
 def show(summary: Summary, console: Console) -> None:
-    """On a terminal, the difference to the reference and the published value are below the measured value.
+    """Print the tables. The difference to the reference and the published value are below the measured value.
 
     With more than three parts the interval is below it too, and seeds and seconds are only in the files.
     """
@@ -282,7 +282,7 @@ def runs_csv(summary: Summary) -> str:
 
 
 def _exact(value: float | None) -> str:
-    """For CSV files; empty if there is no value."""
+    """A value as text for CSV files; empty if there is none."""
     return "" if value is None or math.isnan(value) else f"{value:.10g}"
 
 

@@ -4,8 +4,9 @@
 Importing this package imports neither a method nor PyTorch nor pydantic.
 """
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from promptcal.runtime.lazy_names import lazy_names
 from promptcal.runtime.plugins import Registry
 
 if TYPE_CHECKING:
@@ -62,9 +63,4 @@ def register_method(method: M) -> M:
     return method
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from promptcal.methods import configure
-
-    return getattr(configure, name)
+__getattr__ = lazy_names(__name__, {"configure": "load_config read_config resolve settings_for without_training"})

@@ -11,7 +11,7 @@ from promptcal.config.schema import Section
 from promptcal.data.feature_set import FeatureSet
 from promptcal.methods.base import Method, StageContext
 from promptcal.models.feature_network import FeatureNetwork, ProjectionKind
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import show_progress
 from promptcal.runtime.seeds import isolated_rng
 from promptcal.training.stage import Stage
 
@@ -44,9 +44,8 @@ class Features(Method[FeaturesConfig]):
         assert isinstance(network, FeatureNetwork)
         features = FeatureSet.of(inputs)
         features.check_width(network.embedding_width)
-        with progress_bar(console) as bar:
-            task = bar.add_task("reading features", total=len(features), note="")
-            rows = features.embeddings(on_progress=lambda done: bar.update(task, completed=done))
+        with show_progress(console, "reading features", len(features)) as show:
+            rows = features.embeddings(on_progress=show)
         device = next((p.device for p in network.buffers()), rows.device)
         return features.names, network.embed(rows.to(device))
 

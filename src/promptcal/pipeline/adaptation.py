@@ -22,7 +22,7 @@ from promptcal.pipeline.clustering import cluster_prior
 from promptcal.pipeline.session import Session
 from promptcal.pipeline.task import Task
 from promptcal.run.results import Adaptation
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import show_progress
 from promptcal.runtime.seeds import derive_seed
 
 SHRINKAGE = 0.5  # of the covariance within classes
@@ -50,14 +50,13 @@ def adapt_features(task: Task, features: Tensor, session: Session) -> tuple[Feat
         return task.network, Adaptation(used="none", reason=reason)
     n_classes = int(labels.max()) + 1
     right, counts = np.zeros((2, n_classes)), np.zeros(n_classes)
-    with progress_bar(session.console) as bar:
-        bar_task = bar.add_task("comparing whitened features", total=len(rounds), note="")
-        for hidden in rounds:
+    with show_progress(session.console, "comparing whitened features", len(rounds)) as show:
+        for done, hidden in enumerate(rounds, start=1):
             scored = hidden.problem.labels < 0
             counts += np.bincount(hidden.truth[scored], minlength=n_classes)
             for number, is_right in enumerate(_compare(hidden, task.config, seed)):
                 right[number] += np.bincount(hidden.truth[scored], is_right[scored], minlength=n_classes)
-            bar.advance(bar_task)
+            show(done)
     without, whitened = right[:, counts > 0] / counts[counts > 0]
     is_better = is_clear_gain(whitened - without)
     shares = f"{whitened.mean():.1%} of hidden labels are right after whitening, {without.mean():.1%} without it"

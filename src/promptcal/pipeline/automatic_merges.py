@@ -20,7 +20,7 @@ from promptcal.pipeline.clustering import final_clustering
 from promptcal.pipeline.session import Session
 from promptcal.pipeline.task import Task
 from promptcal.runtime.phases import CLUSTERING
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import show_progress
 
 
 class JoinedClusters(NamedTuple):
@@ -66,9 +66,8 @@ def find_merges(prepared: Task, assignment: Assignment, features: Tensor, sessio
     kmeans = KMeansAssignment(config.loss.affinity_temperature, use_labels=assignment.labels_in_centroids)
     clusters = kmeans.partition(features, prepared.problem.labels, final_clustering(config, session)).clusters
     n_clusters, n_known = config.n_classes, len(prepared.problem.classes)
-    with session.clock.phase(CLUSTERING, session.device), progress_bar(session.console) as bar:
-        task = bar.add_task("comparing clusters", total=n_clusters, note="")
-        show = lambda done: bar.update(task, completed=done)  # noqa: E731
+    progress = show_progress(session.console, "comparing clusters", n_clusters)
+    with session.clock.phase(CLUSTERING, session.device), progress as show:
         merges = session.group.on_first(
             lambda: merge_indistinguishable(
                 measure_connections(features, clusters, n_clusters, n_known, on_progress=show), least=interval[0]

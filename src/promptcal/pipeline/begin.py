@@ -62,7 +62,7 @@ def run_info(inputs: FitInputs, problem: Problem, config: Config, resize: int, f
 
 
 def fingerprint(store: ImageStore | StreamedImages, problem: Problem, previous: PreviousRun | None) -> str:
-    """Of everything that a resumed run must find unchanged: pixels, names, labels."""
+    """A hash of everything that a resumed run must find unchanged: pixels, names, labels."""
     digest = hashlib.sha256(store.fingerprint_data())
     digest.update("\0".join(problem.images.names).encode("utf-8", "surrogateescape"))
     digest.update(problem.labels.tobytes())

@@ -1,7 +1,5 @@
 """The number of classes, estimated from embeddings: `estimate-classes` and `fit --n-classes auto`."""
 
-from dataclasses import fields
-
 import numpy as np
 import torch
 from rich.console import Console
@@ -12,11 +10,11 @@ from promptcal.data import ImageSet, read_labels
 from promptcal.discovery.class_count import ClassCount, count_classes, expected_steps
 from promptcal.discovery.known_share import ImageCounts
 from promptcal.errors import ConfigError
-from promptcal.methods import METHODS, resolve
+from promptcal.methods import METHODS
 from promptcal.models import PromptedViT
-from promptcal.pipeline.inputs import settings_layers
+from promptcal.pipeline.inputs import backbone_config
 from promptcal.pipeline.problem import Problem
-from promptcal.pipeline.request import EstimateRequest, FitRequest, ImagesRequest
+from promptcal.pipeline.request import EstimateRequest
 from promptcal.run.inference import Run
 from promptcal.runtime.device import choose_device, choose_dtype
 from promptcal.runtime.progress import progress_bar
@@ -25,17 +23,14 @@ from promptcal.training.embedding import embed_images
 
 
 def count_classes_of(request: EstimateRequest) -> ClassCount:
-    """In the embeddings of a finished run's network, or of the pretrained backbone."""
+    """Count in the embeddings by the network of a finished run, or by the pretrained backbone."""
     run = request.run if request.run is None or isinstance(request.run, Run) else Run(request.run, request.device)
-    if run is not None and not run.method.takes_images:
-        raise ConfigError(f"{run.path} is a run on features, which embeds no images; give a run of `promptcal fit`")
-    options = {option.name: getattr(request, option.name) for option in fields(ImagesRequest)}
-    if run is not None and request.config is None:
-        options["config"] = run.config
+    if run is not None:
+        run.check_embeds_images()
     chosen = {"max_classes": request.max_classes, "search": request.search}
     changes = (f"estimation.{key}={value}" for key, value in chosen.items() if value is not None)
-    options["overrides"] = (*request.overrides, *changes)
-    config = resolve(settings_layers(FitRequest(**options, output="", n_classes=1)))  # the number is asked for
+    of_run = {} if run is None or request.config is not None else {"config": run.config}
+    config = backbone_config(request, overrides=(*request.overrides, *changes), **of_run)
     images = ImageSet.of(request.images)
     console = Console(stderr=True, quiet=not request.progress)
     problem = Problem.of(images, read_labels(request.labels, images, console))

@@ -5,7 +5,7 @@ is complete.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,13 +22,13 @@ from promptcal.data.feature_set import FeatureSet
 from promptcal.discovery.class_count import ClassCount
 from promptcal.discovery.sampling import sample_rows
 from promptcal.discovery.silhouette_count import count_by_silhouette
-from promptcal.errors import ConfigError, DataError, Interrupted, PromptCALError, RunError
+from promptcal.errors import ConfigError, DataError, Interrupted, PromptCALError
 from promptcal.methods import METHODS, OF_FEATURES
 from promptcal.pipeline.adaptation import adapt_features
 from promptcal.pipeline.begin import begin_run
 from promptcal.pipeline.class_estimate import count_from_features
 from promptcal.pipeline.finalize import Outcome, assign, write_result
-from promptcal.pipeline.inputs import Settings, n_categories, overrides_n_classes, read_problem
+from promptcal.pipeline.inputs import Settings, check_output_is_outside, read_problem, with_category_count
 from promptcal.pipeline.prepare import held_out
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Problem
@@ -45,7 +45,7 @@ from promptcal.run.results import Adaptation, RunResults
 from promptcal.runtime import files
 from promptcal.runtime.device import deterministic_mode, device_context, explain_memory_errors
 from promptcal.runtime.phases import ADAPTATION, COUNTING, READING, PhaseClock
-from promptcal.runtime.progress import progress_bar, working
+from promptcal.runtime.progress import show_progress, working
 from promptcal.runtime.seeds import derive_seed
 from promptcal.shards import locations
 from promptcal.shards.engines import EngineSettings
@@ -80,9 +80,9 @@ def run_cluster(request: ClusterRequest) -> Run:
     if previous is not None:
         features.check_width(previous.run.network.embedding_width)
     images = features.pictures(None if request.images is None else Path(request.images))
-    _check_output_is_outside(images, directory.path)
+    check_output_is_outside(images, directory.path)
     problem, released = read_problem(request, images, previous, console)
-    settings = _settings(request, features.width, previous, problem, console)
+    settings = with_category_count(_values(request, features.width, previous), request, previous, problem, console)
     draft = settings.draft(len(problem.classes))
     if previous is not None:
         previous.check(draft, directory.path)
@@ -208,7 +208,7 @@ def discover(
 def _count_classes(
     problem: Problem, embeddings: Tensor, draft: Config, session: Session
 ) -> tuple[int, ClassCount | None]:
-    """By labels of at least two classes as in a fit, otherwise by the silhouette; from a part of many rows."""
+    """Count as a fit does if at least two classes have labels, else by the silhouette; in a part of many rows."""
     if (problem.labels >= 0).all():
         return len(problem.classes), None
     seed = derive_seed(draft.seed, "class count")
@@ -251,27 +251,17 @@ def _previous_run(request: ClusterRequest) -> PreviousRun | None:
     return previous
 
 
-def _check_output_is_outside(images: ImageSet, output: Path) -> None:
-    if images.root is not None and output.resolve().is_relative_to(images.root.resolve()):
-        raise RunError(f"the output {output} lies in the image folder; choose another place")
-
-
-def _settings(
-    request: ClusterRequest, width: int, previous: PreviousRun | None, problem: Problem, console: Console
-) -> Settings:
-    values = _values(request, width, previous)
-    if previous is not None and request.n_classes is None and not overrides_n_classes(request):
-        values = {**values, "n_classes": n_categories(values["n_classes"], previous, problem, console)}
-    return Settings(values)
-
-
 def _values(request: ClusterRequest, width: int, previous: PreviousRun | None) -> dict[str, Any]:
     """All settings; those of a previous run have its number of categories."""
-    named = {"n_classes": request.n_classes, "seed": request.seed, "device": request.device}
-    values: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
     base = features_settings(width) if previous is None else previous.settings(OF_FEATURES)
-    layers = Layers.of(values={**values, "method": OF_FEATURES}, overrides=request.overrides)
-    layers = Layers(layers.preset, (base, *layers.given))
+    named = {"n_classes": request.n_classes, "seed": request.seed, "device": request.device}
+    return feature_values(base, named, request.overrides)
+
+
+def feature_values(base: dict[str, Any], named: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """All settings of a run on features: ``base``, then the ``named`` ones that are not None, then ``overrides``."""
+    values = {key: value for key, value in named.items() if value is not None}
+    layers = Layers.of(values={**values, "method": OF_FEATURES}, overrides=overrides).on_top_of(base)
     if layers.method != OF_FEATURES:
         raise ConfigError("features have no other method; leave --set method=... out")
     return layers.merged(METHODS[OF_FEATURES])
@@ -288,9 +278,7 @@ def features_settings(width: int) -> dict[str, Any]:
 
 
 def _read(features: FeatureSet, session: Session) -> Tensor:
-    with session.clock.phase(READING), progress_bar(session.console) as bar:
-        task = bar.add_task("reading features", total=len(features), note="")
-        show = lambda done: bar.update(task, completed=done)  # noqa: E731
+    with session.clock.phase(READING), show_progress(session.console, "reading features", len(features)) as show:
         return features.embeddings(session.directory.path, show)
 
 

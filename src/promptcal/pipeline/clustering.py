@@ -13,7 +13,7 @@ from promptcal.methods.assignment import Clustering, KMeansFit
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.pipeline.session import Session
 from promptcal.runtime.phases import CLUSTERING, EMBEDDING, READ_OUT
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import show_progress
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.embedding import embed
 
@@ -22,15 +22,8 @@ def embed_all(
     network: DiscoveryNetwork | PromptedViT, view: View | StreamedView, n_images: int, title: str, session: Session
 ) -> Tensor:
     """L2-normalised embeddings of the first ``n_images`` images of a view."""
-    with session.clock.phase(EMBEDDING, session.device), progress_bar(session.console) as bar:
-        task = bar.add_task(title, total=n_images, note="")
-        return embed(
-            network,
-            view,
-            torch.arange(n_images),
-            on_progress=lambda done: bar.update(task, completed=done),
-            group=session.group,
-        )
+    with session.clock.phase(EMBEDDING, session.device), show_progress(session.console, title, n_images) as show:
+        return embed(network, view, torch.arange(n_images), on_progress=show, group=session.group)
 
 
 def final_clustering(
@@ -64,9 +57,10 @@ def final_clustering(
         known = 0 if labels is None else len(np.unique(labels[labels >= 0]))
         known = known if init is None else len(init)
         starts = n_init if known < config.n_classes else 1  # nothing is random then
-        with session.clock.phase(CLUSTERING, session.device), progress_bar(session.console) as bar:
-            task = bar.add_task("clustering", total=starts, note="")
-            show = lambda done: bar.update(task, completed=done)  # noqa: E731
+        with (
+            session.clock.phase(CLUSTERING, session.device),
+            show_progress(session.console, "clustering", starts) as show,
+        ):
             return session.group.on_first(
                 lambda: estimator.fit(features, labels, init=init, limits=limits, on_progress=show)
             )
@@ -80,9 +74,8 @@ def final_clustering(
         starts = torch.from_numpy(fitted.kept_centers_)
         sizes = estimated_sizes(fitted.labels_, config.n_classes, np.where(labels < 0, unlabelled_weight, 1.0))
         prior = cluster_prior(config, sizes, labels) if is_new else sizes
-        with session.clock.phase(READ_OUT, session.device), progress_bar(session.console) as bar:
-            task = bar.add_task("training the read-out", total=STEPS, note="")
-            show = lambda done: bar.update(task, completed=done)  # noqa: E731
+        progress = show_progress(session.console, "training the read-out", STEPS)
+        with session.clock.phase(READ_OUT, session.device), progress as show:
             seed = derive_seed(config.seed, "heads", repeat)
             closed = None if limits is None else limits.closed
             return session.group.on_first(

@@ -69,12 +69,12 @@ def category_targets(
         targets[category] = int(shared[:, category].argmax())
     confirmed = targets >= 0
     n_free = int((~confirmed).sum()) - max(n_clusters - len(classes), 0)
-    homeless = np.setdiff1d(np.arange(len(classes)), targets)
-    if n_free > 0 and len(homeless):
+    unplaced = np.setdiff1d(np.arange(len(classes)), targets)
+    if n_free > 0 and len(unplaced):
         unnamed = np.flatnonzero(~confirmed)
-        weights = shared[np.ix_(homeless, unnamed)] * 10.0 + 2 + similarity[np.ix_(homeless, unnamed)]
+        weights = shared[np.ix_(unplaced, unnamed)] * 10.0 + 2 + similarity[np.ix_(unplaced, unnamed)]
         for row, column in match_pairs(weights)[:n_free]:
-            targets[unnamed[column]] = homeless[row]
+            targets[unnamed[column]] = unplaced[row]
     unnamed = np.flatnonzero(targets < 0)
     largest = unnamed[np.argsort(-sizes[unnamed], kind="stable")][: max(n_clusters - len(classes), 0)]
     for number, category in enumerate(sorted(largest.tolist()), start=len(classes)):

@@ -23,13 +23,11 @@ class FinalPartition(NamedTuple):
     losses: list[CategoryLoss]
 
 
-def final_partition(
-    prepared: Task, assignment: Assignment, features: Tensor, session: Session, repeat: int = 0
-) -> FinalPartition:
-    """Every image in a cluster, known classes first. ``repeat`` selects the seed of k-means."""
+def final_partition(prepared: Task, assignment: Assignment, features: Tensor, session: Session) -> FinalPartition:
+    """Every image in a cluster, known classes first."""
     problem, config = prepared.problem, prepared.config
     if prepared.previous is None:
-        clustering = final_clustering(config, session, repeat, unlabelled_weight=problem.unlabelled_weight)
+        clustering = final_clustering(config, session, unlabelled_weight=problem.unlabelled_weight)
         return FinalPartition(assignment.partition(features, problem.labels, clustering), [])
     previous, released = prepared.previous, prepared.released
 
@@ -39,11 +37,11 @@ def final_partition(
 
     found = continuation(prepared.keep_confirmed)
     free = continuation(False) if found.keep else found  # images that are kept and would have moved are reported
-    partition = _continued(free, problem.labels, prepared, assignment, features, session, repeat)
+    partition = _continued(free, problem.labels, prepared, assignment, features, session)
     losses = found.losses(partition.clusters, problem.labels, problem.classes)
     if found.keep:
         fixed = found.fixed(problem.labels)
-        partition = _continued(found, fixed, prepared, assignment, features, session, repeat)
+        partition = _continued(found, fixed, prepared, assignment, features, session)
     return FinalPartition(partition, losses)
 
 
@@ -54,9 +52,10 @@ def _continued(
     assignment: Assignment,
     features: Tensor,
     session: Session,
-    repeat: int,
 ) -> Partition:
-    """From the previous members, or from the labelled images if these are clearly better; ``fixed`` does not move.
+    """Clusters that start at the previous members, or at the labelled images if these are clearly better.
+
+    Images in ``fixed`` do not move.
 
     A start from the labelled images finds a class that was hidden in another category. But a few labels can lie
     anywhere, so it must have a lower inertia and classify labelled images better (`is_clearly_better`).
@@ -66,9 +65,7 @@ def _continued(
 
     def partition(by: Assignment, init: Tensor | None) -> Partition:
         weight = prepared.problem.unlabelled_weight
-        clustering = final_clustering(
-            prepared.config, session, repeat, init=init, limits=limits, unlabelled_weight=weight
-        )
+        clustering = final_clustering(prepared.config, session, init=init, limits=limits, unlabelled_weight=weight)
         return found.holding(by.partition(features, fixed, clustering), n_known, features)
 
     if not assignment.uses_kmeans:

@@ -34,7 +34,7 @@ from promptcal.run.results import RunResults, Scores
 from promptcal.runtime import files
 from promptcal.runtime.free_memory import return_freed_memory
 from promptcal.runtime.phases import CALIBRATION, REPORT
-from promptcal.runtime.progress import progress_bar, working
+from promptcal.runtime.progress import show_progress, working
 
 _MAX_TEXTS = 2000  # rows without pictures that a report shows
 _LOSS_REMEDY = {  # by whether the images were kept
@@ -271,9 +271,8 @@ def _write_report_inputs(prepared: Task, assignments: Assignments, session: Sess
     """Thumbnails, a few examples as the network sees them, and the truth: a report needs no image folder."""
     directory, problem = session.directory, prepared.problem
     shown = select_images(assignments, MAX_IMAGES if prepared.pictures is not None else _MAX_TEXTS)
-    with progress_bar(session.console) as bar:
-        task = bar.add_task("thumbnails", total=len(shown), note="")
-        thumbnails = make_thumbnails(problem.images, shown, lambda done: bar.update(task, completed=done))
+    with show_progress(session.console, "thumbnails", len(shown)) as show:
+        thumbnails = make_thumbnails(problem.images, shown, show)
     thumbnails.write(directory.thumbnails_folder)
     chosen = choose_examples(assignments)
     views = prepared.example_views(chosen) if len(chosen) else None

@@ -82,7 +82,7 @@ def _with_frozen_backbone(prepared: Prepared, session: Session) -> Prepared:
 def _baselines(
     prepared: Prepared, frozen: Task, features: Tensor, accuracy: Scores, session: Session
 ) -> dict[str, Scores]:
-    """Of the frozen backbone; ``accuracy`` is that of the first result."""
+    """The accuracies of the frozen backbone; ``accuracy`` is that of the first result."""
     if frozen.method.assignment(frozen.network).trains_readout:
         return score_frozen(prepared, session, features) | {WITHOUT_TRAINING: accuracy}
     return score_frozen(prepared, session, features, semi_supervised=accuracy)

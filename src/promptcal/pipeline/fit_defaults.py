@@ -1,4 +1,4 @@
-"""The settings that a fit of one's own images starts from, below everything that the user names.
+"""The settings that a fit of the user's own images starts from, below everything that the user names.
 
 A benchmark, a preset and the published protocol start from the published settings instead.
 """

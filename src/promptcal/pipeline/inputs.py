@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,14 @@ from promptcal.config.layers import merge_into
 from promptcal.data import ImageSet, parse_labels, read_labels
 from promptcal.data.labels import spelled_differently
 from promptcal.errors import ConfigError, DataError, RunError
-from promptcal.methods import METHODS, WITHOUT_TRAINING
+from promptcal.methods import METHODS, WITHOUT_TRAINING, resolve
 from promptcal.methods.base import trained_stages
 from promptcal.pipeline.fit_defaults import fit_defaults
 from promptcal.pipeline.previous_run import PreviousRun
 from promptcal.pipeline.problem import Inductive, Problem, TestSet
 from promptcal.pipeline.published import unmet_conditions
 from promptcal.pipeline.repeated_options import is_path, repeated_words
-from promptcal.pipeline.request import ClusterRequest, FitRequest, PathOrText
+from promptcal.pipeline.request import ClusterRequest, EmbedRequest, EstimateRequest, FitRequest, PathOrText
 from promptcal.pipeline.sampled_inputs import sampled_images, with_default_sample, with_truth_of
 from promptcal.pipeline.session import warn
 from promptcal.pipeline.shared_stage import SharedStage
@@ -40,7 +40,7 @@ class Settings:
         return self.values.get("n_classes") == AUTO
 
     def with_values(self, **sections: dict[str, Any]) -> "Settings":
-        """With other values in some sections."""
+        """The settings with other values in some sections."""
         return Settings({**self.values, **{name: {**self.values[name], **new} for name, new in sections.items()}})
 
     def draft(self, n_known: int) -> Config:
@@ -103,11 +103,13 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
         before = None if previous is None else previous.assignments
         images = group.on_first(lambda: sampled_images(request, before, seed, console))
         request = with_truth_of(request, images, console)
-    _check_output_is_outside(images, directory.path)
+    check_output_is_outside(images, directory.path)
     if request.generic_images is not None:
         ImageSet.of(request.generic_images)  # so that a wrong folder is found before anything is computed
     problem, released = read_problem(request, images, previous, console, inductive=request.inductive)
-    settings = group.on_first(lambda: _settings(request, previous, problem, console))
+    settings = group.on_first(
+        lambda: with_category_count(_values(request, previous), request, previous, problem, console)
+    )
     draft = settings.draft(len(problem.classes))
     if previous is not None:
         previous.check(draft, directory.path)
@@ -210,7 +212,7 @@ def _test_set(request: FitRequest) -> TestSet:
         raise DataError(f"selection.by=oracle needs test images: {error}; or add --set selection.by=last") from error
 
 
-def _check_output_is_outside(images: ImageSet, output: Path) -> None:
+def check_output_is_outside(images: ImageSet, output: Path) -> None:
     if images.root is not None and output.resolve().is_relative_to(images.root.resolve()):
         raise RunError(
             f"the output {output} lies in the image folder, where its pictures would be taken for images; "
@@ -229,10 +231,25 @@ def _previous_run(request: FitRequest, directory: RunDirectory, resume: bool) ->
     return PreviousRun(request.start_from)
 
 
-def _settings(request: FitRequest, previous: PreviousRun | None, problem: Problem, console: Console) -> Settings:
-    values = _values(request, previous)
-    if previous is not None and request.n_classes is None and not overrides_n_classes(request):
-        values = {**values, "n_classes": n_categories(values["n_classes"], previous, problem, console)}
+def backbone_config(request: EstimateRequest | EmbedRequest, **changes: Any) -> Config:
+    """The config of a request that embeds images without a fit; its number of classes has no meaning."""
+    names = {option.name for option in fields(FitRequest)} & {option.name for option in fields(request)}
+    options = {name: getattr(request, name) for name in names}
+    return resolve(settings_layers(FitRequest(**{**options, "images": None, "output": "", "n_classes": 1, **changes})))
+
+
+def with_category_count(
+    values: dict[str, Any],
+    request: FitRequest | ClusterRequest,
+    previous: PreviousRun | None,
+    problem: Problem,
+    console: Console,
+) -> Settings:
+    """The settings, with the number of categories that the labels leave of a previous run's, unless it is given."""
+    overrides = (setting.replace(" ", "") for setting in request.overrides)
+    is_given = request.n_classes is not None or any(setting.startswith("n_classes=") for setting in overrides)
+    if previous is not None and not is_given:
+        values = {**values, "n_classes": _n_categories(values["n_classes"], previous, problem, console)}
     return Settings(values)
 
 
@@ -250,7 +267,37 @@ def _values(request: FitRequest, previous: PreviousRun | None) -> dict[str, Any]
 
 
 def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> Layers:
-    """The sources of settings that a request names, on top of ``base``."""
+    """The sources of settings that a request names, on top of ``base`` and of the defaults of a fit."""
+    values = _option_values(request)
+    check_argument("config", request.config, PathOrText | Config | None)
+    check_argument("preset", request.preset, str | Mapping | None)
+    file, given = request.config, base or {}
+    if isinstance(request.config, Config):
+        file, given = None, _config_values(request.config, request.method)
+    layers = Layers.of(preset=request.preset, file=file, values=values, overrides=request.overrides).on_top_of(given)
+    keep = {"selection": {"keep": "better"}} if request.keep == "better" else {}
+    if layers.is_published:  # the publications continue no run
+        if request.benchmark is not None and request.start_from is None and keep:
+            raise ConfigError("the published protocol keeps the result of training; leave --keep better out")
+        return layers if request.start_from is None else layers.on_top_of(keep)
+    defaults = (fit_defaults(layers) if request.benchmark is None and request.preset is None else {}) | keep
+    if request.readout is not None:
+        defaults["clustering"] = {"readout": request.readout}
+    return layers.on_top_of(defaults)
+
+
+def _config_values(config: Config, method: str | None) -> dict[str, Any]:
+    """The values of a given config, for another method without those of its own method."""
+    values = config.model_dump()
+    if method not in (None, config.method):
+        own = {"method", "variant"}
+        values = {key: value for key, value in values.items() if key in Config.model_fields.keys() - own}
+        merge_into(values, METHODS[method].presets.get("", {}))
+    return values
+
+
+def _option_values(request: FitRequest) -> dict[str, Any]:
+    """The settings that the options of a request name."""
     compile = None if request.compile is None else "always" if request.compile else "never"
     if request.quick and request.method not in (None, WITHOUT_TRAINING):
         raise ConfigError(
@@ -269,39 +316,15 @@ def settings_layers(request: FitRequest, base: dict[str, Any] | None = None) -> 
     values: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
     if request.generic_images is not None:
         values["data"] = {"generic_images": str(request.generic_images)}
-    model = {"backbone": request.backbone, "weights": request.weights}
     if request.keep == "trained":
         values["selection"] = {"keep": "trained"}
+    model = {"backbone": request.backbone, "weights": request.weights}
     values["model"] = {key: str(value) for key, value in model.items() if value is not None}
-    check_argument("config", request.config, PathOrText | Config | None)
-    check_argument("preset", request.preset, str | Mapping | None)
-    file, given = request.config, base or {}
-    if isinstance(request.config, Config):
-        file, given = None, request.config.model_dump()
-        if request.method not in (None, request.config.method):
-            own = {"method", "variant"}
-            given = {key: value for key, value in given.items() if key in Config.model_fields.keys() - own}
-            merge_into(given, METHODS[request.method].presets.get("", {}))
-    layers = Layers.of(preset=request.preset, file=file, values=values, overrides=request.overrides)
-    if given:
-        layers = Layers(layers.preset, (given, *layers.given))
-    keep = {"selection": {"keep": "better"}} if request.keep == "better" else {}
-    if layers.is_published:  # the publications continue no run
-        if request.benchmark is not None and request.start_from is None and keep:
-            raise ConfigError("the published protocol keeps the result of training; leave --keep better out")
-        return layers if request.start_from is None else Layers(layers.preset, (keep, *layers.given))
-    defaults = (fit_defaults(layers) if request.benchmark is None and request.preset is None else {}) | keep
-    if request.readout is not None:
-        defaults["clustering"] = {"readout": request.readout}
-    return Layers(layers.preset, (defaults, *layers.given))  # anything else that names a setting wins
+    return values
 
 
-def overrides_n_classes(request: FitRequest | ClusterRequest) -> bool:
-    return any(setting.replace(" ", "").startswith("n_classes=") for setting in request.overrides)
-
-
-def n_categories(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
-    """As many categories fewer as the labels merge into others, and more as they name without a category."""
+def _n_categories(n_classes: int, previous: PreviousRun, problem: Problem, console: Console) -> int:
+    """``n_classes`` less the categories that the labels merge into others, plus the classes without a category."""
     merged, added = previous.merged_and_added(problem.label_names(), problem.images.names)
     if not merged and not added:
         return n_classes

@@ -31,7 +31,7 @@ from promptcal.run.results import RunResults
 from promptcal.runtime.device import choose_dtype
 from promptcal.runtime.free_memory import check_sizes
 from promptcal.runtime.phases import COUNTING, READING
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import show_progress
 from promptcal.runtime.seeds import derive_seed
 
 
@@ -167,8 +167,7 @@ def _build_vit(config: Config, session: Session, *, pretrained: bool) -> SeededV
 def _decode(
     title: str, images: ImageSet, config: Config, resize: int, inputs: FitInputs, session: Session
 ) -> DecodedImages:
-    with session.clock.phase(READING), progress_bar(session.console) as bar:
-        task = bar.add_task(title, total=len(images), note="")
+    with session.clock.phase(READING), show_progress(session.console, title, len(images)) as show:
         cache = config.data.cache
         found = load_images(
             images,
@@ -177,7 +176,7 @@ def _decode(
             cache=None if cache is None else Path(cache),
             run_parent=session.directory.path.parent,
             skip_unreadable=inputs.skip_unreadable,
-            on_progress=lambda done: bar.update(task, completed=done),
+            on_progress=show,
             group=session.group,
         )
     return DecodedImages(*found)
@@ -198,7 +197,7 @@ def _test_images(
 def _estimate_classes(
     problem: Problem, config: Config, seeded: SeededViT, view: View | StreamedView, session: Session
 ) -> tuple[ClassCount, Tensor]:
-    """In the embeddings of the pretrained backbone, which are returned; the images are decoded already."""
+    """Estimate in the embeddings of the pretrained backbone, which are returned too; the images are decoded already."""
     problem.check(max(1, len(problem.classes)))
     plain = frozen_vit(seeded.vit, config, session.device).eval()
     features = embed_all(plain, view, len(problem.images), "embedding", session)

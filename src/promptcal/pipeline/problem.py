@@ -92,13 +92,13 @@ class Problem:
             )
 
     def check_number(self, n_classes: int) -> None:
-        """Whether there can be so many categories."""
+        """Reject a number of categories that the images and labels do not allow."""
         fault = class_count_fault(n_classes, len(self.classes), int((self.labels < 0).sum()), self.images.noun)
         if fault is not None:
             raise LabelError(fault)
 
     def kept(self, positions: list[int]) -> "Problem":
-        """Without the images that could not be read."""
+        """The problem without the images that could not be read."""
         if len(positions) == len(self.images):
             return self
         chosen = np.array(positions)

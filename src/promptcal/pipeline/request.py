@@ -145,7 +145,7 @@ class RunRequest(CommonRequest, ResultRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class ImagesRequest(CommonRequest):
-    """Images of one's own, and the settings to embed them with.
+    """The user's own images, and the settings to embed them with.
 
     ``images`` and ``labels`` are what `ImageSet.of` and `parse_labels` take, such as a folder and a file. ``preset``
     may be a mapping of settings, ``config`` a `Config`, which is then the whole configuration.
@@ -171,7 +171,7 @@ class ImagesRequest(CommonRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class FitRequest(ImagesRequest, RunRequest):
-    """A fit of one's own images. ``truth`` has the form of ``labels``."""
+    """A fit of the user's own images. ``truth`` has the form of ``labels``."""
 
     n_classes: int | Literal["auto"] | None = option(
         metavar="N|auto",

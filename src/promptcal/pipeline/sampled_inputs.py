@@ -18,7 +18,7 @@ from promptcal.errors import ConfigError
 from promptcal.pipeline.request import ClusterRequest, FitRequest
 from promptcal.run.assignments import Assignments
 from promptcal.runtime.arguments import check_path
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import show_progress
 from promptcal.shards import locations
 from promptcal.shards.find_shards import expand, is_sharded
 from promptcal.shards.sampled import row_counts, sample_embeddings, sample_images
@@ -44,17 +44,8 @@ def sampled_features(request: ClusterRequest, before: Assignments | None, seed: 
     shards, _ = expand([location], embeddings=True)
     sizes = row_counts(shards)
     wanted = _wanted_names(request, before, console, n_images=sum(sizes))
-    with progress_bar(console) as bar:
-        task = bar.add_task("reading a sample", total=len(shards), note="")
-        return sample_embeddings(
-            shards,
-            sizes,
-            wanted,
-            size,
-            seed,
-            location,
-            lambda done: bar.update(task, completed=done),
-        )
+    with show_progress(console, "reading a sample", len(shards)) as show:
+        return sample_embeddings(shards, sizes, wanted, size, seed, location, show)
 
 
 def with_default_sample(request: FitRequest) -> FitRequest:
@@ -81,16 +72,8 @@ def sampled_images(request: FitRequest, before: Assignments | None, seed: int, c
     else:
         wanted = _wanted_names(request, before, console, root)
         is_labelled = lambda name: normal_name(name) in wanted  # noqa: E731
-    with progress_bar(console) as bar:
-        task = bar.add_task("sampling images", total=None, note="")
-        images = sample_images(
-            source,
-            is_labelled,
-            size,
-            seed,
-            root,
-            lambda done: bar.update(task, completed=done),
-        )
+    with show_progress(console, "sampling images", None) as show:
+        images = sample_images(source, is_labelled, size, seed, root, show)
     if not by_folder or root is None:
         return images
     labels = class_folder_labels(root, images.names)
@@ -115,7 +98,7 @@ def _wanted_names(
     root: Path | None = None,
     n_images: int = UNCOUNTED,
 ) -> frozenset[str]:
-    """Of the labels that are given and of those of a previous run.
+    """The names in the given labels and in those of a previous run.
 
     A row without a label names no image, unless the previous run has it: then it is marked as wrong.
     """

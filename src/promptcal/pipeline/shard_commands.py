@@ -11,10 +11,9 @@ from rich.console import Console
 
 from promptcal.config import Config
 from promptcal.errors import ConfigError, DataError
-from promptcal.methods import resolve
 from promptcal.pipeline.class_estimate import pretrained_vit
-from promptcal.pipeline.inputs import settings_layers
-from promptcal.pipeline.request import EmbedRequest, FitRequest, PredictShardsRequest, ShardRequest
+from promptcal.pipeline.inputs import backbone_config
+from promptcal.pipeline.request import EmbedRequest, PredictShardsRequest, ShardRequest
 from promptcal.run.inference import Run
 from promptcal.runtime import files
 from promptcal.runtime.arguments import as_list, check_argument, check_path
@@ -66,22 +65,9 @@ def run_embed(request: EmbedRequest) -> ShardSummary:
         if request.backbone is not None or request.weights is not None:
             raise ConfigError("a run has its own backbone; give either the run or a backbone and its weights")
         run = Run(_run_path(request.run), "cpu")
-        if not run.method.takes_images:
-            raise ConfigError(f"{run.path} is a run on features, which embeds no images; give a run of `promptcal fit`")
+        run.check_embeds_images()
         return process_shards(_job(request, RunModel(run.path.absolute(), True, False)), _console(request))
-    settings = FitRequest(
-        images=None,
-        output="",
-        n_classes=1,
-        backbone=request.backbone,
-        weights=request.weights,
-        preset=request.preset,
-        config=request.config,
-        device=request.device,
-        overrides=request.overrides,
-    )
-    config = resolve(settings_layers(settings))
-    return process_shards(_job(request, BackboneModel.of(config)), _console(request))
+    return process_shards(_job(request, BackboneModel.of(backbone_config(request))), _console(request))
 
 
 @explain_memory_errors()

@@ -47,7 +47,7 @@ def estimate_time(prepared: Prepared, steps: dict[str, int], steps_per_epoch: in
 
 
 def _seconds_of_validation(prepared: Prepared, embedding: float, clock: PhaseClock) -> float:
-    """Of one validation; ``embedding`` is the time of one image."""
+    """The seconds of one validation; ``embedding`` are those of one image."""
     selection, n_images = prepared.config.selection, len(prepared.problem.images)
     if selection.by == "last":
         return 0.0
@@ -57,7 +57,7 @@ def _seconds_of_validation(prepared: Prepared, embedding: float, clock: PhaseClo
 
 
 def seconds_after_training(prepared: Prepared, embedding: float, clock: PhaseClock, *, has_first: bool) -> float:
-    """Of `finalize` and the report; ``embedding`` is the time of one image, if it was not measured on all of them.
+    """The seconds of `finalize` and the report. ``embedding`` are those of one image, if not all of them were measured.
 
     The result is a clustering. If the truth is known, the best weights of each other stage and those of the last epoch
     are scored too, with every seed of k-means. The comparison with a first result clusters both again.
@@ -77,7 +77,7 @@ def seconds_after_training(prepared: Prepared, embedding: float, clock: PhaseClo
 
 
 def _measure_step(prepared: Prepared, n_images: int) -> float:
-    """Seconds of a step with two views of so many images."""
+    """The seconds of a step with two views of ``n_images``."""
     network, device = prepared.network, prepared.view.device
     order = torch.arange(n_images) % len(prepared.problem.images)
     was_training, seconds = network.training, 0.0

@@ -179,7 +179,7 @@ def _validator(prepared: Prepared) -> Validator | OracleValidator | None:
 
 
 def _oracle_validator(prepared: Prepared) -> OracleValidator:
-    """On the test images; in the inductive protocol on the images held out for validation."""
+    """A validator on the test images, or in the inductive protocol on the images held out for validation."""
     problem = prepared.problem
     if prepared.oracle is not None:
         test = prepared.oracle

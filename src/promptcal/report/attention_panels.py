@@ -141,7 +141,7 @@ def attention_maps(run: Run, results: RunResults, examples: Examples | None) -> 
 
 
 def _pretrained_backbone(run: Run) -> PromptedViT:
-    """Without prompts, which are random before training."""
+    """The pretrained backbone without prompts, which are random before training."""
     return PromptedViT(run.method.build_vit(pretrained=True).backbone, prompts=0, train_blocks=0).to(run.device)
 
 

@@ -24,7 +24,7 @@ from promptcal.report.page_data import read_asset
 from promptcal.report.report_inputs import ReportInputs
 from promptcal.run import Run
 from promptcal.runtime import files
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import show_progress
 from promptcal.runtime.seeds import isolated_rng
 from promptcal.shards.shard_folder import ShardFolder
 from promptcal.shards.totals import read_totals
@@ -100,9 +100,8 @@ def _totals(run: Run, shards: Path | None, console: Console) -> dict[str, Any] |
     folder = ShardFolder(shards or run.directory.shards_folder)
     if shards is None and not folder.manifest_file.is_file():
         return None
-    with progress_bar(console) as bar:
-        task = bar.add_task("counting all images", total=len(folder.manifest().shards), note="")
-        totals = read_totals(folder, run.names, lambda done: bar.update(task, completed=done))
+    with show_progress(console, "counting all images", len(folder.manifest().shards)) as show:
+        totals = read_totals(folder, run.names, show)
     return {**totals.model_dump(), "folder": str(folder.path)}
 
 

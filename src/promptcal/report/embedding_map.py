@@ -13,7 +13,7 @@ from promptcal.report.array_files import read_if_newer
 _EARLY_ITERATIONS, _LATE_ITERATIONS = 250, 500
 N_ITERATIONS = _EARLY_ITERATIONS + _LATE_ITERATIONS
 _MIN_IMAGES = 30  # t-SNE of fewer images collapses to one point; principal components are used instead
-_N_COMPONENTS = 50  # neighbours are found faster in so many dimensions, and are nearly the same
+_N_COMPONENTS = 50  # in which neighbours are found faster and are nearly the same
 
 
 def compute_map(
@@ -42,7 +42,7 @@ def compute_map(
 
 
 def _principal_components(embeddings: np.ndarray, n_components: int) -> np.ndarray:
-    """At most ``n_components``, fewer for few or short embeddings."""
+    """The first ``n_components`` at most; there are fewer for few or short embeddings."""
     pca = PCA(min(n_components, *embeddings.shape), svd_solver="full")
     with np.errstate(divide="ignore", invalid="ignore"):  # the explained variance of one image or of equal images
         return pca.fit_transform(embeddings.astype(np.float64))

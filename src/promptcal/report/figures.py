@@ -135,7 +135,7 @@ def _by_cluster(run: FigureRun) -> _Colours:
 
 
 def _by_true_class(runs: Sequence[FigureRun]) -> list[_Colours]:
-    """Of each run, with the same colours; empty if no true class is known."""
+    """The colours of each run by true class, the same for all runs; empty if no true class is known."""
     truth = runs[0].analysis.truth
     if truth is None:
         return []
@@ -188,7 +188,7 @@ def _draw_legends(figure: Figure, panels: Sequence[Axes], shown: Sequence[_Colou
 
 
 def _token_title(token: str) -> str:
-    """As the paper writes the tokens."""
+    """The name of a token in the paper."""
     return {CLS: "[CLS]", PROMPTS: "[P]"}.get(token) or f"[P]* {token.removeprefix(UNSUPERVISED)}"
 
 

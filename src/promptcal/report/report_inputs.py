@@ -13,7 +13,7 @@ from promptcal.report.embedding_map import N_ITERATIONS, compute_map, read_map
 from promptcal.report.thumbnails import Thumbnails, check_positions
 from promptcal.run import Assignments, Run, RunResults
 from promptcal.run.categories import CategoryTable
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import show_progress
 from promptcal.runtime.seeds import derive_seed
 
 
@@ -82,6 +82,5 @@ def _fitting(categories: CategoryTable | None, assignments: Assignments) -> Cate
 def map_with_progress(embeddings: np.ndarray, run: Run, console: Console) -> np.ndarray:
     """The map of the embeddings with the seed of the run."""
     seed = derive_seed(run.config.seed, "map") % 2**32
-    with progress_bar(console) as bar:
-        task = bar.add_task("map", total=N_ITERATIONS, note="")
-        return compute_map(embeddings, seed=seed, on_progress=lambda done: bar.update(task, completed=done))
+    with show_progress(console, "map", N_ITERATIONS) as show:
+        return compute_map(embeddings, seed=seed, on_progress=show)

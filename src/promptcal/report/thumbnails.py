@@ -78,7 +78,7 @@ class Thumbnails:
 
     @classmethod
     def read(cls, folder: Path, n_images: int) -> "Thumbnails":
-        """The thumbnails of a run with so many images; a `RunError` if they are missing or damaged."""
+        """The thumbnails of a run with ``n_images``; a `RunError` if they are missing or damaged."""
         index = ThumbnailIndex.read(folder / _INDEX)
         images = np.array(index.images, dtype=np.int64)
         check_positions(images, n_images, folder / _INDEX)

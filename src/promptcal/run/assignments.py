@@ -102,7 +102,7 @@ class Assignments:
 
     @property
     def mean_stability(self) -> float | None:
-        """Of the unlabelled images."""
+        """The mean stability of the unlabelled images."""
         if self.stability is None or bool(self.labelled.all()):
             return None
         return float(self.stability[~self.labelled].mean())

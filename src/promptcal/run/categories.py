@@ -62,7 +62,7 @@ class SuggestedMerge(JSONModel):
 
 
 class AutomaticMerge(JSONModel):
-    """A cluster that a fit with an estimated number of classes merged into another, and the share of its images."""
+    """A cluster that a fit with an estimated number of classes merged into another, and the number of its images."""
 
     into: str
     images: int

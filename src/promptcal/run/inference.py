@@ -136,6 +136,13 @@ class Run(StoredRun):
     def calibration(self) -> Calibration:
         return Calibration.read(self.directory.calibration_file)
 
+    def check_embeds_images(self) -> None:
+        """Reject a run on features where images are to be embedded."""
+        if not self.method.takes_images:
+            raise ConfigError(
+                f"{self.path} is a run on features, which embeds no images; give a run of `promptcal fit`"
+            )
+
     def stored_weights(self) -> dict[str, Tensor]:
         return read_tensors(self.directory.model_file)
 

@@ -1,7 +1,7 @@
 """Replace several files of a run directory as one: after a crash, the run has either all old files or all new ones.
 
 The new files are written to a folder of their own, which is renamed into place in one step. From then on they count:
-whoever opens the run next finishes copying them, if the process that wrote them was killed.
+the next command that opens the run finishes copying them, if the process that wrote them was killed.
 """
 
 import shutil

@@ -52,12 +52,12 @@ class Scores(JSONModel):
 
     @classmethod
     def of_repeats(cls, accuracies: Sequence[DiscoveryAccuracy]) -> Self:
-        """With each seed of k-means."""
+        """The scores of the first seed of k-means, with those of all seeds as ``repeats``."""
         repeats = [cls.of(accuracy) for accuracy in accuracies]
         return repeats[0].model_copy(update={"repeats": repeats if len(repeats) > 1 else []})
 
     def percent(self) -> dict[str, float]:
-        """In per cent, the mean of the repeats, without the parts that have nothing to score."""
+        """The scores in per cent, averaged over the repeats, without the parts that have nothing to score."""
         repeats = [scores.model_dump() for scores in self.repeats or [self]]
         scored = [part for part, value in repeats[0].items() if value is not None]
         return {part: 100 * fmean(scores[part] for scores in repeats) for part in scored}
@@ -188,7 +188,7 @@ class RunResults(JSONModel):
     phases: dict[str, float] = Field(default_factory=dict)
 
     def timed(self, phases: Mapping[str, float]) -> Self:
-        """With the seconds of these phases."""
+        """The results with the seconds of these phases."""
         rounded = {name: round(seconds, 2) for name, seconds in phases.items()}
         return self.model_copy(update={"phases": rounded, "seconds": round(sum(rounded.values()), 2)})
 

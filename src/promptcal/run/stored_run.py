@@ -147,13 +147,13 @@ class StoredRun:
             more = f" and {len(missing) - 1} more images do" if len(missing) > 1 else " does"
             raise DataError(f"{missing[0]}{more} not exist any more; restore the images where the fit found them")
         other = next((image for image in images if not is_image(image)), None)
-        if other is not None:  # a run directory from somebody else could name any file of this machine
+        if other is not None:  # an untrusted run directory could name any file of this machine
             raise DataError(f"{other} is not an image; restore the images where the fit found them")
         return images
 
 
 def reject_path_traversal(names: Sequence[str], run: Path) -> None:
-    """Of images in a folder: no name may point outside of it."""
+    """Reject names of images in a folder that point outside of it."""
     for name in names:
         if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
             raise RunError(f"{run} names the image {name}, which lies outside of its image folder; do not trust it")

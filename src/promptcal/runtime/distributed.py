@@ -269,7 +269,7 @@ def _from_first(tensor: Tensor) -> Tensor:
 
 @contextmanager
 def _report_lost_process() -> Iterator[None]:
-    """Around every collective operation: it fails if another process is gone."""
+    """Put around every collective operation, which fails if another process has ended."""
     try:
         yield
     except RuntimeError as error:

@@ -95,7 +95,7 @@ def flush(path: Path) -> None:
 
 def entries_below(folder: Path) -> Iterator[Path]:
     """Everything below a folder, at any depth. Linked folders are not entered, and those that another process removes
-    meanwhile are passed over."""
+    meanwhile are skipped."""
     first = os.fspath(folder)
     waiting = [first]
     while waiting:

@@ -73,7 +73,7 @@ class JSONModel(StrictModel):
 
 
 def checked_size(content: bytes) -> bytes:
-    """JSON in which no object has so many keys that their errors would fill the memory; a `ValueError` otherwise."""
+    """The JSON; a `ValueError` if an object has so many keys that the errors of them would fill the memory."""
     if len(content) > _LARGE:
         json.loads(content, object_pairs_hook=_check_keys)
     return content

@@ -5,7 +5,8 @@ import io
 import math
 import os
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from rich.console import Console
@@ -38,6 +39,14 @@ def progress_bar(console: Console) -> Progress:
         TextColumn("left  {task.fields[note]}"),
     )
     return kind(*columns, console=console)
+
+
+@contextmanager
+def show_progress(console: Console, step: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar of one step. It yields a function of what is done of ``total`` (None: not known)."""
+    with progress_bar(console) as bar:
+        task = bar.add_task(step, total=total, note="")
+        yield lambda done: bar.update(task, completed=done)
 
 
 def working(console: Console, step: str) -> AbstractContextManager[Any]:
@@ -80,11 +89,11 @@ class LineProgress(DrawnProgress):
 
     def refresh(self) -> None:
         for task in self.tasks:
-            if task.total and not task.fields.get("is_told"):
+            if task.total and not task.fields.get("is_reported"):
                 note = f", {task.fields['note']}" if task.fields.get("note") else ""
                 line = f"{task.description}: {int(task.completed)} of {int(task.total)}{note}"
                 self.console.print(line, markup=False, highlight=False, soft_wrap=True)
-                task.fields["is_told"] = task.completed >= task.total
+                task.fields["is_reported"] = task.completed >= task.total
 
 
 class NotebookProgress(DrawnProgress):

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-MAX_YAML = 2**20  # bytes; to parse so many takes seconds
+MAX_YAML = 2**20  # bytes, which take seconds to parse
 MAX_JSON = 2**28  # the results of half a million categories have less; parsed, it takes up to 3 GB
 MAX_IMAGE = 2**30  # of an encoded image; the largest one that is decoded has 716 MB uncompressed
 
@@ -36,7 +36,7 @@ def check_is_file(path: str | os.PathLike[str]) -> None:
 
 
 def read_image(file: BinaryIO, size: int | None = None) -> bytes:
-    """The next ``size`` bytes of an open file, or all of them; a `ValueError` if no image can have so many."""
+    """The next ``size`` bytes of an open file, or all of them; a `ValueError` if that is more than any image has."""
     content = b""
     if size is None or size <= MAX_IMAGE:
         content = file.read(MAX_IMAGE + 1 if size is None else size)

@@ -83,14 +83,14 @@ class Decoders(Protocol):
 
 
 class InlineDecoders(Decoders):
-    """In this process."""
+    """Decodes in this process."""
 
     def map(self, chunks: Iterable[ImageChunk], size: CropSize) -> Iterator[DecodedChunk]:
         return (decode_chunk(chunk, size) for chunk in chunks)
 
 
 class ProcessDecoders(Decoders):
-    """In ``n`` processes that live as long as this object; crops come back through shared memory."""
+    """Decodes in ``n`` processes that live as long as this object; crops come back through shared memory."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -115,7 +115,7 @@ def _begin(parent: int) -> None:
 def in_order(
     items: Iterable[Any], submit: Callable[[Any], Any], result: Callable[[Any], Any], most: int
 ) -> Iterator[Any]:
-    """The results of ``submit`` in order, with at most so many items on their way."""
+    """The results of ``submit`` in order, with at most ``most`` items submitted at a time."""
     waiting: deque[Any] = deque()
     for item in items:
         waiting.append(submit(item))

@@ -27,24 +27,24 @@ class EmbeddedBlock(NamedTuple):
 class _Batch:
     """Images for the network; their crops are copied once, from the processes that decode into this memory."""
 
-    def __init__(self, room: Tensor) -> None:
-        self._room = room
+    def __init__(self, buffer: Tensor) -> None:
+        self._buffer = buffer
         self.ids: list[str] = []
         self.paths: list[str] = []
 
     @property
     def crops(self) -> Tensor:
-        return self._room[: len(self.ids)]
+        return self._buffer[: len(self.ids)]
 
     @property
     def is_full(self) -> bool:
-        return len(self.ids) == len(self._room)
+        return len(self.ids) == len(self._buffer)
 
     def add(self, chunk: DecodedChunk, first: int) -> int:
-        """Add images of a chunk from ``first`` on, as many as there is room for; how many were added."""
-        n = min(len(self._room) - len(self.ids), len(chunk.ids) - first)
+        """Add images of a chunk from ``first`` on, as many as fit; returns how many were added."""
+        n = min(len(self._buffer) - len(self.ids), len(chunk.ids) - first)
         part = slice(first, first + n)
-        self._room[len(self.ids) : len(self.ids) + n] = chunk.crops[part]
+        self._buffer[len(self.ids) : len(self.ids) + n] = chunk.crops[part]
         self.ids += chunk.ids[part]
         self.paths += chunk.paths[part]
         return n

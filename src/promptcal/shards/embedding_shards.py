@@ -34,7 +34,7 @@ def embedding_columns(schema: Any, location: str) -> tuple[str, str, str | None]
     return ids[0], lists[0], names.get("path")
 
 
-def embedded_blocks(shard: InputShard, width: int, rows: int = _ROWS) -> Iterator[EmbeddedBlock]:
+def embedded_blocks(shard: InputShard, width: int) -> Iterator[EmbeddedBlock]:
     """The rows of a shard as vectors of length 1."""
     first = 0
     with opened_parquet(shard.location) as file:
@@ -46,7 +46,7 @@ def embedded_blocks(shard: InputShard, width: int, rows: int = _ROWS) -> Iterato
                 "same model"
             )
         columns = list(dict.fromkeys(name for name in (id_name, list_name, path_name) if name is not None))
-        for batch in file.iter_batches(rows, columns=columns):
+        for batch in file.iter_batches(_ROWS, columns=columns):
             ids = id_texts(batch.column(id_name), id_name, shard.location, first)
             paths = ids if path_name is None else [str(value) for value in batch.column(path_name).to_pylist()]
             yield EmbeddedBlock(ids, paths, unit_rows(batch.column(list_name), width, shard.location, first))

@@ -30,7 +30,7 @@ def is_url(location: str) -> bool:
 def is_pattern(location: str) -> bool:
     """Whether it is a glob pattern; an existing file with brackets in its name is not.
 
-    Of a web address, only the path is looked at: the host may be a number in brackets, and a signature may be anything.
+    Of a web address, only the path counts: the host may be a number in brackets, and a signature may be anything.
     """
     if is_url(location):
         path = _without_query(location)

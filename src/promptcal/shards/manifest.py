@@ -115,5 +115,5 @@ class ShardManifest(ShardFile):
 
 @cache
 def versions() -> dict[str, str]:
-    """Of the programs that the values depend on."""
+    """The versions of the programs that the values depend on."""
     return {"promptcal": __version__, "python": platform.python_version(), **{p: version(p) for p in _REPORTED}}

@@ -160,7 +160,7 @@ def _row_group(location: str, number: int) -> list[bytes | None]:
 
 
 def _ids(batch: Any, columns: ImageColumns, shard: InputShard, row: int) -> list[str]:
-    """Without a column of ids, the name of the shard and the number of the row."""
+    """The ids of a batch; without a column of ids, the name of the shard and the number of the row."""
     if columns.id is None:
         return [f"{shard.name}/{row + i:08d}" for i in range(len(batch))]
     return id_texts(batch.column(columns.id), columns.id, shard.location, row)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from promptcal.errors import ConfigError
 from promptcal.run.inference import Run
 from promptcal.runtime.files import file_digest
 from promptcal.shards.assigner import Assigner
@@ -44,10 +43,8 @@ class RunModel:
 
     def load(self, device: str | None) -> LoadedModel:
         run = Run(self.path, device, warn_if_unfinished=False)
-        if self.embeds and not run.method.takes_images:
-            raise ConfigError(
-                f"{self.path} is a run on features, which embeds no images; give a run of `promptcal fit`"
-            )
+        if self.embeds:
+            run.check_embeds_images()
         threshold = -math.inf if self.threshold is None else self.threshold
         return LoadedModel(
             run.network.embedding_width,

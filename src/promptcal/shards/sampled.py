@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from promptcal.data import ImageSet
-from promptcal.data.feature_files import check_id_texts, rows_of_array
+from promptcal.data.feature_files import check_distinct, check_id_texts, rows_of_array
 from promptcal.data.feature_set import FeatureSet
 from promptcal.data.labels import normal_name
 from promptcal.data.sources import ImageSource
-from promptcal.errors import DataError, shorten
+from promptcal.errors import DataError
 from promptcal.runtime.free_memory import check_sizes
 from promptcal.runtime.reading import read_image
 from promptcal.runtime.seeds import derive_seed
@@ -65,7 +65,7 @@ def _list_places(names: NameList) -> Iterator[tuple[list[str], list[Place]]]:
 
 
 class StreamSample:
-    """Of a stream of names: those that are wanted, and ``n`` of the others, each with the same probability.
+    """Samples a stream of names: those that are wanted, and ``n`` of the others, each with the same probability.
 
     Each name gets a random number, and the ``n`` smallest ones are kept.
     """
@@ -122,7 +122,7 @@ def sample_images(
     if not sample.position:
         raise DataError(f"{', '.join(source)} contains no images; check the path")
     names, places = sample.chosen()
-    return ImageSet(_distinct(names, "the source"), PlaceSource(places), root, n_source=sample.position)
+    return ImageSet(check_distinct(names, "the source"), PlaceSource(places), root, n_source=sample.position)
 
 
 def sample_embeddings(
@@ -162,7 +162,7 @@ def sample_embeddings(
     if len({part.shape[1] for part in parts}) > 1:
         raise DataError(f"the shards of {origin} have embeddings of different lengths; give those of one model")
     table = rows_of_array(np.concatenate(parts), origin)
-    return FeatureSet(_distinct(names, origin), table, origin, None, has_ids=True, n_source=total)
+    return FeatureSet(check_distinct(names, origin), table, origin, None, has_ids=True, n_source=total)
 
 
 def _check_memory(shards: Sequence[InputShard], n: int, rows: int, total: int) -> None:
@@ -207,11 +207,3 @@ def _read_chosen(shard: InputShard, picked: np.ndarray, wanted: Any, names: list
                 parts.append(unit_rows(chosen, width, shard.location, first).numpy())
                 names += [ids[row] for row in rows]
             first += len(ids)
-
-
-def _distinct(names: list[str], origin: str) -> list[str]:
-    if len(set(names)) < len(names):
-        seen: set[str] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise DataError(f"{origin} has the id {shorten(twice)} twice; an id names one row")
-    return names

@@ -54,7 +54,7 @@ class ShardFolder:
         return plan
 
     def manifest(self) -> ShardManifest:
-        """Of a folder whose shards are all finished."""
+        """The manifest of a folder whose shards are all finished."""
         if not self.manifest_file.is_file():
             raise RunError(f"the shards in {self.path} are not finished; run the command that writes them again")
         return ShardManifest.read(self.manifest_file)
@@ -102,7 +102,7 @@ class ShardFolder:
         return plan
 
     def _check_links(self) -> None:
-        """Reject folders that are links: in a folder from somebody else, they could lead to any place."""
+        """Reject folders that are links: in an untrusted folder, they could lead to any place."""
         for folder in (self.shards_folder, self.entries_folder, self.lists_folder):
             if folder.is_symlink():
                 raise RunError(f"{folder} is a link to another place; replace it by what it links to")

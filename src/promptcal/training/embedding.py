@@ -14,7 +14,7 @@ from promptcal.errors import PromptCALWarning, WeightsError
 from promptcal.models import DiscoveryNetwork, PromptedViT
 from promptcal.runtime.device import device_context
 from promptcal.runtime.distributed import ALONE, Group
-from promptcal.runtime.progress import progress_bar
+from promptcal.runtime.progress import show_progress
 
 _IMAGES_AT_ONCE = 2048  # images decoded at a time, fewer if they are large
 _PIXELS_AT_ONCE = 2**29
@@ -85,8 +85,7 @@ def embed_images(
     positions: list[int] = []
     features = []
     left_out: list[tuple[str, str]] = []
-    with progress_bar(console) as bar:
-        task = bar.add_task("reading and embedding", total=len(images), note="")
+    with show_progress(console, "reading and embedding", len(images)) as show:
         at_once = max(1, min(_IMAGES_AT_ONCE, _PIXELS_AT_ONCE // resize**2))
         for first in range(0, len(images), at_once):
             part = images.subset(range(first, min(first + at_once, len(images))))
@@ -97,7 +96,7 @@ def embed_images(
                 view = view_of(store, *vit.preprocessing, resize=resize, device=device)
                 with device_context(device, vit.compute_dtype):
                     features.append(embed(vit, view, torch.arange(len(store)), read=read))
-            bar.advance(task, len(part))
+            show(first + len(part))
     check_readable(left_out, len(positions), skip_unreadable)
     if left_out:
         names = "; ".join(f"{name} ({reason})" for name, reason in left_out)

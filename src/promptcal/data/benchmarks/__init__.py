@@ -3,7 +3,7 @@
 Listing the benchmarks imports no reader, and therefore neither torch nor torchvision.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from promptcal.data.benchmarks.catalogue import (
     BENCHMARKS,
@@ -14,6 +14,7 @@ from promptcal.data.benchmarks.catalogue import (
     list_benchmarks,
 )
 from promptcal.data.benchmarks.spec import BenchmarkSpec, Layout, Split
+from promptcal.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from promptcal.data.benchmarks.benchmark_data import load_benchmark
@@ -21,10 +22,4 @@ if TYPE_CHECKING:
 __all__ = ["BENCHMARKS", "BenchmarkListing", "BenchmarkSpec", "Layout", "Split", "benchmark_names", "default_root"]
 __all__ += ["get_benchmark", "list_benchmarks", "load_benchmark"]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "load_benchmark":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from promptcal.data.benchmarks import benchmark_data
-
-    return benchmark_data.load_benchmark
+__getattr__ = lazy_names(__name__, {"benchmark_data": "load_benchmark"})

@@ -15,6 +15,8 @@ from promptcal.data.images import ImageSet
 from promptcal.data.splits import label_half
 from promptcal.errors import DataError, PromptCALWarning
 
+_VALIDATION_SHARE = 0.1
+
 
 @dataclass(frozen=True, eq=False)
 class BenchmarkData:
@@ -106,8 +108,8 @@ def development_split(data: BenchmarkData, labelled_share: float) -> BenchmarkDa
     )
 
 
-def hold_out_of_each_class(labelled: np.ndarray, classes: np.ndarray, share: float = 0.1) -> np.ndarray:
-    """Mask of the validation images: ``share`` of the images of each class, rounded down, labelled or not.
+def hold_out_of_each_class(labelled: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Mask of the validation images: a tenth of the images of each class, rounded down, labelled or not.
 
     Drawn like the labelled images: by position, NumPy's legacy generator with seed 0. If a class would lose all its
     labels, its first labelled image stays in training.
@@ -116,7 +118,7 @@ def hold_out_of_each_class(labelled: np.ndarray, classes: np.ndarray, share: flo
     mask = np.zeros(len(labelled), dtype=bool)
     for number in np.unique(classes):
         members = np.flatnonzero(classes == number)
-        mask[generator.choice(members, replace=False, size=int(share * len(members)))] = True
+        mask[generator.choice(members, replace=False, size=int(_VALIDATION_SHARE * len(members)))] = True
     for lost in np.setdiff1d(classes[labelled], classes[labelled & ~mask]):
         mask[np.flatnonzero(labelled & (classes == lost))[0]] = False
     return mask

@@ -50,7 +50,7 @@ class PromptCAL(Method[PromptCALConfig]):
         return ProjectionNetwork(vit, categories, **self.head_sizes())
 
     def memory_needs(self, vit: PromptedViT, n_images: int, processes: int) -> dict[str, float]:
-        """Also the memory of embeddings, and the similarities of all nodes of the affinity graph."""
+        """Adds the memory of embeddings, and the similarities of all nodes of the affinity graph."""
         needs, settings = super().memory_needs(vit, n_images, processes), self.config.affinity
         if settings.epochs and settings.cal != "none":
             batch = self.config.data.batch_size

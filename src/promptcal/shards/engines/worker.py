@@ -26,7 +26,7 @@ class WorkerShare:
         return max(1, available_cores() // self.n)
 
     def device(self, wanted: str | None) -> str | None:
-        """With several GPUs, one for each process."""
+        """The device of this process: of several GPUs, each process has one."""
         if not uses_gpu(wanted) or wanted not in (None, "auto", "cuda"):
             return wanted
         return f"cuda:{self.index % torch.cuda.device_count()}"
