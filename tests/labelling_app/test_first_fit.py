@@ -71,7 +71,7 @@ def test_a_folder_is_checked_and_fitted_and_its_first_result_can_be_labelled(pho
         data = json.loads(client.ask("GET", "/r/photos-run/api/run")[2])
         assert "carried over" in data["notices"][0]
     assert RunDirectory(photos.parent / "photos-run").info().status == "finished"
-    assert not (photos.parent / ".photos-run.command").exists()
+    assert not (photos.parent / ".photos-run.json").exists()
     with served(hub(photos)) as client:  # again: the run is there
         assert client.get("api/state")["phase"] == "finished"
 
@@ -173,3 +173,27 @@ print(*(name for name in ("torch", "torchvision", "timm", "scipy", "sklearn", "p
 """
     command = [sys.executable, "-c", script, str(run_path)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == ""
+
+
+HOSTILE_STARTS = {
+    "with other settings; start promptcal serve with --set data.cache=/tmp/x": {"settings": ["data.cache=/tmp/x"]},
+    "is damaged .*: Extra inputs": {"output": "/tmp/x"},
+    "is damaged .*n_classes": {"n_classes": "--overwrite"},
+    "is damaged .*quick": {"quick": "--overwrite"},
+}
+
+
+@pytest.mark.parametrize("message", HOSTILE_STARTS)
+def test_a_file_beside_the_images_does_not_decide_what_is_executed(photos, run_path, message):
+    """The images, an unfinished run and the options of its fit may be from somebody else."""
+    unfinished = shutil.copytree(run_path, photos.parent / "photos-run")
+    RunDirectory(unfinished).update_info(status="training")
+    started = {**CHOICE, "labels": None, "settings": [], **HOSTILE_STARTS[message]}
+    (photos.parent / ".photos-run.json").write_text(json.dumps(started))
+    found = hub(photos)
+    try:
+        with pytest.raises(RunError, match=message):
+            found.first_fit.resume()
+        assert found.first_fit.status()["phase"] == "asking"
+    finally:
+        found.close()
