@@ -252,7 +252,7 @@ def _previous_run(request: ClusterRequest) -> PreviousRun | None:
 
 
 def _check_output_is_outside(images: ImageSet, output: Path) -> None:
-    if images.root is not None and output.resolve().is_relative_to(images.root.resolve()):
+    if images.root is not None and files.is_below(output, images.root):
         raise RunError(f"the output {output} lies in the image folder; choose another place")
 
 
