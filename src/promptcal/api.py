@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import numbers
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -14,10 +15,11 @@ import numpy as np
 from rich.console import Console
 
 from promptcal.config import AUTO
+from promptcal.config.schema import MOST_CLASSES
 from promptcal.data import ImageSet, benchmarks, read_labels
-from promptcal.data.check import MAX_DISTANCE, CheckReport, check_images
+from promptcal.data.check import MAX_DISTANCE, MAX_SIDE, CheckReport, check_images
 from promptcal.discovery.class_count import ClassCount
-from promptcal.errors import ArgumentError, ConfigError, DataError, LabelError
+from promptcal.errors import ArgumentError, ConfigError, DataError, LabelError, shorten
 from promptcal.experiments.cells import Job
 from promptcal.experiments.document import DocumentReport, write_document
 from promptcal.experiments.jobs import State
@@ -440,7 +442,11 @@ def check(
         The findings; ``problems`` would harm a fit.
     """
     if not 0 <= near_distance <= MAX_DISTANCE:
-        raise ConfigError(f"the near distance must be 0 to {MAX_DISTANCE}, not {near_distance}")
+        raise ConfigError(f"the near distance must be 0 to {MAX_DISTANCE}, not {shorten(near_distance)}")
+    if not 0 <= min_side <= MAX_SIDE:
+        raise ConfigError(f"--min-side must be 0 to {MAX_SIDE:,} pixels, not {shorten(min_side)}")
+    if isinstance(n_classes, numbers.Integral) and n_classes > MOST_CLASSES:
+        raise ConfigError(f"--n-classes must be at most {MOST_CLASSES:,}, not {shorten(n_classes)}")
     if output is not None:
         check_output_file(output)
     image_set = ImageSet.of(images)

@@ -16,7 +16,10 @@ def shorten(text: object, longest: int = 80) -> str:
     >>> shorten("a" * 100, 20)
     'aaaaaaaaaa ... aaaaa'
     """
-    quoted = str(text)
+    try:
+        quoted = str(text)
+    except ValueError:  # Python writes no number of over 4,300 digits
+        quoted = f"a {type(text).__name__} that cannot be written"
     if len(quoted) <= longest:
         return quoted
     end = (longest - 5) // 3

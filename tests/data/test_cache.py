@@ -143,3 +143,27 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(folder, tmp_path
     assert not left.exists()
     assert at_work.exists()
     assert fresh.exists()
+
+
+def test_leftovers_that_cannot_be_opened_are_passed_over(folder, tmp_path):
+    """A folder, a link to itself and a pipe at the name of a temporary file; a cache is shared by users."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    folder_there, circle, pipe = (cache / f".{name}.pixels.0123456789ab.tmp" for name in "abc")
+    folder_there.mkdir()
+    circle.symlink_to(circle)
+    os.mkfifo(pipe)
+    decode_to_file(ImageSet.of(folder), 36, cache)
+    assert len(the_files(cache)) == 5
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("suffix", [".pixels", ".json"])
+def test_a_pipe_in_a_cache_is_refused(folder, tmp_path, suffix):
+    images, cache = ImageSet.of(folder), tmp_path / "cache"
+    decode_to_file(images, 36, cache)
+    place = cache / f"{cache_key(images, 36)}{suffix}"
+    place.unlink()
+    os.mkfifo(place)
+    with pytest.raises(OSError, match="it is a pipe or a device"):
+        decode_to_file(images, 36, cache)

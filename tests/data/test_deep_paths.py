@@ -4,6 +4,7 @@ import os
 import sys
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -87,3 +88,23 @@ def test_links_to_themselves_are_unreadable_images(tmp_path):
     images = ImageSet.of(tmp_path)
     assert images.names == ["a.png", "loop.png"]
     assert [name for name, _ in api.check(images=tmp_path, progress=False).unreadable] == ["loop.png"]
+
+
+@pytest.mark.parametrize("place", ["d/" * (DEPTH + 500), "circle"])
+def test_outputs_that_cannot_be_made_are_a_sentence(tmp_path, monkeypatch, place):
+    """Folders that are nested too deeply, and a link to itself."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "photos").mkdir()
+    for i in range(4):
+        Image.new("RGB", (8, 8), (60 * i, 0, 0)).save(tmp_path / "photos" / f"{i}.png")
+    settings = ("model.backbone=vit_tiny_patch4_32.promptcal", "model.image_size=8", "clustering.n_init=2")
+    given = {"images": "photos", "n_classes": 2, "overrides": settings, "quick": True, "progress": False}
+    features = {"features": np.eye(4), "n_classes": 2, "progress": False}
+    for call in (lambda: api.fit(**given, output=place), lambda: api.cluster(**features, output=place)):
+        with pytest.raises(RunError, match="the output .* cannot be written to|Too many levels"):
+            call()
+    shards = {"source": "photos", "workers": 1, "backbone": "vit_tiny_patch4_32.promptcal", "progress": False}
+    with pytest.raises(RunError, match="the output .* cannot be made"):
+        api.embed(**shards, output=place)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "photos"]

@@ -1,6 +1,7 @@
 """Feature files of every format hold the same rows; whatever is wrong with one is a sentence."""
 
 import csv
+import os
 import zipfile
 
 import numpy as np
@@ -158,6 +159,25 @@ def test_truncated_files_are_a_sentence(tmp_path, name, share):
         FeatureSet.of(path).embeddings()
 
 
+def test_a_file_that_is_truncated_while_it_is_read_is_a_sentence(tmp_path):
+    """If it was mapped, the process would be killed."""
+    np.save(tmp_path / "x.npy", np.ones((200_000, 5)))
+    features = FeatureSet.of(tmp_path / "x.npy")
+    blocks = features.table.blocks()
+    assert len(next(blocks)) < 200_000
+    os.truncate(tmp_path / "x.npy", 3_000_007)
+    with pytest.raises(DataError, match="rows instead of 200000; it was truncated"):
+        list(blocks)
+
+
+@pytest.mark.parametrize("shape", ["(-1, 3)", "(0, 3)", "(3, -2)", "(1000000000000, 3)", "(True, 3)"])
+def test_shapes_that_no_file_has_are_a_sentence(tmp_path, shape):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(8))
+    with pytest.raises(DataError, match=r"features are rows x numbers|is truncated"):
+        FeatureSet.of(tmp_path / "x.npy")
+
+
 def test_an_archive_that_says_more_rows_than_it_has_is_refused(tmp_path):
     np.savez(tmp_path / "x.npz", x=ROWS)
     with zipfile.ZipFile(tmp_path / "x.npz") as archive:
@@ -166,6 +186,21 @@ def test_an_archive_that_says_more_rows_than_it_has_is_refused(tmp_path):
         archive.writestr("x.npy", data.replace(b"(23, 5)", b"(93, 5)"))
     with pytest.raises(DataError, match="another size than its header says"):
         FeatureSet.of(tmp_path / "y.npz")
+
+
+def test_an_archive_that_expands_a_thousand_fold_is_refused(tmp_path):
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros((2_000_000, 5), np.float32))
+    assert (tmp_path / "x.npz").stat().st_size < 100_000
+    with pytest.raises(DataError, match="expands to over 200 times its size"):
+        FeatureSet.of(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("kind", ["float.parquet", "x.npy"])
+def test_more_rows_than_have_names_in_memory_are_refused(tmp_path, kind, monkeypatch):
+    WRITERS[kind](tmp_path / kind)
+    monkeypatch.setattr(feature_files, "free_host_memory", lambda: 64.0 * 22)
+    with pytest.raises(DataError, match="has 23 rows, whose names alone need"):
+        FeatureSet.of(tmp_path / kind)
 
 
 def test_pictures_are_found_by_id_with_or_without_the_suffix(tmp_path):

@@ -84,6 +84,15 @@ def test_every_message_is_short():
     assert str(error).endswith("; do this")
 
 
+def test_a_label_that_is_no_date_of_python_is_refused(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    dates = pyarrow.array([2**62], pyarrow.timestamp("us"))
+    parquet.write_table(pyarrow.table({"path": ["000.png"], "label": dates}), tmp_path / "l.parquet")
+    refused(tmp_path / "l.parquet", "is not a readable parquet file .date value out of range")
+
+
 def test_a_small_parquet_file_does_not_expand(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet

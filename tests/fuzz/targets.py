@@ -4,6 +4,7 @@ They are: exit code 0 or 2 (1 for `check` and `table`, which found problems), at
 traceback, bounded time and memory, and nothing written outside the output.
 """
 
+import asyncio
 import contextlib
 import io
 import json
@@ -17,6 +18,8 @@ import tarfile
 import warnings
 import zlib
 from pathlib import Path
+from unittest.mock import patch
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow
@@ -29,13 +32,17 @@ from pyarrow import feather, parquet
 from safetensors.torch import load_file, save_file
 
 from promptcal import api, cli
+from promptcal.app.access import Access
 from promptcal.app.actions import Assign, ImportLabels
+from promptcal.app.hub import Hub
 from promptcal.app.label_formats import read_labels_file
 from promptcal.app.label_state import LabelState
 from promptcal.app.label_store import LabelStore
+from promptcal.app.routes import Routes
+from promptcal.app.side_process import SideProcess
 from promptcal.app.workspace import open_store
 from promptcal.data import embedded_set
-from promptcal.errors import PromptCALError
+from promptcal.errors import PromptCALError, RunError
 from promptcal.run.stored_run import StoredRun
 from promptcal.training.checkpoints import FORMAT, Checkpoints, random_states
 
@@ -579,6 +586,79 @@ def read_store(space, data):
 STORE_COLUMNS = (b"base.content", b"actions.payload")
 
 
+# What a page asks the server, without what is computed in a process of its own.
+APP_BODIES = {
+    b"POST api/action": [
+        {"kind": "assign", "images": [0, 1], "category": 1},
+        {"kind": "create", "name": "owl", "images": [2]},
+        {"kind": "rename", "category": 2, "name": "owl"},
+        {"kind": "merge", "source": 2, "target": 1},
+        {"kind": "split", "images": [0, 1, 2], "parts": [0, 0, 1]},
+        {"kind": "none", "images": [3]},
+        {"kind": "remove", "images": [0]},
+        {"kind": "accept", "images": [4]},
+    ],
+    b"POST api/split-preview": [{"images": [1], "n": 2}],
+    b"POST api/refit/load": [{"attempt": 1}],
+    b"POST api/undo": [{}],
+    b"POST api/refit/accept": [{}],
+}
+APP_PATHS = (
+    *("api/run", "api/state", "api/history", "api/refit", "api/attention", "api/import?name=x", "image/0/160"),
+    *("export/csv", "export/coco", "export/label-studio", "report", "/", "/assets/main.js", "/api/runs", "/api/state"),
+)
+
+
+def ask_app(space, data):
+    """``data`` is a method, a blank and a path; then the body, after a NUL."""
+    line, _, body = data.partition(b"\0")
+    method, _, path = line.decode("latin-1").partition(" ")
+    path, _, query = (path if path.startswith("/") else f"/r/run/{path}").partition("?")
+    kept, told = ("labels.sqlite", "labels.sqlite-journal", ".labels.lock"), []
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+        "path": unquote(path), "raw_path": path.encode("latin-1"), "query_string": query.encode("latin-1"),
+        "headers": [(b"host", b"127.0.0.1:1"), (b"origin", b"http://127.0.0.1:1"), (b"authorization", b"Bearer t")],
+        "server": ("127.0.0.1", 1), "client": ("127.0.0.1", 2), "root_path": "",
+    }  # fmt: skip
+
+    async def talk():
+        parts = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
+
+        async def receive():
+            return parts.pop(0) if parts else await asyncio.Event().wait()
+
+        async def send(message):
+            told.append(message)
+
+        await Access(Routes(hub).app(), token="t", host="127.0.0.1", port=1)(scope, receive, send)
+
+    hub = Hub(space.run)
+    try:
+        with patch.object(SideProcess, "call", side_effect=RunError("nothing is computed in another process here")):
+            app_call("app", lambda: asyncio.run(talk()))
+    finally:
+        hub.close()
+        for name in kept:
+            (space.run / name).unlink(missing_ok=True)
+    statuses = [message["status"] for message in told if "status" in message]
+    content = b"".join(message.get("body", b"") for message in told)
+    if len(statuses) != 1 or statuses[0] >= 500 or (statuses[0] == 400 and len(content) > LONGEST_MESSAGE):
+        raise Finding(f"app: {statuses} {content[:300]!r}")
+
+
+def app_inputs(space):
+    bodies = [
+        json_text(json.dumps(body)).map(lambda text, line=line: line + b"\0" + text)
+        for line, found in APP_BODIES.items()
+        for body in found
+    ]
+    lines = [*APP_BODIES]
+    lines += [f"{method} {path}".encode() for method in ("GET", "HEAD", "PUT") for path in APP_PATHS]
+    lines += [b"POST api/import?name=%ff\0path,label\n0.png,cat\n"]
+    return st.one_of(*bodies, changed_bytes(lines))
+
+
 def _sound_store(space):
     file = space.root / "sound.sqlite"
     found = StoredRun(space.run).assignments()
@@ -618,6 +698,7 @@ TARGETS = {
     "shards": (use_shards, shards_inputs),
     "import": (import_labels, import_inputs),
     "store": (read_store, store_inputs),
+    "app": (ask_app, app_inputs),
 }
 
 

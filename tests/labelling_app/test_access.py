@@ -93,7 +93,7 @@ def test_a_program_may_send_the_token_itself(client):
     [
         "image/../../run.json/160", "image/..%2f..%2frun.json/160", "image/-1/160", "image/48/160", "image/0/161",
         "image/0/100000", "image/1e3/160", "image/%2e%2e/160", "run.json", "labels.sqlite", "../labels.sqlite",
-        "//etc/passwd",
+        "//etc/passwd", f"image/{'9' * 5000}/160", f"image/0/{'9' * 5000}", "image/%D9%A3/160",
     ],
 )  # fmt: skip
 def test_no_path_leads_to_another_file(client, path):
@@ -183,6 +183,12 @@ def test_a_port_in_use_is_said(client):
         bind("127.0.0.1", client.port)
     with bind("127.0.0.1", None) as first, bind("127.0.0.1", None) as second:
         assert first.getsockname()[1] != second.getsockname()[1]
+
+
+@pytest.mark.parametrize("host", ["\u202e", "a" * 300, "300.1.1.1", "\0", "a b"])
+def test_a_host_that_is_none_is_said(host):
+    with pytest.raises(ConfigError, match=r"cannot be used .*; choose another with --port"):
+        bind(host, 0)
 
 
 def test_another_host_lets_in_addresses_but_no_foreign_names(run_path):

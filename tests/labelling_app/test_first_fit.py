@@ -6,14 +6,19 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 from serving import served
 
-from promptcal.app.fit_process import parse_progress
+from promptcal.app.actions import Assign
+from promptcal.app.first_fit import StartRequest
+from promptcal.app.fit_process import FitProcess, parse_progress
+from promptcal.app.refit_jobs import RefitJobs
 from promptcal.app.server import hub_of
+from promptcal.app.workspace import Workspace, open_store
 from promptcal.errors import ConfigError, LabelError, RunError
 from promptcal.run.directory import RunDirectory
 
@@ -71,7 +76,7 @@ def test_a_folder_is_checked_and_fitted_and_its_first_result_can_be_labelled(pho
         data = json.loads(client.ask("GET", "/r/photos-run/api/run")[2])
         assert "carried over" in data["notices"][0]
     assert RunDirectory(photos.parent / "photos-run").info().status == "finished"
-    assert not (photos.parent / ".photos-run.command").exists()
+    assert not (photos.parent / ".photos-run.json").exists()
     with served(hub(photos)) as client:  # again: the run is there
         assert client.get("api/state")["phase"] == "finished"
 
@@ -173,3 +178,69 @@ print(*(name for name in ("torch", "torchvision", "timm", "scipy", "sklearn", "p
 """
     command = [sys.executable, "-c", script, str(run_path)]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == ""
+
+
+HOSTILE_STARTS = {
+    "with other settings; start promptcal serve with --set data.cache=/tmp/x": {"settings": ["data.cache=/tmp/x"]},
+    "is damaged .*: Extra inputs": {"output": "/tmp/x"},
+    "is damaged .*n_classes": {"n_classes": "--overwrite"},
+    "is damaged .*quick": {"quick": "--overwrite"},
+}
+
+
+@pytest.mark.parametrize("message", HOSTILE_STARTS)
+def test_a_file_beside_the_images_does_not_decide_what_is_executed(photos, run_path, message):
+    """The images, an unfinished run and the options of its fit may be from somebody else."""
+    unfinished = shutil.copytree(run_path, photos.parent / "photos-run")
+    RunDirectory(unfinished).update_info(status="training")
+    started = {**CHOICE, "labels": None, "settings": [], **HOSTILE_STARTS[message]}
+    (photos.parent / ".photos-run.json").write_text(json.dumps(started))
+    found = hub(photos)
+    try:
+        with pytest.raises(RunError, match=message):
+            found.first_fit.resume()
+        assert found.first_fit.status()["phase"] == "asking"
+    finally:
+        found.close()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_nothing_is_written_through_a_link(photos, run_path, tmp_path, monkeypatch, is_there):
+    """Links planted at every name that the app writes itself; each leads to a file outside, or to none."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    planted = [photos.parent / ".photos-run.json", photos.parent / "labels-for-photos-run.csv"]
+    planted += [run_path / "labels-for-run-2.csv", run_path / "labels-1.sqlite"]
+    for number, place in enumerate(planted):
+        place.symlink_to(outside / str(number))
+        if is_there:
+            (outside / str(number)).write_text("precious")
+    before = {path: path.read_bytes() for path in outside.iterdir()}
+
+    def end(process, on_progress):
+        raise RunError("it has ended")
+
+    monkeypatch.setattr(FitProcess, "run", end)
+    found = hub(photos)
+    try:
+        found.first_fit.use_labels(b"path,label\n000.png,cat\n")
+        while found.first_fit.status()["phase"] == "checking":
+            time.sleep(0.05)
+        found.first_fit.start(StartRequest(**CHOICE))
+    finally:
+        found.close()
+    workspace = Workspace(run_path)
+    workspace.act(Assign(images=[0], category=1))
+    jobs = RefitJobs(workspace)
+    jobs.start("fit")
+    while jobs.record()["phase"] == "running":
+        time.sleep(0.05)
+    jobs.close()
+    workspace.close()
+    other = replace(workspace.assignments, names=[f"other {name}" for name in workspace.assignments.names])
+    store, told = open_store(run_path, other)  # another result: the old labels are kept
+    store.close()
+    assert "were carried over" in told
+    written = [place for place in planted if not place.is_symlink()]
+    assert planted[2] in written
+    assert {path: path.read_bytes() for path in outside.iterdir()} == before

@@ -1,8 +1,11 @@
 """Splits and refits against other libraries, exports and imports, and refits in the background of a real server."""
 
 import csv
+import errno
 import io
 import json
+import multiprocessing
+import shutil
 import time
 
 import numpy as np
@@ -14,14 +17,17 @@ from test_label_state import assignments
 from test_server import column
 
 from promptcal.app import label_state as states
+from promptcal.app.actions import AcceptRefit
 from promptcal.app.computations import EmbeddingFile
 from promptcal.app.label_formats import read_labels_file, to_csv, to_label_studio
 from promptcal.app.label_state import LabelState
 from promptcal.app.quick_refits import centroids_of, quick_refit, rows_of, split_parts
-from promptcal.app.refit_jobs import checked_words
+from promptcal.app.refit_jobs import RefitJobs, checked_words
+from promptcal.app.side_process import SideProcess
+from promptcal.app.workspace import Workspace
 from promptcal.data.images import ImageSet
 from promptcal.data.sources import FileSource
-from promptcal.errors import LabelError
+from promptcal.errors import LabelError, RunError
 from promptcal.run.assignments import Assignments
 
 
@@ -133,6 +139,37 @@ def images_of(paths):
 
 def labels_by_image(state):
     return {i: name for i, name in enumerate(state.label_names()) if name is not None}
+
+
+def test_a_label_store_from_somebody_else_does_not_decide_where_a_fit_is_written(run_path, tmp_path):
+    """An accepted refit names its run, beside which the next fit is written."""
+    other = shutil.copytree(run_path, tmp_path / "precious" / "run")
+    workspace = Workspace(run_path)
+    try:
+        state = workspace.state
+        names = [category.name for category in state.categories]
+        workspace.act(AcceptRefit.of(names, state.predictions, str(other)))
+        with pytest.raises(LabelError, match="not beside this run; open it on its own"):
+            RefitJobs(workspace).command()
+        beside = shutil.copytree(run_path, run_path.with_name("run-2"))
+        workspace.act(AcceptRefit.of(names, state.predictions, str(beside)))
+        assert RefitJobs(workspace).command()[-2] == str(run_path.with_name("run-3"))
+    finally:
+        workspace.close()
+    assert sorted(path.name for path in other.parent.iterdir()) == ["run"]
+
+
+def test_a_process_that_cannot_be_started_is_a_sentence(monkeypatch):
+    computer = SideProcess()
+
+    def fail(process):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(multiprocessing.get_context("spawn").Process, "start", fail)
+    for _ in range(2):
+        with pytest.raises(RunError, match="probably because the memory is full"):
+            computer.call("computations.split_parts")
+    computer.close()
 
 
 def test_labels_survive_the_way_to_label_studio_and_back(labelled):

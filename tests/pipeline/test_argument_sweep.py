@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ import torch
 from PIL import Image
 
 import promptcal
+from promptcal.cli.app import app
 from promptcal.errors import ArgumentError, PromptCALError
 from promptcal.experiments.table_request import TableRequest
 from promptcal.pipeline.request import (
@@ -203,6 +205,73 @@ def test_wrong_values_are_errors_of_the_package(function, calls, tmp_path, monke
     assert sum(case[1] == "refused" for case in found) > 30 * len(arguments)
     left = [path.name for path in tmp_path.iterdir()]
     assert left in ([], ["does"], ["x"], ["does", "x"], ["x", "does"])  # outputs that were named
+
+
+REQUESTS = {
+    "fit": FitRequest,
+    "benchmark": BenchmarkRequest,
+    "cluster": ClusterRequest,
+    "estimate_classes": EstimateRequest,
+    "embed": EmbedRequest,
+    "predict_shards": PredictShardsRequest,
+    "table": TableRequest,
+}
+CALLABLES = {
+    "predict": promptcal.predict,
+    "check": promptcal.check,
+    "export": promptcal.export,
+    "make_report": promptcal.make_report,
+    "make_figure": promptcal.make_figure,
+    "Run.predict": promptcal.Run.predict,
+    "PromptCAL": promptcal.PromptCAL.__init__,
+    "SemiSupervisedDiscovery": promptcal.SemiSupervisedDiscovery.__init__,
+}
+SOUND = {  # what a call needs besides, so that the number is read
+    ("fit", "sample"): {},
+    ("benchmark", "seed"): {"name": "mini"},
+    ("benchmark", "stop_after"): {"name": "mini"},
+    ("estimate_classes", "seed"): {"backbone": None},
+    ("estimate_classes", "max_classes"): {"backbone": None},
+    ("cluster", "sample"): {"features": Path()},
+}
+
+
+def is_number(annotation):
+    parts = get_args(annotation)
+    return any(map(is_number, parts)) if parts else annotation in (int, float)
+
+
+def numeric_arguments():
+    found = {
+        (name, option.name) for name, kind in REQUESTS.items() for option in fields(kind) if is_number(option.type)
+    }
+    for name, function in CALLABLES.items():
+        found |= {(name, p.name) for p in inspect.signature(function).parameters.values() if is_number(p.annotation)}
+    return sorted(case for case in found if case[1] != "verbose")  # 0 or 1, and more is not more
+
+
+@pytest.mark.parametrize(("function", "argument"), numeric_arguments())
+def test_every_number_has_an_upper_bound(function, argument, calls, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = {"n_classes": "n.classes", "random_state": "random_state|'seed'", "seeds": "seed"}
+    for value in (10**30, 10**5000):
+        given = [value] if argument == "seeds" else value
+        with pytest.raises(PromptCALError, match=shown.get(argument, argument.replace("_", "[-_ ]"))):
+            calls[function][0](**{**SOUND.get((function, argument), {}), argument: given})
+
+
+def test_every_number_of_the_command_line_is_one_of_these():
+    """Or has a largest value of its own."""
+    options = []
+    for command in app.registered_commands:
+        for parameter in inspect.signature(command.callback).parameters.values():
+            kind, *given = get_args(parameter.annotation)
+            if is_number(kind) or getattr(given[0], "parser", None) is not None:
+                options.append((command.name or command.callback.__name__, parameter.name, given[0].max))
+    found = {(command, name) for command, name, most in options if most is None}
+    assert {("fit", "sample"), ("table", "kmeans_repeats"), ("predict", "workers"), ("serve", "n_classes")} <= found
+    assert {name for _, name in found} <= {name for _, name in numeric_arguments()}
+    assert ("serve", "port", 65535) in options
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from promptcal import api
+from promptcal.data.benchmarks import load_benchmark
 from promptcal.data.cache import cache_key
 from promptcal.data.images import ImageSet
 from promptcal.errors import DataError, Interrupted, PromptCALError, RunError
+from promptcal.experiments.efficiency import EfficiencyJob
 from promptcal.run import Run, RunDirectory
 from promptcal.runtime.files import append_text, truncate
 from promptcal.runtime.locking import locked
@@ -269,3 +271,27 @@ def test_a_lock_of_shards_that_is_a_link_is_refused(finished, arguments, tmp_pat
     with pytest.raises(RunError, match="link"):
         api.predict_shards(**given, output=tmp_path / "shards")
     assert state(outside) == before
+
+
+@pytest.mark.parametrize("folder", ["reports", "failures"])
+def test_tables_are_not_written_through_a_linked_folder(tmp_path, outside, folder, monkeypatch):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / folder).symlink_to(outside)
+    if folder == "failures":
+        monkeypatch.setattr(EfficiencyJob, "run", lambda self, request: 1 / 0)
+    given = {"name": "efficiency", "scale": "mini", "rows": ["no prompts"], "progress": False}
+    with pytest.raises(OSError, match=f"{folder}' *$|is a link, which may lead to any place"):
+        api.table(**given, output=tmp_path / "out", seeds=[0], run=folder == "failures")
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-batches-py", "fgvc-aircraft-2013b.tar.gz"])
+def test_nothing_is_downloaded_through_a_link(tmp_path, outside, name, monkeypatch):
+    """torchvision would write to what it links to."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).symlink_to(outside / "new")
+    monkeypatch.setattr("urllib.request.urlopen", lambda *given, **named: pytest.fail("it was downloaded"))
+    benchmark = "cifar10" if name.startswith("cifar") else "aircraft"
+    with pytest.raises(DataError, match="is a link, which may lead to any place"):
+        load_benchmark(benchmark, tmp_path / "data", download=True)
+    assert list(outside.iterdir()) == []

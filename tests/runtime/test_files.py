@@ -26,7 +26,7 @@ from promptcal.runtime.files import (
     write_text,
     write_with,
 )
-from promptcal.runtime.reading import is_special
+from promptcal.runtime.reading import is_special, read_bytes
 
 
 def half_written(temporary):
@@ -245,3 +245,11 @@ def test_line_ends_in_cells(tmp_path):
         with (tmp_path / name).open(newline="", encoding="utf-8") as file:
             assert list(csv.reader(file)) == [["name", "n"], *([cell, "1"] for cell in cells)]
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_is_not_read(tmp_path):
+    """Nobody writes to it, so a read would never end."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="it is a pipe or a device"):
+        read_bytes(tmp_path / "pipe", 100)

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFile
 from shard_helpers import BACKBONE, write_parquet, write_tar
@@ -78,6 +80,24 @@ def test_parquet_without_the_required_columns(predict, pictures, tmp_path):
     )
     assert "(1 more shards have problems)" in said
     assert shards_in(tmp_path) == ["0"]
+
+
+def test_sources_without_an_image(predict, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "list.txt").write_text("\n \n")
+    for source in (tmp_path / "empty", f"file://{tmp_path}/empty", tmp_path / "list.txt"):
+        code, said = predict(source, "--engine", "local")
+        assert code == 2
+        assert "contains no images; give tar, parquet" in said
+        assert not (tmp_path / "out").exists()
+
+
+def test_an_id_that_is_no_date_of_python(predict, pictures, tmp_path):
+    ids = pa.array([2**62], pa.timestamp("us"))
+    pq.write_table(pa.table({"id": ids, "image": [pictures["000"]]}), tmp_path / "0.parquet")
+    code, said = predict(tmp_path / "0.parquet")
+    assert code == 2
+    assert "0.parquet is no readable parquet file (date value out of range)" in said
 
 
 def test_the_same_id_in_two_shards(predict, tars, pictures, tmp_path):
@@ -465,7 +485,7 @@ def test_very_many_workers(promptcal, tars, tmp_path):
     words = ("embed", tars, "--backbone", BACKBONE, "--output", tmp_path / "out", "--quiet")
     code, _, said = promptcal(*words, "--workers", "1025")
     assert code == 2
-    assert "--workers must be at most 1,024, not 1,025" in " ".join(said.split())
+    assert "--workers must be 1 to 1,024, not 1025" in " ".join(said.split())
     with local_engine._pool(5000, None):  # no worker starts before it has work
         pass
 

@@ -17,6 +17,7 @@ from shard_helpers import BACKBONE, rows_of, write_parquet, write_tar
 from promptcal import api
 from promptcal.errors import DataError, PromptCALError, RunError
 from promptcal.runtime import reading
+from promptcal.shards import locations
 from promptcal.shards.find_shards import find_shards
 from promptcal.shards.shard_folder import ShardFolder
 
@@ -86,6 +87,17 @@ def test_links_and_devices_in_a_tar_are_ignored(predict, pictures, tmp_path):
     assert predict(tmp_path / "x.tar").rows == 1
     assert rows_of(tmp_path / "out").column("id").to_pylist() == ["../../outside"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "x.tar"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("file_system", ["file://", "local://", "simplecache::file://"])
+def test_a_url_of_a_pipe_is_refused(tmp_path, file_system):
+    os.mkfifo(tmp_path / "pipe.png")
+    url = f"{file_system}{tmp_path}/pipe.png"
+    with pytest.raises(DataError, match="cannot be read .it is a pipe or a device"), locations.opened(url):
+        pass
+    with pytest.raises(OSError, match="it is a pipe or a device"):
+        locations.read_location(url)
 
 
 @pytest.mark.timeout(60)

@@ -133,7 +133,7 @@ def test_class_folders_label_all_their_images(pictures, tmp_path):
 def test_a_label_without_its_image_is_an_error(tars, tmp_path):
     with pytest.raises(LabelError, match="there is a label for nobody"):
         fit(tars, {"000": "a", "021": "b", "nobody": "a"}, tmp_path / "run", sample=12)
-    with pytest.raises(ConfigError, match="--sample must be at least 1"):
+    with pytest.raises(ConfigError, match="--sample must be 1 to 1,000,000,000"):
         fit(tars, {"000": "a"}, tmp_path / "run", sample=0)
     with pytest.raises(LabelError, match="labels of a sample name their images"):
         fit(tars, ["a", None], tmp_path / "run", sample=12)
@@ -323,7 +323,7 @@ def test_settings_are_checked_before_a_source_is_read(tars, mixture, promptcal, 
     for wrong, message in (
         (("--seed", "-1"), "the setting 'seed' is wrong"),
         (("--set", "clustering.n_initt=3"), "has no setting 'clustering.n_initt'"),
-        (("--sample", "0"), "--sample must be at least 1, not 0"),
+        (("--sample", "0"), "--sample must be 1 to 1,000,000,000, not 0"),
     ):
         code, _, said = promptcal(*words, *wrong)
         assert code == 2

@@ -138,7 +138,7 @@ def test_the_seconds_of_a_run_are_those_of_all_its_parts(tmp_path, arguments):
 
 
 def test_minutes_must_be_positive(tmp_path, arguments):
-    with pytest.raises(ConfigError, match="--stop-after takes minutes above 0, not 0"):
+    with pytest.raises(ConfigError, match="--stop-after takes minutes above 0, at most 1,000,000, not 0"):
         fit(**arguments, output=tmp_path / "run", stop_after=0)
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from promptcal.app.fit_process import FitProcess, Progress
 from promptcal.app.live_events import Events
@@ -18,7 +18,7 @@ from promptcal.data.labels import read_labels
 from promptcal.errors import LabelError, PromptCALError, RunError, one_line
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime import files
-from promptcal.runtime.json_model import StrictModel
+from promptcal.runtime.json_model import JSONModel, StrictModel
 
 _SECONDS_BETWEEN_EVENTS = 0.2
 _MOST_MESSAGES = 12
@@ -56,6 +56,18 @@ class FirstFitStatus:
     is_checked: bool = False
     has_result: bool = False
     can_resume: bool = False
+
+
+class _Started(JSONModel):
+    """The options of a fit that was started."""
+
+    remedy: ClassVar[str] = "run the command of the fit again with --resume"
+
+    n_classes: int | Literal["auto"]
+    quick: bool
+    skip_unreadable: bool
+    labels: str | None
+    settings: list[str]
 
 
 class FirstFit:
@@ -123,31 +135,42 @@ class FirstFit:
             self.check()
 
     def start(self, chosen: StartRequest) -> None:
-        request = self._request
-        labels = [] if request.labels is None else ["--labels", str(request.labels)]
-        command = ["fit", str(request.images), *labels, "--output", str(request.output)]
-        command += ["--n-classes", str(chosen.n_classes), "--allow-long"]
-        command += ["--quick"] if chosen.quick else []
-        command += ["--skip-unreadable"] if chosen.skip_unreadable else []
-        for setting in request.settings:
-            command += ["--set", setting]
-        files.write_text(self._command_file, shlex.join(command))
-        self._begin(command)
+        started = _Started(**chosen.model_dump(), labels=self._labels, settings=list(self._request.settings))
+        started.write(self._started_file)
+        self._begin(self._command(started))
 
     def resume(self) -> None:
-        """Continue the unfinished run, with the options that it was started with."""
+        """Continue the unfinished run, with the options that it was started with.
+
+        They are in a file that may be from somebody else, so only those of the page are used: settings can name files
+        to write and models to download, and have to be those of this server.
+        """
         if not self._status.can_resume:
             raise RunError("there is no unfinished run to continue; start the fit")
-        file, start = self._command_file, ["fit", str(self._request.images)]
-        try:
-            command = shlex.split(file.read_text("utf-8"))
-        except (OSError, ValueError):
-            command = []
-        if command[:2] != start:
+        if not self._started_file.is_file():
             raise RunError(
-                f"the options of this fit are not known ({file.name} is missing); run its command again with --resume"
+                f"the options of this fit are not known ({self._started_file.name} is missing); run its command again "
+                "with --resume"
             )
-        self._begin([*command, "--resume"])
+        started = _Started.read(self._started_file)
+        if started.settings != list(self._request.settings):
+            given = shlex.join(word for setting in started.settings for word in ("--set", setting)) or "no --set"
+            raise RunError(f"this fit was started with other settings; start promptcal serve with {given}")
+        self._begin([*self._command(started), "--resume"])
+
+    @property
+    def _labels(self) -> str | None:
+        return None if self._request.labels is None else str(self._request.labels)
+
+    def _command(self, started: "_Started") -> list[str]:
+        """The command of a fit, without `promptcal` before it."""
+        request = self._request
+        command = ["fit", str(request.images), "--output", str(request.output)]
+        command += [] if started.labels is None else [f"--labels={started.labels}"]
+        command += [f"--n-classes={started.n_classes}", "--allow-long"]
+        command += ["--quick"] if started.quick else []
+        command += ["--skip-unreadable"] if started.skip_unreadable else []
+        return [*command, *(f"--set={setting}" for setting in started.settings)]
 
     def cancel(self) -> None:
         with self._lock:
@@ -162,10 +185,10 @@ class FirstFit:
         self.events.end()
 
     @property
-    def _command_file(self) -> Path:
+    def _started_file(self) -> Path:
         """Keeps the options of the fit until it is finished, so that it can be continued after a restart."""
         output = self._request.output
-        return output.with_name(f".{output.name}.command")
+        return output.with_name(f".{output.name}.json")
 
     def _begin(self, command: list[str]) -> None:
         with self._lock:
@@ -243,7 +266,7 @@ class FirstFit:
             is_checked = self._status.is_checked
             self._set(self._on_disk(FirstFitStatus("asking", problem=problem, is_checked=is_checked)))
             if self._status.phase == "finished":
-                self._command_file.unlink(missing_ok=True)
+                self._started_file.unlink(missing_ok=True)
             elif not is_checked and not self._status.can_resume:
                 self.check(problem)  # the fit has ended the check
 

@@ -74,7 +74,14 @@ class RefitJobs:
     def command(self) -> list[str]:
         """The command of a new fit, without `promptcal` before it."""
         workspace = self._workspace
-        run = StoredRun(workspace.state.run) if workspace.state.run else workspace.run
+        run = workspace.run
+        if workspace.state.run is not None:  # labels.sqlite names it, which may be from somebody else
+            run = StoredRun(workspace.state.run)
+            if run.path.absolute().parent != workspace.path.absolute().parent:
+                raise LabelError(
+                    f"the refit that was accepted is in {run.path}, not beside this run; open it on its own: promptcal "
+                    f"serve {run.path}"
+                )
         words = checked_words(image_words(run))
         output = next_output(run.path.absolute())
         names = {category.name for category in (workspace.state.categories[c] for c in workspace.state.active)}

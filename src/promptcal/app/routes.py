@@ -41,6 +41,7 @@ EXPORTS = {  # the end of the file name, and the type
 }
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 _PAGES = ("run", "runs", "first-fit")
+_NUMBER = re.compile(r"[0-9]{1,18}")  # of an image in an address
 _SHARED = (  # of the report
     *("report.css", "dom.js", "picking.js", "scatter.js", "lookups.js", "cards.js", "overview.js", "changes.js"),
     *("labels.js", "curves.js", "confusion.js", "neighbours.js", "attention.js"),
@@ -86,7 +87,7 @@ class Routes:
             Route("/assets/{name}", self.asset),
             Route(f"{run}/", self.page),
             Route(f"{run}/report", self.report),
-            Route(f"{run}/image/{{image:int}}/{{side:int}}", self.picture),
+            Route(f"{run}/image/{{image}}/{{side}}", self.picture),
             Route(f"{api}/run", self.run_data),
             Route(f"{api}/state", self.snapshot),
             Route(f"{api}/events", self.events),
@@ -267,7 +268,10 @@ class Routes:
 
     async def picture(self, request: Request) -> Response:
         workspace = await self._workspace(request)
-        image, side = request.path_params["image"], request.path_params["side"]
+        given = request.path_params["image"], request.path_params["side"]
+        if not all(map(_NUMBER.fullmatch, given)):
+            return Response("not found", 404)
+        image, side = map(int, given)
         if side not in SIDES or image >= len(workspace.state):
             return Response("not found", 404)
         async with self._decoding:

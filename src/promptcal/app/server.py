@@ -35,7 +35,7 @@ def bind(host: str, port: int | None) -> socket.socket:
             found.bind((host, candidate))
             found.listen(128)
             return found
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, TypeError, ValueError) as error:  # the last two: of a host that is no name
             found.close()
             reason = getattr(error, "strerror", None) or str(error)
     what = f"port {port}" if port is not None else f"any port from {FIRST_PORT} to {FIRST_PORT + _TRIED_PORTS - 1}"

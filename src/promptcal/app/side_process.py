@@ -73,9 +73,9 @@ class SideProcess:
     ) -> Any:
         if self._is_closed:
             raise Cancelled
-        connection = self._started()
-        connection.send((function, arguments))
         try:
+            connection = self._started()
+            connection.send((function, arguments))
             while True:
                 while not connection.poll(_SECONDS_BETWEEN_CHECKS):
                     if is_cancelled():
@@ -98,9 +98,12 @@ class SideProcess:
         if self._process is None or not self._process.is_alive() or self._connection is None:
             self._stop()
             self._connection, theirs = self._context.Pipe()
-            self._process = self._context.Process(target=_answer, args=(theirs,), daemon=True)
-            self._process.start()
-            theirs.close()
+            with theirs:
+                process = self._context.Process(target=_answer, args=(theirs,), daemon=True)
+                process.start()  # it may fail, if there is no memory
+            self._process = process
+            if self._is_closed:
+                raise Cancelled
         return self._connection
 
     def _stop(self) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from promptcal.errors import shorten
 from promptcal.pipeline.request import BenchmarkRequest, FitRequest
 
 HELP: dict[str, str] = {
@@ -28,7 +29,7 @@ def number_or_auto(text: str) -> int | str:
     try:
         return text if text == "auto" else int(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is neither a whole number nor auto") from error
+        raise typer.BadParameter(f"{shorten(text)!r} is neither a whole number nor auto") from error
 
 
 def options_of(

@@ -15,8 +15,9 @@ from promptcal.data.images import ImageSet
 from promptcal.data.store import ImageStore, check_readable, planar, readable_images, stored_size
 from promptcal.errors import DataError
 from promptcal.runtime.distributed import ALONE, Group
-from promptcal.runtime.files import write_json, write_with
+from promptcal.runtime.files import make_folder, write_json, write_with
 from promptcal.runtime.locking import try_lock
+from promptcal.runtime.reading import is_special
 
 _VERSION = 2
 _TIME_TO_LOCK = 10.0  # seconds that a writer has to lock its new temporary file
@@ -51,7 +52,7 @@ def decode_to_file(
     pixels_file, index_file = folder / f"{key}.pixels", folder / f"{key}.json"
     found = _load(pixels_file, index_file, images.names) if group.is_local_first else None
     if found is None and group.is_local_first:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         _remove_leftovers(folder)
         _write(images, shorter_side, pixels_file, index_file, on_progress)
     group.wait()
@@ -91,13 +92,17 @@ def _write(
 def _remove_leftovers(folder: Path) -> None:
     """Remove temporary files of killed processes: files that are not locked although their writer had time to."""
     for path in folder.glob(".*.pixels.*.tmp"):
-        with suppress(FileNotFoundError), path.open("rb+") as file:  # its writer may rename it meanwhile
+        if is_special(path):
+            continue
+        with suppress(OSError), path.open("rb+") as file:  # its writer may rename it, or be another user
             if time.time() - os.fstat(file.fileno()).st_mtime > _TIME_TO_LOCK and try_lock(file.fileno()):
                 path.unlink(missing_ok=True)
 
 
 def _load(pixels_file: Path, index_file: Path, names: list[str]) -> Decoded | None:
     """The cache; None if it is absent, damaged or has another format."""
+    if is_special(pixels_file) or is_special(index_file):
+        return None
     try:
         index = json.loads(index_file.read_text(encoding="utf-8"))
         sizes, kept, faults = index["sizes"], index["kept"], [(name, reason) for name, reason in index["faults"]]

@@ -23,6 +23,7 @@ from promptcal.errors import shorten
 from promptcal.runtime.frames import data_frame, html_table
 
 MAX_DISTANCE = 16
+MAX_SIDE = 65_535  # pixels, of a JPEG
 _HASH_BITS = 64
 _THUMBNAIL_TOLERANCE = 12.0  # mean difference of thumbnails; copies are below it, images that only share a hash are not
 _IMBALANCE_ADVICE = (

@@ -7,6 +7,7 @@ block. A file that is damaged or holds something else is a `DataError`.
 import contextlib
 import csv
 import math
+import os
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,12 +23,15 @@ from promptcal.data.label_files import PATH_COLUMNS, normal_column
 from promptcal.data.labels import is_unicode
 from promptcal.errors import DataError, shorten
 from promptcal.runtime.arguments import tensor_as_numpy
+from promptcal.runtime.free_memory import free_host_memory
 
 _FEATURE_NAMES = ("features", "feature", "embeddings", "embedding", "vectors", "vector", "x")
 _ID_NAMES = ("ids", *PATH_COLUMNS, "paths", "names", "filenames", "files")
 _BLOCK_BYTES = 2**21  # of a block of rows
 _MAX_HEADER = 2**24  # characters of the first line of a CSV file
 _MAX_ID = 4096  # characters
+_MOST_EXPANDED = 200
+_NAME_BYTES = 64  # of memory, for the name of a row
 _SUFFIXES = ".npy, .npz, .parquet, .arrow, .feather, .safetensors, .csv, .tsv"
 
 
@@ -96,7 +100,7 @@ def _check_array(shape: Sequence[int], dtype: np.dtype, name: str) -> None:
         raise DataError(f"{name} holds Python objects, which are never unpickled; save an array of numbers")
     if dtype.kind not in "fiu":
         raise DataError(f"{name} holds values of type {dtype}; features are numbers")
-    if len(shape) != 2 or not shape[0] or not shape[1]:
+    if len(shape) != 2 or min(shape) < 1:
         raise DataError(f"{name} has the shape {tuple(shape)}; features are rows x numbers, at least one of each")
 
 
@@ -105,15 +109,24 @@ def _rows_at_once(width: int) -> int:
 
 
 def _read_npy(path: Path) -> FeatureTable:
-    def opened() -> np.ndarray:
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # a truncated file cannot be mapped
-
+    """It is not mapped: a mapped file that another process truncates kills the process that reads it."""
     with path.open("rb") as file:
-        _check_array(*_npy_header(file, str(path)), str(path))
-    n, width = opened().shape
-    size = _rows_at_once(width)
-    # mapped again for each block, so that the pages of the others leave the memory
-    return FeatureTable(n, width, lambda: (np.array(opened()[i : i + size]) for i in range(0, n, size)))
+        shape, dtype = _npy_header(file, str(path))
+        _check_array(shape, dtype, str(path))
+        start, n_bytes = file.tell(), os.fstat(file.fileno()).st_size
+    n, width = shape
+    if n_bytes - start < n * width * dtype.itemsize:
+        raise DataError(f"{path} is truncated: it has not the {n} rows that it says; write it again")
+
+    def blocks() -> Iterator[np.ndarray]:
+        size = _rows_at_once(width)
+        with path.open("rb") as file:
+            file.seek(start)
+            for first in range(0, n, size):
+                block = np.fromfile(file, dtype, min(size, n - first) * width)
+                yield block[: len(block) // width * width].reshape(-1, width)  # fewer rows if it was truncated
+
+    return FeatureTable(n, width, blocks)
 
 
 def _npy_header(file: Any, name: str) -> tuple[tuple[int, ...], np.dtype]:
@@ -133,6 +146,10 @@ def _read_npz(path: Path) -> FeatureTable:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
+            if member.file_size > max(_BLOCK_BYTES, _MOST_EXPANDED * member.compress_size):
+                raise DataError(
+                    f"{shorten(name)} in {path} expands to over {_MOST_EXPANDED} times its size, which no features do"
+                )
             with archive.open(member) as file:
                 shape, dtype = _npy_header(file, f"{name} in {path}")
                 if not dtype.hasobject and math.prod(shape) * dtype.itemsize + file.tell() != member.file_size:
@@ -256,6 +273,7 @@ def _arrow_table(path: Path, schema: Any, n: int, batches: Callable[[list[str], 
         is_list = types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind)
         return is_list and (types.is_floating(kind.value_type) or types.is_integer(kind.value_type))
 
+    check_rows(n, str(path))
     if len(set(schema.names)) < len(schema.names):
         raise DataError(f"{path} has two columns of the same name; rename one")
     column = _choose([f.name for f in schema if is_features(f.type)], schema.names, path)
@@ -352,6 +370,15 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+
+
+def check_rows(n: int, origin: str) -> None:
+    """Reject more rows than have names in memory: a compressed file of a few bytes can have 10^9 equal rows."""
+    if n * _NAME_BYTES > free_host_memory():
+        raise DataError(
+            f"{origin} has {n:,} rows, whose names alone need {n * _NAME_BYTES / 2**30:,.0f} GB of memory; give a part "
+            "of them"
+        )
 
 
 def check_ids(ids: Iterable[str], n: int, origin: str) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from promptcal.data.feature_files import FeatureTable, check_ids, read_feature_file, rows_of_array
+from promptcal.data.feature_files import FeatureTable, check_ids, check_rows, read_feature_file, rows_of_array
 from promptcal.data.image_files import HEIC_SUFFIXES, SUFFIXES
 from promptcal.data.images import ImageSet
 from promptcal.data.sources import FileSource, TextSource
@@ -61,6 +61,7 @@ class FeatureSet:
             if ids is None and is_frame and all(isinstance(name, str) for name in features.index):
                 ids = list(features.index)
             table, origin = rows_of_array(_as_array(features), "the array of features"), "the array of features"
+        check_rows(table.n, origin)
         found = table.ids if ids is None else _ids(ids)
         if found is None:
             return cls([str(i) for i in range(table.n)], table, origin, path, has_ids=False)

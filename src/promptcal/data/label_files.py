@@ -272,7 +272,7 @@ def _arrow_errors(path: Path) -> Iterator[None]:
         ) from error
     try:
         yield
-    except (ArrowException, OSError, ValueError, MemoryError) as error:
+    except (ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:  # the last: dates
         raise LabelError(f"{path} is not a readable parquet file ({shorten(error, 200)}); write it again") from error
 
 

@@ -16,6 +16,7 @@ from promptcal.pipeline.request import PROTOCOL_HELP, PathOrText, Protocol, opti
 Scale = Literal["full", "mini"]
 Epoch = Literal["selected", "last"]
 KMEANS_REPEATS = 3
+_MOST_REPEATS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +73,10 @@ class TableRequest:
             raise ConfigError(f"there is no epoch {self.epoch!r} to report; choose selected or last")
         if self.protocol not in get_args(Protocol):
             raise ConfigError(f"there is no protocol {self.protocol!r}; choose default or published")
-        if self.kmeans_repeats < 1:
-            raise ConfigError("k-means needs at least one repeat, such as --kmeans-repeats 3")
-        if not self.seeds or min(self.seeds) < 0:
-            raise ConfigError("give at least one seed, and no seed below 0, such as --seeds 0 1 2")
+        if not 1 <= self.kmeans_repeats <= _MOST_REPEATS:
+            raise ConfigError(f"k-means needs 1 to {_MOST_REPEATS:,} repeats, such as --kmeans-repeats 3")
+        if not 1 <= len(self.seeds) <= _MOST_REPEATS or not all(0 <= seed < 2**63 for seed in self.seeds):
+            raise ConfigError(f"give at least one seed (at most {_MOST_REPEATS:,}), all from 0 to 2**63 - 1")
 
     @property
     def folder(self) -> Path:

@@ -74,7 +74,7 @@ def run_missing(jobs: Sequence[Job], states: dict[str, State], request: TableReq
     for number, job in enumerate(to_do, start=1):
         resuming = "resuming " if states[job.name].name == "interrupted" else ""
         console.print(f"[{number}/{len(to_do)}] {resuming}{job.name}")
-        request.folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(request.folder)
         try:
             job.run(request)
             after[job.name] = job.state(request)
@@ -94,6 +94,7 @@ def run_missing(jobs: Sequence[Job], states: dict[str, State], request: TableReq
 
 def _write_traceback(job: Job, request: TableRequest) -> Path:
     file = request.folder / "failures" / f"{job.name}.txt"
+    files.check_no_link(file.parent)
     file.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(file, traceback.format_exc())
     return file
@@ -110,6 +111,7 @@ def _write(summary: Summary) -> TableReport:
     stem = "-".join([summary.table.name, *(suffix for suffix, is_needed in suffixes.items() if is_needed)])
     stem += f"-{short_hash(list(request.overrides))}" if request.overrides else ""
     folder = request.folder / "reports"
+    files.check_no_link(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = (folder / f"{stem}{end}" for end in (".csv", "-runs.csv", ".md", ".png"))
     written = TableReport(summary, *paths)

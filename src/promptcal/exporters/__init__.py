@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from promptcal.errors import RunError
+from promptcal.runtime.files import is_below
 from promptcal.runtime.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -77,6 +78,6 @@ def _check_output(run: Run, chosen: ExportFormat, output: Path) -> None:
     elif output.exists() or output.is_symlink():
         raise RunError(f"{output} exists already; choose another --output")
     root = run.info.root
-    if chosen.is_folder and root is not None and output.resolve().is_relative_to(Path(root).resolve()):
+    if chosen.is_folder and root is not None and is_below(output, Path(root)):
         reason = "is inside the image folder, where its images would count as new ones"
         raise RunError(f"the output {output} {reason}; choose another --output")

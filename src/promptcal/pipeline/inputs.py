@@ -1,5 +1,6 @@
 """What a request gives: images, labels, settings and earlier runs, read and checked before anything is computed."""
 
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -12,7 +13,7 @@ from promptcal.config import AUTO, Config, Layers, validate
 from promptcal.config.layers import merge_into
 from promptcal.data import ImageSet, parse_labels, read_labels
 from promptcal.data.labels import spelled_differently
-from promptcal.errors import ConfigError, DataError, RunError
+from promptcal.errors import ConfigError, DataError, RunError, shorten
 from promptcal.methods import METHODS, WITHOUT_TRAINING, resolve
 from promptcal.methods.base import trained_stages
 from promptcal.pipeline.fit_defaults import fit_defaults
@@ -27,6 +28,9 @@ from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime import distributed
 from promptcal.runtime.arguments import check_argument
+from promptcal.runtime.files import is_below
+
+_MOST_MINUTES = 1_000_000  # two years
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,10 @@ def read_inputs(request: FitRequest, directory: RunDirectory, console: Console) 
     check_argument("read_test", request.read_test, Callable | None)
     if request.keep not in (None, "better", "trained"):
         raise ConfigError(f"--keep is better or trained, not {request.keep}")
-    if request.stop_after is not None and not request.stop_after > 0:
-        raise ConfigError(f"--stop-after takes minutes above 0, not {request.stop_after}")
+    if request.stop_after is not None and not 0 < request.stop_after <= _MOST_MINUTES:
+        raise ConfigError(
+            f"--stop-after takes minutes above 0, at most {_MOST_MINUTES:,}, not {shorten(request.stop_after)}"
+        )
     resume = group.on_first(lambda: directory.check_free(resume=request.resume, overwrite=request.overwrite))
     previous = group.on_first(lambda: _previous_run(request, directory, resume))
     if request.sample is None:
@@ -213,7 +219,7 @@ def _test_set(request: FitRequest) -> TestSet:
 
 
 def check_output_is_outside(images: ImageSet, output: Path) -> None:
-    if images.root is not None and output.resolve().is_relative_to(images.root.resolve()):
+    if images.root is not None and is_below(output, images.root):
         raise RunError(
             f"the output {output} lies in the image folder, where its pictures would be taken for images; "
             "choose another place"
@@ -349,6 +355,6 @@ def _shared_stage(request: FitRequest, config: Config, directory: RunDirectory) 
     method = METHODS[config.method](config)
     if method.first_stage_settings() is None:
         raise ConfigError(f"--warmup-from is for methods with two stages, which {config.method} does not have here")
-    if Path(request.warmup_from).resolve() == directory.path.resolve():
+    if os.path.realpath(request.warmup_from) == os.path.realpath(directory.path):
         raise RunError(f"{directory.path} cannot reuse its own first stage; give another --output")
     return SharedStage(request.warmup_from, next(iter(method.epochs())))

@@ -3,6 +3,7 @@
 The user looks at the clusters, names some by labelling a few of their images, and fits again.
 """
 
+import os
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import count
@@ -82,7 +83,7 @@ class PreviousRun:
 
     def check(self, config: Config, output: Path) -> None:
         """Reject settings that the run's weights do not fit, before anything is computed."""
-        if output.resolve() == self.path.resolve():
+        if os.path.realpath(output) == os.path.realpath(self.path):
             raise RunError(
                 f"--from and --output are both {output}; the previous run is kept, so choose another --output"
             )

@@ -14,7 +14,7 @@ from promptcal.data.feature_set import FeatureSet
 from promptcal.data.image_files import class_folder_labels
 from promptcal.data.images import SourceLabels
 from promptcal.data.labels import UNCOUNTED, label_pairs, normal_name
-from promptcal.errors import ConfigError
+from promptcal.errors import ConfigError, shorten
 from promptcal.pipeline.request import ClusterRequest, FitRequest
 from promptcal.run.assignments import Assignments
 from promptcal.runtime.arguments import check_path
@@ -24,6 +24,7 @@ from promptcal.shards.find_shards import expand, is_sharded
 from promptcal.shards.sampled import row_counts, sample_embeddings, sample_images
 
 DEFAULT_SAMPLE = 200_000
+MOST_SAMPLED = 1_000_000_000  # what fits is checked against the memory
 _Request = TypeVar("_Request", FitRequest, ClusterRequest)
 
 
@@ -114,6 +115,6 @@ def _wanted_names(
 
 def sample_size(n: int | None) -> int:
     """The checked value of ``--sample``."""
-    if n is None or n < 1:
-        raise ConfigError(f"--sample must be at least 1, not {n}")
+    if n is None or not 1 <= n <= MOST_SAMPLED:
+        raise ConfigError(f"--sample must be 1 to {MOST_SAMPLED:,}, not {shorten(n)}")
     return n

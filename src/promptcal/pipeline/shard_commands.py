@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from promptcal.config import Config
-from promptcal.errors import ConfigError, DataError
+from promptcal.errors import ConfigError, DataError, shorten
 from promptcal.pipeline.class_estimate import pretrained_vit
 from promptcal.pipeline.inputs import backbone_config
 from promptcal.pipeline.request import EmbedRequest, PredictShardsRequest, ShardRequest
@@ -28,6 +28,7 @@ from promptcal.shards.shard_folder import ShardFolder
 from promptcal.shards.shard_task import LoadedModel, ShardModel
 
 MOST_WORKERS = 1024
+LARGEST_SHARD = 100_000_000  # images
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,10 @@ def _check_embeddings(request: PredictShardsRequest, run: Run) -> None:
 
 
 def _job(request: ShardRequest, model: ShardModel, *, embeddings: bool = False) -> ShardJob:
-    for name in ("workers", "shard_size"):
+    for name, most in (("workers", MOST_WORKERS), ("shard_size", LARGEST_SHARD)):
         value = getattr(request, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
-    if request.workers is not None and request.workers > MOST_WORKERS:
-        raise ConfigError(f"--workers must be at most {MOST_WORKERS:,}, not {request.workers:,}")
+        if value is not None and not 1 <= value <= most:
+            raise ConfigError(f"--{name.replace('_', '-')} must be 1 to {most:,}, not {shorten(value)}")
     if request.address is not None and request.engine != "ray":
         raise ConfigError("--address is that of a Ray cluster; add --engine ray")
     if request.engine != "array" and environment_number("WORLD_SIZE", 1) > 1:

@@ -36,7 +36,7 @@ def estimators_table(count: ClassCount) -> Table:
 
 def write_class_count(folder: Path, count: ClassCount) -> None:
     """Write class-count.json, .csv and .png to ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
+    files.make_folder(folder)
     count.write(folder / "class-count.json")
     rows = [(n_classes, *(f"{value:.6f}" for value in values)) for n_classes, *values in count.trials]
     files.write_csv(folder / "class-count.csv", ("classes", "accuracy", "silhouette", "inertia"), rows)

@@ -148,7 +148,7 @@ class RunDirectory:
         existed = self.path.is_dir()
         with ExitStack() as lock:
             try:
-                self.path.mkdir(parents=True, exist_ok=True)
+                files.make_folder(self.path)
                 lock.enter_context(locking.locked(self.lock_file, str(self.path)))
                 files.remove_leftovers(self.path)
             except OSError as error:

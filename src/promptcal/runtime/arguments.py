@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from promptcal.errors import ArgumentError
 from promptcal.runtime.reading import is_special
 
+_LARGEST = 10**300
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _KINDS: dict[Any, tuple[Any, str]] = {  # what an annotation accepts, and its name in a message
     int: (numbers.Integral, "a whole number"),
@@ -78,7 +79,10 @@ def check_names(
 
 
 def check_argument(name: str, value: Any, annotation: Any) -> None:
-    """Reject a value that the annotation does not allow, and a path that no system can open."""
+    """Reject a value that the annotation does not allow, a path that no system can open, and a number that cannot be
+    written or converted."""
+    if isinstance(value, numbers.Integral) and not -_LARGEST < int(value) < _LARGEST:
+        raise ArgumentError(f"{name} must be a number of at most 300 digits")
     if not _fits(value, annotation):
         raise ArgumentError(f"{name} must be {_described(annotation)}, not {_shown(value)}")
     if isinstance(value, str | os.PathLike) and os.PathLike in _origins(annotation):

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from promptcal.errors import shorten
 from promptcal.runtime.free_memory import free_host_memory
 from promptcal.runtime.reading import is_special
 
@@ -159,6 +160,25 @@ def check_only_name(descriptor: int, path: Path | None = None) -> None:
     """Reject a file with a second name (hard link), under which it may be a file of another program."""
     if os.fstat(descriptor).st_nlink > 1:
         raise OSError(errno.EMLINK, "it is a hard link to another file; remove it", None if path is None else str(path))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, unless it exists; `OSError` if it is nested too deeply."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except RecursionError as error:
+        raise OSError(errno.ENAMETOOLONG, "it is nested too deeply", shorten(path)) from error
+
+
+def is_below(path: Path, folder: Path) -> bool:
+    """Whether a path is a folder or in it, links followed."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def check_no_link(path: Path) -> None:
+    """Reject a link at a place where a folder or a file of another library is written, which would follow it."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link, which may lead to any place; remove it", str(path))
 
 
 def write_folder(path: Path, fill: Callable[[Path], Any]) -> None:

@@ -47,10 +47,11 @@ def read_image(file: BinaryIO, size: int | None = None) -> bytes:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a file; `OSError` if it has more than ``most`` bytes, of which no more are read."""
+    """The content of a file; `OSError` if it has more than ``most`` bytes, of which no more are read, or is a pipe."""
+    check_is_file(path)
     with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size <= most:
-            content = file.read(most + 1)  # a device has no size
+            content = file.read(most + 1)  # it may have grown
             if len(content) <= most:
                 return content
     raise OSError(errno.EFBIG, f"it has more than {most / 2**20:,.0f} MB", str(path))

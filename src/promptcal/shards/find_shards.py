@@ -185,6 +185,8 @@ def _divide(number: int, names: NameList, folder: ShardFolder, size: int) -> lis
                 end += file.write(f"{line}\n".encode())
 
     files.write_with(copy, write)
+    if not starts:
+        return []
     stem = f"{_safe(names.name)}-{_digest(f'{number} {names.root}')}"
     return [
         InputShard(name=f"{stem}-{i:06d}", kind="list", location=str(copy), first=first, last=last, root=names.root)

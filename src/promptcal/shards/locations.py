@@ -1,5 +1,6 @@
 """Files and URLs. Local paths are opened directly, anything with :// through fsspec (s3://, gs://, https://, ...)."""
 
+import errno
 import glob
 import itertools
 import os
@@ -110,7 +111,7 @@ def may_pass(error: BaseException) -> bool:
     if status is not None:
         return status in (408, 425, 429) or status >= 500
     if isinstance(error, OSError):
-        return error.errno != socket.EAI_NONAME
+        return error.errno not in (socket.EAI_NONAME, errno.EINVAL)
     return any(_CONNECTION.search(kind.__name__) for kind in type(error).__mro__)
 
 
@@ -174,6 +175,9 @@ def _open(location: str) -> Any:
     import fsspec
 
     _file_system(location)
+    read = location.rpartition("::")[2]  # the last file system of a chain, such as simplecache::file:///a.tar
+    if read.startswith(("file://", "local://")):
+        check_is_file(fsspec.implementations.local.LocalFileSystem._strip_protocol(read))
     return fsspec.open(location, "rb")
 
 

@@ -57,7 +57,7 @@ def opened_parquet(location: str) -> Iterator[Any]:
                 if len(set(names)) < len(names):
                     raise DataError(f"{location} has two columns of the same name; rename one")
                 yield opened
-        except (ArrowException, OSError, ValueError) as error:
+        except (ArrowException, OSError, ValueError, OverflowError) as error:  # the last: dates that Python lacks
             if isinstance(error, OSError) and (error.errno is not None or type(error) is not OSError):
                 raise  # of the system or the network; those of Arrow have no number and no kind
             raise DataError(

@@ -4,6 +4,7 @@ Any number of processes may write to one folder. A shard appears under its name 
 finished when its entry exists. So a killed process loses only the shards that it was working on.
 """
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -73,10 +74,12 @@ class ShardFolder:
         existed = self.path.is_dir()
         self._check_links()
         try:
-            self.shards_folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            files.make_folder(self.shards_folder)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise
             reason = error.strerror or error
-            raise RunError(f"the output {self.path} cannot be made ({reason}); choose another folder") from error
+            raise RunError(f"the output {shorten(self.path, 200)} cannot be made ({reason}); choose another") from error
         try:
             self.entries_folder.mkdir(exist_ok=True)
             with self._locked():

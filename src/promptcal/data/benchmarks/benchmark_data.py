@@ -14,6 +14,7 @@ from promptcal.data.benchmarks.spec import DEVELOPMENT, INDUCTIVE, BenchmarkSpec
 from promptcal.data.images import ImageSet
 from promptcal.data.splits import label_half
 from promptcal.errors import DataError, PromptCALWarning
+from promptcal.runtime.files import make_folder
 
 _VALIDATION_SHARE = 0.1
 
@@ -161,7 +162,7 @@ def _download(spec: BenchmarkSpec, root: Path) -> None:
     if spec.download is None:
         raise DataError(f"{spec.title} cannot be downloaded automatically into {root}; {spec.remedy}")
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
         resolve_object(spec.download)(root)
     except (OSError, RuntimeError, EOFError, tarfile.TarError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__

@@ -18,6 +18,7 @@ from promptcal.data.images import ImageSet, numbered_names
 from promptcal.data.sources import ArchiveSource
 from promptcal.errors import DataError
 from promptcal.runtime.arrays import read_arrays
+from promptcal.runtime.files import check_no_link
 
 _ALLOWED = {
     "_reconstruct": np.empty(0).__reduce__()[0],  # its module depends on NumPy's version
@@ -46,6 +47,8 @@ class PickledBatches:
     def download(self, root: Path) -> None:
         """Download and check the archive as torchvision does, but do not unpickle it."""
         dataset = self.dataset
+        for name in (dataset.filename, dataset.base_folder):
+            check_no_link(root / name)
         download_and_extract_archive(dataset.url, str(root), filename=dataset.filename, md5=dataset.tgz_md5)
 
     def read(self, folder: Path, test: bool) -> Split:

@@ -18,6 +18,7 @@ from promptcal.data.image_files import SUFFIXES
 from promptcal.data.images import ImageSet
 from promptcal.data.sources import ArchiveSource
 from promptcal.errors import DataError
+from promptcal.runtime.files import check_no_link
 
 
 def read_embedded(path: Path, test: bool) -> Split:
@@ -60,6 +61,8 @@ def read_aircraft(folder: Path, test: bool) -> Split:
 def download_aircraft(root: Path) -> None:
     """If the download fails, remove the archive: it has no checksum, and torchvision would accept a truncated one."""
     archive = root / "fgvc-aircraft-2013b.tar.gz"
+    for path in (archive, root / "fgvc-aircraft-2013b"):
+        check_no_link(path)
     existed = archive.exists()
     try:
         datasets.FGVCAircraft(root, download=True)
