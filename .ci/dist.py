@@ -6,7 +6,7 @@ afterwards, also after a failure.
 
     python .ci/dist.py [--constraints FILE] [COMMAND ...]
 
-COMMAND replaces `demo`, for example `--version`.
+COMMAND replaces `demo`, for example `datasets`.
 """
 
 import argparse

@@ -155,7 +155,7 @@ def test_fit_with_truth_reports_each_step_of_the_method(promptcal, folder, quick
     for row in ("k-means, frozen", "semi-supervised k-means", "stage 1", "stage 2"):
         assert row in out
     words = " ".join(out.split())
-    assert "The last row is the result. Accuracy: images in the right category" in words
+    assert "The last row is the result. Accuracy: share of images in the right category" in words
     assert "NMI" not in words  # with --verbose
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert set(results["baselines"]) == {"kmeans", "semi_supervised_kmeans"}
@@ -421,6 +421,14 @@ def test_help_lists_every_command_and_shows_an_example_of_each(promptcal, monkey
     for name in names:
         assert sum(line.startswith(f"│ {name} ") for line in listed) == 1
         assert any(f"Example: promptcal {name}" in line for line in help_lines(promptcal, monkeypatch, name))
+
+
+def test_help_fills_each_paragraph_to_the_width_of_the_terminal_and_leaves_nothing_out(promptcal, monkeypatch):
+    for command in app.app.registered_commands:
+        name, text = command.callback.__name__.replace("_", "-"), inspect.getdoc(command.callback)
+        lines = help_lines(promptcal, monkeypatch, name)
+        for paragraph in text.split("\n\n"):
+            assert " ".join(paragraph.split()) in lines, name
 
 
 def test_commands_have_the_defaults_of_the_functions():

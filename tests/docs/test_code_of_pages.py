@@ -172,3 +172,10 @@ def test_the_table_of_ones_own_is_one(tmp_path):
     (tmp_path / "my-table.yaml").write_text(table)
     labels = [row["label"] for row in yaml.safe_load(table)["rows"]]
     assert [row.label for row in load_table(str(tmp_path / "my-table.yaml")).rows] == labels
+
+
+def test_version_and_date_of_the_release_agree():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    released = re.search(r"^## \[(.+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).groups()
+    assert released == (citation["version"], str(citation["date-released"]))
+    assert f'\nversion = "{released[0]}"\n' in (ROOT / "pyproject.toml").read_text()

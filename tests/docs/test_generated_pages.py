@@ -36,6 +36,12 @@ def test_a_value_stays_with_its_unit_and_code_and_pictures_stay_as_they_are():
     assert hooks.on_page_content(f"<p>30 ± 2 %</p>{code}") == f"<p>30\u00a0±\u00a02\u00a0%</p>{code}"
 
 
+def test_an_option_is_not_divided_at_a_hyphen():
+    assert hooks.on_page_content("<code>--no-run</code>") == '<code class="short">--no-run</code>'
+    block = "<pre><code>promptcal table --no-run\n</code></pre>"
+    assert hooks.on_page_content(block) == block
+
+
 def test_every_option_of_every_command_is_on_the_page():
     page = command_pages.page()
     for name, command in typer.main.get_command(app).commands.items():

@@ -172,7 +172,7 @@ def test_terminal_and_report_show_the_accuracy_of_the_assignments(name, run_to_s
     show_run(run, console, has_report=False)
     shown = console.export_text()
     assert f"Accuracy of assignments.csv: {accuracy:.1f} %" in shown
-    assert "The last row is the result. Accuracy: images in the right category, after clusters and classes" in shown
+    assert "The last row is the result. Accuracy: share of images in the right category, clusters and classes" in shown
     terminal = results_table(inputs.results)
     assert list(terminal.columns[0].cells)[-1] == table[-1]["step"]
     last_row = [list(column.cells)[-1] for column in terminal.columns[1:4]]

@@ -1,8 +1,10 @@
 """The reference page of the commands, made from the command line itself."""
 
+import inspect
 import re
+import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
 
@@ -15,6 +17,14 @@ INTRODUCTION = """# Commands
 continues with shards.
 
 """
+
+
+WIDTH = 84  # of a line of code
+# What an option takes, if it does not say so itself.
+VALUES: dict[Any, str] = {Path: "PATH", int: "N", float: "NUMBER"}
+CALLBACKS: dict[str, Any] = {
+    command.callback.__name__.replace("_", "-"): command.callback for command in app.registered_commands
+}
 
 
 def page() -> str:
@@ -32,9 +42,10 @@ def _section(name: str, command: Any) -> str:
         ["promptcal", name, *(f"{_metavar(a)}{'...' if a.nargs == -1 else ''}" for a in arguments), "[OPTIONS]"]
     )
     text, examples = _split_examples(command.help)
-    block = "\n".join([usage, *(f"\n# {title}\n{line}" for title, line in examples)])
+    block = "\n".join([usage, *(f"\n# {title}\n{_in_lines(line)}" for title, line in examples)])
     rows = [_row(f"`{_metavar(argument)}`", argument) for argument in arguments]
-    rows += [_row(_option(option), option) for option in options]
+    annotations = {p.name: p.annotation for p in inspect.signature(CALLBACKS[name]).parameters.values()}
+    rows += [_row(_option(option, annotations[option.name]), option) for option in options]
     table = "| option | meaning |\n|---|---|\n" + "\n".join(rows)
     return f"\n## {name} {{ #{name} }}\n\n{text}\n\n```text\n{block}\n```\n\n{table}\n"
 
@@ -60,12 +71,13 @@ def _metavar(parameter: Any) -> str:
     return parameter.metavar or parameter.name.upper()
 
 
-def _option(option: Any) -> str:
+def _option(option: Any, annotation: Any) -> str:
     flags = ", ".join(f"`{flag}`" for flag in [*option.opts, *option.secondary_opts])
     if option.is_flag:
         return flags
-    value = option.metavar or option.opts[0].lstrip("-").upper()
-    return f"{flags} `{value}`".replace("|", "\\|")
+    kind = get_args(annotation)[0]  # of Annotated
+    value = option.metavar or next((VALUES[k] for k in (kind, *get_args(kind)) if k in VALUES), "TEXT")
+    return f"{flags} `{value}`"
 
 
 def _row(name: str, parameter: Any) -> str:
@@ -78,5 +90,10 @@ def _row(name: str, parameter: Any) -> str:
     return f"| {name} | {_cell((parameter.help or '') + notes)} |"
 
 
+def _in_lines(command: str) -> str:
+    return " \\\n  ".join(textwrap.wrap(command, WIDTH, break_on_hyphens=False, break_long_words=False))
+
+
 def _cell(text: str) -> str:
+    text = re.sub(r"(?<![`\w-])--[a-z][a-z-]*(?![\w-]*`)", r"`\g<0>`", text)
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

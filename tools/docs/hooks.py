@@ -19,6 +19,7 @@ import settings_page  # noqa: E402
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 IN_VALUE = re.compile(r"(?<=\d) (?=[±%])|(?<=±) (?=\d)")
+HYPHENATED_CODE = re.compile(r"<code>(?=[^<\n]*-)([^<\n]{1,32})</code>")
 REMOTE = re.compile(
     r"""(?:<(?:script|img|iframe|source|video)\b[^>]*?\bsrc=|<link\b[^>]*?\bhref=)["']?(?:https?:)?//[^>]*"""
 )
@@ -38,7 +39,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Replace formulas by MathML, which browsers display without a script; keep a value with its unit and interval."""
+    """Replace formulas by MathML, which browsers display without a script; keep values and short code on one line."""
+    content = HYPHENATED_CODE.sub(r'<code class="short">\1</code>', content)
     return IN_VALUE.sub("\u00a0", FORMULA.sub(_mathml, content))
 
 

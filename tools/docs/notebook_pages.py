@@ -38,7 +38,8 @@ def _output(output: dict[str, Any]) -> str:
         return f'<img class="output" alt="Output of the code above" src="data:image/png;base64,{_one_line(data)}">'
     if "text/html" in data:
         flat = "\n".join(line for line in data["text/html"].splitlines() if line.strip())
-        return f'<div class="output">\n{flat}\n</div>'
+        plain = flat.replace('<table border="1" class="dataframe">', "<table>")  # of pandas
+        return f'<div class="output">\n{plain}\n</div>'
     return _text(data.get("text/plain", ""))
 
 

@@ -2,7 +2,8 @@
 
 import inspect
 from importlib import import_module
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin
 
 import griffe
 
@@ -24,13 +25,15 @@ def _parameter(parameter: inspect.Parameter) -> griffe.Parameter:
     return griffe.Parameter(
         parameter.name,
         kind=griffe.ParameterKind.keyword_only,
-        annotation=annotation.__name__ if annotation in (bool, str, int, float) else _short(annotation),
+        annotation=_short(annotation),
         default=None if required else repr(parameter.default),
     )
 
 
 def _short(annotation: Any) -> str:
-    text = str(annotation)
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join("None" if kind is NoneType else _short(kind) for kind in get_args(annotation))
+    text = annotation.__name__ if annotation in (bool, str, int, float) else str(annotation)
     for long in ("typing.", "os.", "promptcal.pipeline.problem.", "collections.abc."):
         text = text.replace(long, "")
     return text

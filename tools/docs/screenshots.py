@@ -34,6 +34,11 @@ from promptcal.app.server import hub_of  # noqa: E402
 from promptcal.data import embedded_set  # noqa: E402
 
 WIDTH, HEIGHT = 1160, 730
+# Replaces a folder in all texts of the page.
+SHORT_PATHS = """
+const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(arguments[0], "/home/ann");
+"""
 SMALL = ("model.backbone=vit_tiny_patch4_32.promptcal", "model.image_size=32")
 
 
@@ -104,6 +109,7 @@ def picture_of_first_fit(page: Any) -> None:
         until(lambda: client.get("api/state")["phase"] == "asking", 120)
         until(lambda: "600" in page.find_element("tag name", "main").text, 30)
         until(lambda: not page.find_elements("id", "can-start"), 120)
+        page.execute_script(SHORT_PATHS, str(Path.cwd()))
         save(shot(page).crop((0, 0, WIDTH, 640)), "app-first-fit.png")
 
 

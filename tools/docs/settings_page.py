@@ -154,7 +154,7 @@ def _values(field: FieldInfo) -> str:
 def _number(value: Any) -> str:
     if value == 2**63:
         return "2^63"
-    return f"{value:,}" if value == int(value) else f"{value:g}"
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
 
 def _variants() -> str:

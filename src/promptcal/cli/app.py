@@ -1,5 +1,6 @@
 """The commands. Each is a function of `promptcal.api`, which is imported when a command runs."""
 
+import inspect
 import os
 import re
 import sys
@@ -141,9 +142,9 @@ def benchmark(options: dict[str, Any]) -> None:
 def demo(options: dict[str, Any]) -> None:
     """The benchmark mini: included images and backbone, minutes on a CPU, no network.
 
-    Then name a new category in its report, download the labels, and continue with the command that the page shows:
+    Example: promptcal demo --output run
 
-    Example: promptcal demo --labels labels.csv --from promptcal-demo --output promptcal-demo-2
+    With labels that its report downloaded: promptcal demo --labels labels.csv --from run --output run-2
     """
     api = _load_api()
 
@@ -307,7 +308,7 @@ def export(
 @app.command()
 def name(
     run: RunPath,
-    labels: Annotated[Path | None, typer.Argument(help="Label file that the report downloads.")] = None,
+    labels: Annotated[Path | None, typer.Argument(help="Label file, such as that of the report.")] = None,
     undo: Annotated[bool, typer.Option("--undo", help="Restore the run as its fit wrote it.")] = False,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html again.")] = True,
     quiet: Quiet = False,
@@ -330,9 +331,9 @@ def name(
 def estimate_classes(options: dict[str, Any]) -> None:
     """Estimate the number of categories, known and new together.
 
-    Several estimators are tried on the known classes: a fifth of them is hidden at a time, and the estimator that
-    counts them best is used, with an interval by its errors. New classes are assumed to be like the known ones. Of
-    many images a part is used, so that it takes a minute or two.
+    Several estimators are tried on the known classes: a fifth of them is hidden at a time. The estimator that counts
+    them best is used, and its errors give an interval. New classes are assumed to be like the known ones. It takes a
+    minute or two, because only a part of many images is used.
 
     Example: promptcal estimate-classes photos --labels labels.csv --output curves
     """
@@ -358,7 +359,7 @@ def report(
     ] = None,
     shards: Annotated[
         Path | None,
-        typer.Option(help="Folder of shards of `promptcal predict`, whose numbers of images are shown, too."),
+        typer.Option(help="Folder of shards that `promptcal predict` wrote; their numbers of images are shown, too."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -368,7 +369,7 @@ def report(
 
     Example: promptcal report run
 
-    Of millions of images: promptcal report run --shards predictions
+    For millions of images: promptcal report run --shards predictions
     """
     api = _load_api()
 
@@ -383,20 +384,20 @@ def serve(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="Run directory, a folder of run directories, or a folder of images.")
     ],
-    labels: Annotated[Path | None, typer.Option(help=f"Of a folder of images. {HELP['labels']}")] = None,
+    labels: Annotated[Path | None, typer.Option(help=f"For a folder of images. {HELP['labels']}")] = None,
     n_classes: Annotated[
         Any,
         typer.Option(
             metavar="N|auto",
             parser=number_or_auto,
             show_default=False,
-            help=f"Of a folder of images. {HELP['n_classes']}",
+            help=f"For a folder of images. {HELP['n_classes']}",
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Of a folder of images: run directory to write.", show_default="FOLDER-run beside the folder"
+            help="For a folder of images: run directory to write.", show_default="FOLDER-run beside the folder"
         ),
     ] = None,
     overrides: Overrides = None,
@@ -409,10 +410,10 @@ def serve(
         typer.Option(help="Address to listen at. Any other than 127.0.0.1 lets other machines in, without encryption."),
     ] = "127.0.0.1",
 ) -> None:
-    """Label a run in the browser: name, merge, split and move categories, and fit again. Needs promptcal[app].
+    """Label a run in the browser: name, merge and split categories, move images, and fit again.
 
-    Every action is saved at once in labels.sqlite in the run directory. Ctrl-C stops the server. A folder of images is
-    checked and fitted first; the page asks for what is missing.
+    It needs the optional extra app. Every action is saved at once in labels.sqlite in the run directory. Ctrl-C stops
+    the server. A folder of images is checked and fitted first; the page asks for what is missing.
 
     Example: promptcal serve run --open
 
@@ -609,6 +610,12 @@ def table(
         table_output.show_problems(problems)
         if problems and options["run"]:
             raise typer.Exit(1)
+
+
+for _command in app.registered_commands:
+    # The terminal fills each paragraph to its width, so the line breaks of the docstring are removed.
+    _paragraphs = inspect.cleandoc((_command.callback and _command.callback.__doc__) or "").split("\n\n")
+    _command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in _paragraphs)
 
 
 def _seeds(values: Sequence[int | str]) -> list[int]:

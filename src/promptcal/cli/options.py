@@ -12,7 +12,7 @@ from promptcal.errors import shorten
 from promptcal.pipeline.request import BenchmarkRequest, FitRequest
 
 HELP: dict[str, str] = {
-    field.name: field.metadata["help"] for request in (FitRequest, BenchmarkRequest) for field in fields(request)
+    field.name: field.metadata["help"] for request in (BenchmarkRequest, FitRequest) for field in fields(request)
 }
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=HELP["overrides"])]
 Images = Annotated[Path, typer.Argument(help=HELP["images"])]

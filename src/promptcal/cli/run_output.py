@@ -17,13 +17,12 @@ from promptcal.runtime.phases import describe_phases
 MOST_ADVICE = 6  # lines
 STABILITY, NEAREST_KNOWN = "stability", "nearest known (distance)"
 _LEGENDS = {
-    STABILITY: "Stability: the share of repetitions that put an image into the same category; below 1, some images are "
-    "doubtful.",
-    NEAREST_KNOWN: "Nearest known: the known category that looks most alike; the larger the distance, the less.",
+    STABILITY: "Stability: the share of the other read-outs that agree on an image; below 1, some images are doubtful.",
+    NEAREST_KNOWN: "Nearest known: the known category that looks most alike; a larger distance means less alike.",
 }
 
 ACCURACY = (
-    "The last row is the result. Accuracy: images in the right category, after clusters and classes are matched one "
+    "The last row is the result. Accuracy: share of images in the right category, clusters and classes matched one "
     "to one. All: of all these images; Known: of classes with labels; New: of the other classes."
 )
 AGREEMENT = " NMI, ARI: agreement without a matching."

@@ -190,8 +190,8 @@ def read_problem(
     released = frozenset(name for name, empty in zip(images.names, labels.removed, strict=True) if empty)
     if previous is not None and request.labels is not None and previous.has_labels(names, released, images.names):
         warn(
-            f"the labels bring nothing new: {previous.path} has them all; check that this is the file you downloaded "
-            "last"
+            f"the labels bring nothing new: {previous.path} has them all, perhaps because `promptcal name` applied "
+            "them; otherwise check that this is the file you downloaded last"
         )
     if previous is None and request.keep_confirmed:
         raise ConfigError("--keep-confirmed keeps the categories of a previous run; give that run with --from")

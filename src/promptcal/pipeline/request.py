@@ -120,8 +120,8 @@ class RunRequest(CommonRequest, ResultRequest):
     allow_long: bool = option(False, help="Train on a CPU even if it takes more than 30 minutes.")
     verbose: bool = option(
         False,
-        help="Print losses, validation scores and graph statistics after each epoch, and at the end NMI, ARI and what "
-        "the seconds were spent on.",
+        help="Print losses, validation scores and graph statistics after each epoch, and at the end NMI, ARI and the "
+        "time of each phase.",
     )
     keep: Literal["better", "trained"] | None = option(
         metavar="better|trained", cli=str | None, help=f"{_KEEP_HELP} Default: trained, and better with --from."
@@ -226,6 +226,14 @@ class FitRequest(ImagesRequest, RunRequest):
 class BenchmarkRequest(RunRequest):
     """A fit of a benchmark with its preset, scored by its protocol."""
 
+    labels: Any = option(
+        cli=Path | None,
+        first=True,
+        help="CSV, TSV or parquet file with the columns path,label, such as the one that the report of --from "
+        "downloads. Default: the labels of the benchmark.",
+        python="As in `fit`, such as the file that the report of ``start_from`` downloads. Default: the labels of the "
+        "benchmark.",
+    )
     name: str = field(metadata={"help": "A name from `promptcal datasets`.", "argument": True})
     root: PathOrText | None = option(
         cli=Path | None,
@@ -259,6 +267,13 @@ class EstimateRequest(ImagesRequest):
 class ClusterRequest(ResultRequest):
     """A run on features of another model. ``features`` is what `FeatureSet.of` takes."""
 
+    labels: Any = option(
+        cli=Path | None,
+        first=True,
+        help="CSV, TSV or parquet file with the columns id,label; other rows are unlabelled.",
+        python="Label file with the columns id,label; a mapping id -> label; a data frame; or one label per row. "
+        "Empty, missing or -1 means unlabelled.",
+    )
     features: Any = field(
         metadata={
             "help": "File with a row of numbers for each image or other thing: npy, npz, parquet or arrow (an id "
@@ -275,8 +290,8 @@ class ClusterRequest(ResultRequest):
     )
     sample: int | None = option(
         metavar="N",
-        help="Of a folder of shards: fit on all labelled rows and N others, drawn at random, then assign every row, in "
-        "OUTPUT/assignments. Default: 200,000.",
+        help="For a folder of shards: fit on all labelled rows and N others, drawn at random, then assign every row "
+        "(OUTPUT/assignments). Default: 200,000.",
     )
     images: PathOrText | None = option(
         cli=Path | None, help="Folder with the picture of each row: ids are paths in it, with or without the suffix."
@@ -319,7 +334,7 @@ class ShardRequest:
     )
     workers: int | None = option(help="Processes of local or ray. Default: one for each GPU or core.")
     address: str | None = option(help="Address of a Ray cluster, such as auto. Default: Ray on this machine.")
-    shard_size: int = option(10_000, help="Images of a shard of a folder or list. Default: 10,000.")
+    shard_size: int = option(10_000, help="Images in each shard of a folder or list. Default: 10,000.")
     device: str | None = option(help="auto, cpu, cuda or mps.")
     progress: bool = option(True, help="Show progress.")
 

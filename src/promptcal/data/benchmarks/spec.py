@@ -18,7 +18,7 @@ DEVELOPMENT = "-dev"
 
 
 class Split(NamedTuple):
-    """Training or test images in the data set's own order, their class numbers 0..C-1, and the C class names."""
+    """Training or test images in the dataset's own order, their class numbers 0..C-1, and the C class names."""
 
     images: ImageSet
     classes: np.ndarray
@@ -27,7 +27,7 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a data set may be stored: a file or folder below the root folder, and its reader.
+    """One way in which a dataset may be stored: a file or folder below the root folder, and its reader.
 
     Args:
         path: File or folder, relative to the root folder.
@@ -53,12 +53,12 @@ class Layout:
 
 @dataclass(frozen=True)
 class BenchmarkSpec:
-    """A data set, its known classes, and the share of their images that is labelled.
+    """A dataset, its known classes, and the share of their images that is labelled.
 
     Args:
-        title: Name of the data set in messages.
+        title: Name of the dataset in messages.
         n_images: Number of training images.
-        n_classes: Number of classes. Class numbers are 0 to n_classes - 1 in the data set's own order.
+        n_classes: Number of classes. Class numbers are 0 to n_classes - 1 in the dataset's own order.
         known_classes: Class numbers of the known classes, or a function (or "module:function") that returns them.
         layouts: Ways in which the data may be stored. The first one that exists is read.
         remedy: What to do if the data are absent, e.g. "download X from URL and unpack it there".
