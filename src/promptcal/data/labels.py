@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
 _MAX_COMPARED, _MAX_COMPARED_PATH = 10_000, 200  # names, and characters of the path, for a suggestion
 _MAX_UNKNOWN = 1000  # labels of missing images; a file with more of them is not read to its end
 _MAX_PATH = 4096  # characters
+_MOST_REMEMBERED = 4096  # labels of a file
 UNCOUNTED = 10_000_000  # images, for the limits of labels whose images are not counted
 _SHOW_PROGRESS_FROM = 2**24  # bytes, which take about two seconds
 
@@ -202,7 +203,8 @@ def _file_pairs(
         task = bar.add_task("reading labels, %", total=100, note="")
         show = lambda share: bar.update(task, completed=int(100 * share))  # noqa: E731
         rows = read_rows(path, n_images, show, is_image)
-        yield from ((name, class_name(label)) for name, label in rows)
+        remembered = lru_cache(_MOST_REMEMBERED)(class_name)  # most labels are repeated
+        yield from ((name, (remembered if isinstance(label, str) else class_name)(label)) for name, label in rows)
 
 
 class _ImageNames:
