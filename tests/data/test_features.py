@@ -219,9 +219,8 @@ def test_pictures_are_found_by_id_with_or_without_the_suffix(tmp_path):
 
 
 def test_rows_without_pictures_are_shown_by_their_ids():
-    tiles = [
-        np.asarray(FeatureSet.of(ROWS[:2], ids=ids).pictures(None).image(0))
-        for ids in (["a", "b"], ["c", "é\U0001f600"])
-    ]
+    shown = [FeatureSet.of(ROWS[:2], ids=ids).pictures(None) for ids in (["a", "b"], ["c", "é\U0001f600"])]
+    tiles = [np.asarray(images.image(0)) for images in shown]
     assert tiles[0].shape == (96, 96, 3)
+    assert shown[0].size(0) == shown[1].subset([1]).size(0) == (96, 96)  # without drawing it
     assert not np.array_equal(*tiles)

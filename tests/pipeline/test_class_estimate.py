@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,12 +25,16 @@ from promptcal.errors import LabelError, RunError
 from promptcal.methods import METHODS
 from promptcal.metrics import contingency_table
 from promptcal.models import EMBEDDED_BACKBONE, PromptedViT
-from promptcal.pipeline import prepare
+from promptcal.pipeline import agreed_number, prepare
+from promptcal.pipeline.agreed_number import partition_by_agreement
 from promptcal.pipeline.automatic_merges import FoundMerges
 from promptcal.pipeline.cluster import discover, features_settings
+from promptcal.pipeline.final_partition import FinalPartition, final_partition
 from promptcal.pipeline.inputs import Settings
 from promptcal.pipeline.problem import Problem
 from promptcal.pipeline.session import Session
+from promptcal.pipeline.task import Task
+from promptcal.run.categories import AutomaticMerge
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime.seeds import derive_seed
 
@@ -205,7 +211,7 @@ def test_auto_starts_at_the_upper_end_and_merges_what_looks_the_same(common_sett
     )  # fmt: skip
     said = capsys.readouterr().err
     count = ClassCount.read(output / "class-count.json")
-    assert f"Training starts with {count.start}, the upper end; categories that cannot be told apart are merged" in said
+    assert f"Training starts with {count.start}, the upper end; afterwards there can be fewer categories" in said
     assert count.interval is not None
     assert count.interval[0] <= 7 <= count.interval[1]
     results = run.directory.results()
@@ -247,8 +253,24 @@ def test_a_merge_is_told_with_the_final_category_of_its_images():
     assert [(joined.into, joined.images) for joined in found.joined(final)] == [(7, 2), (7, 1)]
 
 
-def test_the_read_out_has_as_many_categories_as_are_left(tmp_path):
-    """Five of seven directions are known; the interval ends above seven, and parts are merged. Nothing is written."""
+@pytest.mark.parametrize(
+    ("merges", "end"), [(None, 11), ([], 11), ([AutomaticMerge(into="a", images=9, connection=1, false_rate=0)], 10)]
+)
+def test_a_number_by_agreement_is_told(merges, end):
+    run = SimpleNamespace(
+        info=SimpleNamespace(n_classes_estimated=True), config=SimpleNamespace(n_classes=11), names=[*"abcdefghi"]
+    )
+    assert describe_merges(run, merges).endswith(f" Of the numbers up to {end}, the read-outs agree most on 9.")
+    run.names = [*run.names, *"jk"][:end]
+    assert "agree" not in describe_merges(run, merges)
+
+
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_the_read_out_has_as_many_categories_as_are_left(tmp_path, monkeypatch, is_wide):
+    """Five of seven directions are known, and the interval ends above seven. Parts are merged if the interval is wide;
+    otherwise the read-outs of its numbers are compared. Nothing is written."""
+    if is_wide:
+        monkeypatch.setattr(agreed_number, "_MOST_NUMBERS", 1)
     generator = np.random.default_rng(0)
     truth = np.repeat(np.arange(7), 60)
     rows = 3 * np.eye(7, 16)[truth] + 0.4 * generator.normal(size=(len(truth), 16))
@@ -260,10 +282,88 @@ def test_the_read_out_has_as_many_categories_as_are_left(tmp_path):
     session = Session(RunDirectory(tmp_path / "run"), settings.draft(5), Console(quiet=True))
     found = discover(problem, features.embeddings(), settings, session)
     outcome = found.outcome
-    assert len(outcome.merges) > 0
-    assert len(outcome.assignments.names) == found.count.interval[1] - len(outcome.merges) == 7
+    low, high = found.count.interval
+    assert low <= 7 < high
+    if is_wide:
+        assert 0 < len(outcome.merges) == high - 7
+        assert {merge.into for merge in outcome.merges} <= set(outcome.assignments.names)
+    else:
+        assert outcome.merges is None
+    assert len(outcome.assignments.names) == 7
     assert len(outcome.partition.head.bias) == len(outcome.partition.centroids) == 7
     assert outcome.assignments.clusters.max() == 6
     assert contingency_table(truth, outcome.assignments.clusters, 7, 7).max(axis=1).sum() > 0.97 * len(truth)
-    assert {merge.into for merge in outcome.merges} <= set(outcome.assignments.names)
     assert list(tmp_path.iterdir()) == []
+
+
+def agreement_task(tmp_path, interval, **clustering):
+    """Three known and three new directions, and the interval of the estimate; its end is the number of categories."""
+    generator = np.random.default_rng(1)
+    truth = np.repeat(np.arange(6), 50)
+    features = FeatureSet.of(3 * np.eye(6, 12)[truth] + 0.7 * generator.normal(size=(len(truth), 12)))
+    labels = np.where((truth < 3) & (np.arange(len(truth)) % 2 == 0), truth, -1)
+    values = features_settings(features.width)
+    values = {**values, "clustering": {**values["clustering"], **clustering}, "n_classes": interval[1]}
+    config = Settings(Layers.of(values=values).merged(METHODS["features"])).config()
+    method = METHODS["features"](config)
+    network = method.build(3, pretrained=False)
+    problem = Problem(features.pictures(None), labels, ["a", "b", "c"])
+    task = Task(
+        problem=problem, config=config, method=method, network=network, held_out=np.full(len(truth), -1),
+        previous=None, released=frozenset(), keep_confirmed=False, pictures=None, count_interval=interval,
+    )  # fmt: skip
+    session = Session(RunDirectory(tmp_path / "run"), config, Console(quiet=True))
+    return task, method.assignment(network), features.embeddings(), session
+
+
+def test_the_number_is_the_one_on_which_the_read_outs_agree_most(tmp_path):
+    task, assignment, features, session = agreement_task(tmp_path, (2, 8))
+    chosen, final = partition_by_agreement(task, assignment, features, session)
+    assert chosen.config.n_classes == len(final.partition.centroids) == 6
+    agreement = {}
+    for number in range(4, 9):  # with the 3 known classes alone, there is nothing to compare
+        of_number = replace(task, config=task.config.model_copy(update={"n_classes": number}))
+        partition = final_partition(of_number, assignment, features, session).partition
+        agreement[number] = partition.stability[task.problem.labels < 0].mean()
+        if number == 6:
+            assert np.array_equal(partition.clusters, final.partition.clusters)
+    assert max(agreement, key=agreement.get) == 6
+    assert agreement[6] > max(agreement[5], agreement[7]) + 0.02
+
+
+@pytest.mark.parametrize(
+    ("interval", "right", "expected"),
+    [
+        ((5, 12), 9, [12, 11, 10, 9, 8, 7, 6, 5]),
+        ((5, 20), 9, [20, 18, 16, 14, 12, 10, 8, 6, 11, 9]),
+        ((5, 20), 6, [20, 18, 16, 14, 12, 10, 8, 6, 7, 5]),
+        ((5, 20), 20, [20, 18, 16, 14, 12, 10, 8, 6, 19]),
+    ],
+)
+def test_of_many_numbers_every_second_one_is_tried_and_those_beside_the_best(
+    tmp_path, monkeypatch, interval, right, expected
+):
+    task, assignment, features, session = agreement_task(tmp_path, interval)
+    done = []
+
+    def partition(task, *given):
+        done.append(task.config.n_classes)
+        stability = np.full(len(task.problem.labels), 1 - abs(task.config.n_classes - right - 0.1) / 100)
+        return FinalPartition(Partition(np.zeros(len(stability), int), None, None, None, stability), [])
+
+    monkeypatch.setattr(agreed_number, "final_partition", partition)
+    assert partition_by_agreement(task, assignment, features, session)[0].config.n_classes == right
+    assert done == expected
+
+
+@pytest.mark.parametrize(
+    ("interval", "change", "clustering"),
+    [((6, 7), {"count_interval": None}, {}), ((4, 20), {}, {}), ((6, 7), {}, {"readout": "kmeans"})],
+    ids=["a given number", "a wide interval", "k-means"],
+)
+def test_otherwise_the_number_stays(tmp_path, monkeypatch, interval, change, clustering):
+    task, assignment, features, session = agreement_task(tmp_path, interval, **clustering)
+    done = []
+    monkeypatch.setattr(agreed_number, "final_partition", lambda task, *given: done.append(task.config.n_classes))
+    chosen, _ = partition_by_agreement(replace(task, **change), assignment, features, session)
+    assert [chosen.config.n_classes] == done == [interval[1]]

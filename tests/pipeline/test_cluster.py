@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import signal
 
 import numpy as np
@@ -233,6 +234,65 @@ def test_bad_input_is_a_sentence_and_nothing_is_written(tmp_path, message):
     with pytest.raises(PromptCALError, match=message):
         api.cluster(**given | BAD[message], progress=False)
     assert list(tmp_path.iterdir()) == []
+
+
+class Trap:
+    """Unpickling it writes a file into the working directory."""
+
+    def __reduce__(self):
+        return open, ("unpickled", "w")
+
+
+def row_changed(number, value):
+    rows = ROWS.copy()
+    rows[number] = value
+    return rows
+
+
+BAD_FILES = {  # what the error says, and the arrays of the file
+    r"row 7 \(007.png\) of .*bad.npz has a value that is NaN or infinite": {"features": row_changed(7, np.nan)},
+    r"row 8 \(008.png\) of .*bad.npz has a value that is NaN or infinite": {"features": row_changed(8, -np.inf)},
+    r"row 9 \(009.png\) of .*bad.npz has only zeros": {"features": row_changed(9, 0)},
+    r"has the id 003.png twice": {"ids": np.array([*IDS[:-1], IDS[3]])},
+    r"has 149 ids for 150 rows": {"ids": np.array(IDS[:-1])},
+    r"row 5 of .*bad.npz has no id": {"ids": np.array([*IDS[:4], "", *IDS[5:]])},
+    r"features in .*bad.npz holds Python objects, which are never unpickled": {
+        "features": np.array([[Trap()] * WIDTH] * N, dtype=object)
+    },
+    r"ids in .*bad.npz holds Python objects": {"ids": np.array([Trap()] * N, dtype=object)},
+}
+BAD_FOR_CLUSTER = {  # the labels and the number of classes of the command
+    r"there is a label for 999.png, but no such row": ({**LABELS, "999.png": "class 0"}, CLASSES),
+    r"unlabelled rows cannot form 148 new categories": (LABELS, N + 1),
+}
+
+
+def refused(promptcal, folder, message, *words):
+    """The command ends with one sentence that matches, and writes nothing."""
+    before = sorted(folder.iterdir())
+    code, out, err = promptcal(*words, "-q")
+    assert (code, out) == (2, "")
+    assert re.fullmatch(rf"promptcal: [^\n]*{message}[^\n]*\n", err), err
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("message", [*BAD_FILES, *BAD_FOR_CLUSTER])
+def test_commands_refuse_bad_files_in_one_sentence_and_write_nothing(promptcal, run, tmp_path, monkeypatch, message):
+    monkeypatch.chdir(tmp_path)
+    labels, n_classes = BAD_FOR_CLUSTER.get(message, (LABELS, CLASSES))
+    np.savez(tmp_path / "bad.npz", **{"features": ROWS, "ids": np.array(IDS)} | BAD_FILES.get(message, {}))
+    (tmp_path / "labels.csv").write_text("id,label\n" + "".join(f"{k},{v}\n" for k, v in labels.items()))
+    words = ("--labels", tmp_path / "labels.csv", "--n-classes", n_classes, "--output", tmp_path / "new-run")
+    refused(promptcal, tmp_path, message, "cluster", tmp_path / "bad.npz", *words)
+    if message in BAD_FILES:
+        words = ("predict", run.path, tmp_path / "bad.npz", "--output", tmp_path / "predictions.csv")
+        refused(promptcal, tmp_path, message, *words)
+
+
+def test_rows_of_another_width_are_refused_at_prediction(promptcal, run, tmp_path):
+    np.savez(tmp_path / "bad.npz", features=ROWS[:, :3], ids=np.array(IDS))
+    words = ("predict", run.path, tmp_path / "bad.npz", "--output", tmp_path / "predictions.csv")
+    refused(promptcal, tmp_path, "has rows of 3 numbers and the run has 12", *words)
 
 
 def test_images_and_features_are_not_mixed_up(run, tmp_path, place, common_settings):

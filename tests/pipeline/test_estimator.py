@@ -1,10 +1,14 @@
 """The estimator follows the conventions of scikit-learn and agrees with the functions."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from promptcal import ConfigError, PromptCAL, RunError, predict
 from promptcal.data import embedded_set
@@ -105,6 +109,22 @@ def test_a_clone_has_the_parameters_but_is_not_fitted(fitted):
     assert copy.get_params() == fitted.get_params()
     with pytest.raises(NotFittedError):
         copy.predict(np.zeros((1, 32, 32, 3), np.uint8))
+
+
+def test_pipelines_data_frames_and_pickles(small_set, common_settings, tmp_path):
+    pytest.importorskip("pandas")
+    images, _, labels = small_set
+    model = PromptCAL(n_classes=4, method="kmeans", overrides=common_settings, verbose=False)
+    embed = clone(model).set_params(output=tmp_path / "run")
+    steps = make_pipeline(embed, StandardScaler()).set_output(transform="pandas").fit(images, labels)
+    frame = steps.transform(images[:5])
+    assert list(frame.columns) == [f"promptcal{i}" for i in range(192)]
+    embeddings = embed.set_output(transform="default").transform(images)
+    assert np.allclose(frame, ((embeddings - embeddings.mean(axis=0)) / embeddings.std(axis=0))[:5], atol=1e-4)
+    again = pickle.loads(pickle.dumps(embed))
+    assert np.array_equal(again.predict(images), embed.predict(images))
+    with pytest.raises(RunError, match="a temporary folder, which a pickle cannot hold; use save and load"):
+        pickle.dumps(model.fit(images, labels))
 
 
 def test_a_long_training_is_refused_with_what_python_can_do(small_set, quick_settings, common_settings, monkeypatch):

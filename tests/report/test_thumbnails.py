@@ -52,6 +52,19 @@ def test_every_tile_shows_its_whole_image_and_survives_the_disk(tmp_path):
             Thumbnails.read(folder, n_images)
 
 
+def test_the_border_of_each_image_is_repeated_around_it(monkeypatch):
+    """Also on the far sides of an image that is smaller than its tile."""
+    sheets = []
+    monkeypatch.setattr(thumbnails, "_encode", lambda canvas, *given: sheets.append(canvas.copy()) or (b"", 0))
+    pixels = np.random.default_rng(0).integers(256, size=(2, 30, 20, 3), dtype=np.uint8)
+    images = [pixels[0], pixels[1].transpose(1, 0, 2)]
+    made = make_thumbnails(ImageSet.of(images), np.arange(2))
+    for position, image in enumerate(images):
+        far = [(made.margin, made.pitch - made.margin - length) for length in image.shape[:2]]
+        tile = sheets[0][:, position * made.pitch : (position + 1) * made.pitch]
+        assert np.array_equal(tile, np.pad(image, [*far, (0, 0)], mode="edge"))
+
+
 def test_squares_of_older_runs_are_read(tmp_path):
     made = make_thumbnails(plain(3), np.arange(3))
     made.write(tmp_path)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from promptcal.runtime import files
 from promptcal.runtime.files import (
     copy_file,
     entries_below,
@@ -236,8 +237,10 @@ def test_weights_have_the_permissions_of_other_files(tmp_path):
     assert (tmp_path / "weights.safetensors").stat().st_mode == (tmp_path / "text").stat().st_mode
 
 
-def test_line_ends_in_cells(tmp_path):
+@pytest.mark.parametrize("rows_at_once", [1, 3, 1024])
+def test_line_ends_in_cells(tmp_path, monkeypatch, rows_at_once):
     """A file name may have them, and the csv module does not quote a carriage return before Python 3.13."""
+    monkeypatch.setattr(files, "_ROWS_AT_ONCE", rows_at_once)
     cells = ["a\rb", "a\nb", "a\r\nb", "\r", "a", 'a"\r', "1"]
     write_csv(tmp_path / "a.csv", ["name", "n"], [[cell, 1] for cell in cells])
     write_rows(tmp_path / "b.csv", ["name", "n"], [[cell, 1] for cell in cells])

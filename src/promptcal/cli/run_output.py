@@ -91,16 +91,22 @@ def describe_merges(run: Run, merges: list[AutomaticMerge] | None) -> str:
     """How the number of categories came about, if it was estimated."""
     if not run.info.n_classes_estimated:
         return ""
+    start, n_merged = run.config.n_classes, len(merges or [])
+    agreed = ""
+    if len(run.names) < start - n_merged:
+        agreed = f" Of the numbers up to {start - n_merged}, the read-outs agree most on {len(run.names)}."
     if merges is None:
-        return " The number was estimated (class-count.png)."
+        return f" The number was estimated (class-count.png).{agreed}"
     if not merges:
-        return " The number was estimated (class-count.png); no two categories were similar enough to be merged."
+        return (
+            f" The number was estimated (class-count.png); no two categories were similar enough to be merged.{agreed}"
+        )
     rate = max(merge.false_rate for merge in merges)
     number = "1 of them was" if len(merges) == 1 else f"{len(merges)} of them were"
     return (
-        f" The number was estimated (class-count.png): training started with {run.config.n_classes} categories, and "
+        f" The number was estimated (class-count.png): training started with {start} categories, and "
         f"{number} merged into others that look the same. At most {100 * rate:.0f} % of the known classes are as "
-        "similar to another."
+        f"similar to another.{agreed}"
     )
 
 

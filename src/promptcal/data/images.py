@@ -139,8 +139,7 @@ class ImageSet:
     def size(self, index: int) -> tuple[int, int] | None:
         """Width and height from the file's header, before any rotation; None if the header cannot be read."""
         try:
-            with self.source.open(index) as image:
-                return image.size
+            return self.source.size(index)
         except Exception:  # `image` reports the reason
             return None
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
 _MAX_COMPARED, _MAX_COMPARED_PATH = 10_000, 200  # names, and characters of the path, for a suggestion
 _MAX_UNKNOWN = 1000  # labels of missing images; a file with more of them is not read to its end
 _MAX_PATH = 4096  # characters
+_MOST_REMEMBERED = 4096  # labels of a file
 UNCOUNTED = 10_000_000  # images, for the limits of labels whose images are not counted
 _SHOW_PROGRESS_FROM = 2**24  # bytes, which take about two seconds
 
@@ -200,7 +201,8 @@ def _file_pairs(
     is_large = path.is_file() and path.stat().st_size >= _SHOW_PROGRESS_FROM
     with show_progress(console if is_large else Console(quiet=True), "reading labels, %", 100) as show:
         rows = read_rows(path, n_images, lambda share: show(int(100 * share)), is_image)
-        yield from ((name, class_name(label)) for name, label in rows)
+        remembered = lru_cache(_MOST_REMEMBERED)(class_name)  # most labels are repeated
+        yield from ((name, (remembered if isinstance(label, str) else class_name)(label)) for name, label in rows)
 
 
 class _ImageNames:

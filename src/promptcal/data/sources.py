@@ -26,6 +26,11 @@ class ImageSource(Protocol):
         """The image, opened by its header; PIL decodes the pixels later."""
         return open_image(BytesIO(self.content(index)))
 
+    def size(self, index: int) -> tuple[int, int]:
+        """Width and height by the header, before any rotation."""
+        with self.open(index) as image:
+            return image.size
+
     def path(self, index: int) -> Path | None:
         """The image's file; None if there is no separate file."""
         return None
@@ -104,6 +109,9 @@ class SubsetSource(ImageSource):
     def content(self, index: int) -> bytes:
         return self.source.content(self.indices[index])
 
+    def size(self, index: int) -> tuple[int, int]:
+        return self.source.size(self.indices[index])
+
     def path(self, index: int) -> Path | None:
         return self.source.path(self.indices[index])
 
@@ -127,3 +135,6 @@ class TextSource(ImageSource):
 
     def content(self, index: int) -> bytes:
         return self.texts[index].encode()
+
+    def size(self, index: int) -> tuple[int, int]:
+        return _TILE, _TILE

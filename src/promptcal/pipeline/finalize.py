@@ -12,11 +12,11 @@ from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import Partition, rank_in_blocks
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
+from promptcal.pipeline.agreed_number import compares_numbers, partition_by_agreement
 from promptcal.pipeline.automatic_merges import JoinedClusters, find_merges
 from promptcal.pipeline.calibrating import calibrate_result
 from promptcal.pipeline.clustering import embed_all
 from promptcal.pipeline.comparison import FirstResult, compare
-from promptcal.pipeline.final_partition import final_partition
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.scoring import score_network, score_test, score_unlabelled
 from promptcal.pipeline.session import Session, warn
@@ -89,10 +89,11 @@ def keep_first_result(first: FirstResult, session: Session) -> None:
 def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
     """The category of each image by its embedding."""
     problem, assignment = prepared.problem, prepared.method.assignment(prepared.network)
-    found = find_merges(prepared, assignment, features, session)
+    is_compared = compares_numbers(prepared, assignment)
+    found = None if is_compared else find_merges(prepared, assignment, features, session)
     if found is not None:
         prepared = replace(prepared, config=prepared.config.model_copy(update={"n_classes": found.n_left}))
-    partition, losses = final_partition(prepared, assignment, features, session)
+    prepared, (partition, losses) = partition_by_agreement(prepared, assignment, features, session)
     return_freed_memory()
     merges = None if found is None else found.joined(partition)
     accuracy: Scores | None = None

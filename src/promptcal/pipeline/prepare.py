@@ -212,8 +212,8 @@ def _estimate_classes(
     )
     if count.interval is not None:
         say(
-            f"Training starts with {count.start}, the upper end; categories that cannot be told apart are merged "
-            "afterwards",
+            f"Training starts with {count.start}, the upper end; afterwards there can be fewer categories, down to the "
+            "lower end",
             session,
         )
     return count, features

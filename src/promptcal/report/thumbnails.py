@@ -131,8 +131,10 @@ def make_thumbnails(
                 height, width = pixels.shape[:2]
                 row, column = divmod(position, _TILES_ACROSS)
                 cell = canvas[row * pitch : (row + 1) * pitch, column * pitch : (column + 1) * pitch]
-                rest = [(_MARGIN, pitch - _MARGIN - height), (_MARGIN, pitch - _MARGIN - width), (0, 0)]
-                cell[:] = np.pad(pixels, rest, mode="edge")
+                bottom, right = _MARGIN + height, _MARGIN + width
+                cell[_MARGIN:bottom, _MARGIN:right] = pixels
+                cell[:_MARGIN, _MARGIN:right], cell[bottom:, _MARGIN:right] = pixels[0], pixels[-1]
+                cell[:, :_MARGIN], cell[:, right:] = cell[:, _MARGIN : _MARGIN + 1], cell[:, right - 1 : right]
                 sizes.append((width, height))
                 on_progress(len(sizes))
             sheet, quality = _encode(canvas, MAX_BYTES * len(part) // len(images), max(0, quality - 1))

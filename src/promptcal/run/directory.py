@@ -118,8 +118,8 @@ class RunDirectory:
         return HeldOut.read(self.held_out_file)
 
     def write_truth(self, names: Sequence[str], truth: Sequence[str | None]) -> None:
-        rows = [(name, label) for name, label in zip(names, truth, strict=True) if label is not None]
-        files.write_csv(self.truth_file, ["path", "label"], rows)
+        rows = ((name, label) for name, label in zip(names, truth, strict=True) if label is not None)
+        files.write_rows(self.truth_file, ["path", "label"], rows)
 
     def check_links(self) -> None:
         """Reject links that would make a later command write outside the run directory, and pipes and devices, from

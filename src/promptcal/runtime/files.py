@@ -7,6 +7,7 @@ import csv
 import errno
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
+_ROWS_AT_ONCE = 1024  # of a CSV file
 
 
 def temporary_beside(path: Path) -> Path:
@@ -226,12 +228,18 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def _write_cells(file: TextIO, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A carriage return, which a file name may have, ends a line unless it is quoted; the csv module does not quote it
     before Python 3.13."""
-    plain = csv.writer(file, lineterminator="\n")
-    quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    plain.writerow(header)
-    for row in rows:
-        has_return = any(isinstance(cell, str) and "\r" in cell for cell in row)
-        (quoted if has_return else plain).writerow(row)
+    waiting = itertools.chain([header], rows)
+    while block := list(itertools.islice(waiting, _ROWS_AT_ONCE)):
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerows(block)
+        if "\r" not in text.getvalue():  # as in nearly all files
+            file.write(text.getvalue())
+            continue
+        plain = csv.writer(file, lineterminator="\n")
+        quoted = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        for row in block:
+            has_return = any(isinstance(cell, str) and "\r" in cell for cell in row)
+            (quoted if has_return else plain).writerow(row)
 
 
 def write_json(path: Path, value: Any) -> None:
