@@ -86,14 +86,15 @@ def _help_in_python(option: Field[Any], kind: type[Any]) -> str:
 
 
 def _sorted_fields(kind: type[Any]) -> list[Field[Any]]:
-    """The options of a request: images and labels first, then those that must be given, last those of Python only."""
+    """The options of a request that a user can give: images and labels first, then those that must be given, last those
+    of Python only."""
 
     def rank(option: Field[Any]) -> int:
         of_python_only = option.metadata.get("cli") is False
         steps = (option.metadata.get("argument"), option.metadata.get("first"), option.default is MISSING)
         return next((i for i, holds in enumerate(steps) if holds), 4 if of_python_only else 3)
 
-    return sorted(fields(kind), key=rank)
+    return sorted((option for option in fields(kind) if not option.metadata.get("internal")), key=rank)
 
 
 def _parameters(kind: type[Any]) -> list[inspect.Parameter]:

@@ -14,7 +14,9 @@ from promptcal.errors import DataError, RunError
 from promptcal.methods import METHODS
 from promptcal.metrics import discovery_accuracy
 from promptcal.models import ClassifierNetwork
+from promptcal.pipeline.fit import run_fit
 from promptcal.pipeline.problem import Inductive
+from promptcal.pipeline.request import FitRequest
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.validation import ValidationResult, Validator
@@ -46,18 +48,19 @@ def run_inductive(small_set, quick_settings, common_settings, validation, test_p
     def run(method, *more, output="run", images=None, labels=None, **options):
         test_images, test_truth = test_part
         settings = (*quick_settings, *SHORT_STAGES) if method.startswith("promptcal") else common_settings
-        return fit(
+        request = FitRequest(
             images=small_set[0] if images is None else images,
             labels=small_set[2] if labels is None else labels,
             n_classes=4,
             method=method,
             output=tmp_path / output,
             inductive=Inductive(validation, ImageSet.of(test_images), [str(c) for c in test_truth]),
-            overrides=[*settings, *SHORT, *more],
+            overrides=(*settings, *SHORT, *more),
             progress=False,
             **options,
             report=False,
         )
+        return run_fit(request)
 
     return run
 
@@ -140,11 +143,11 @@ def test_a_run_is_not_resumed_with_another_protocol(run_inductive, small_set, co
 def test_too_few_test_images_are_refused(small_set, quick_settings, validation, tmp_path):
     images, _, labels = small_set
     with pytest.raises(DataError, match="3 test images cannot be clustered into 4 classes"):
-        fit(
-            images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=quick_settings,
+        run_fit(FitRequest(
+            images=images, labels=labels, n_classes=4, output=tmp_path / "run", overrides=tuple(quick_settings),
             inductive=Inductive(validation, ImageSet.of(images[:3]), ["0", "1", "0"]), progress=False,
             report=False,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 @pytest.mark.slow

@@ -13,6 +13,10 @@ from promptcal.experiments.table_request import TableRequest
 from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitRequest
 
 
+def public(request_type):
+    return {option.name: option for option in fields(request_type) if not option.metadata.get("internal")}
+
+
 @pytest.mark.parametrize(
     ("function", "request_type"),
     [
@@ -24,7 +28,7 @@ from promptcal.pipeline.request import BenchmarkRequest, EstimateRequest, FitReq
 )
 def test_signature_and_help_list_every_option(function, request_type):
     parameters = inspect.signature(function).parameters
-    options = {option.name: option for option in fields(request_type)}
+    options = public(request_type)
     assert parameters.keys() == options.keys()
     text = pydoc.plain(pydoc.render_doc(function))
     for name, option in options.items():
@@ -34,6 +38,13 @@ def test_signature_and_help_list_every_option(function, request_type):
         # an argument instead of an option of the command
         pattern = re.sub(r"\\-\\-(?:\\-|[a-z])+", lambda found: rf"(``\w+``|{found[0]})", re.escape(help_text))
         assert re.search(rf"\n        {name}: {pattern}\n", text + "\n"), name
+
+
+def test_fit_does_not_take_what_only_a_benchmark_sets(tmp_path):
+    of_benchmarks = {option.name for option in fields(FitRequest)} - public(FitRequest).keys()
+    assert of_benchmarks == {"inductive", "read_test", "benchmark", "data_difference", "protocol", "command"}
+    with pytest.raises(promptcal.ConfigError, match="there is no option 'benchmark'"):
+        promptcal.fit(images=tmp_path, output=tmp_path / "run", benchmark="cub")
 
 
 def test_what_must_be_given_comes_first():

@@ -28,6 +28,7 @@ _KEEP_HELP = (
     "trained: always that of training."
 )
 _READOUT = {"help": "The default of clustering.readout, unless the protocol is published.", "cli": False}
+_INTERNAL = {"cli": False, "internal": True}  # only for a request that a benchmark or a table makes
 
 
 def option(default: Any = None, *, help: str, **cli: Any) -> Any:
@@ -199,25 +200,25 @@ class FitRequest(ImagesRequest, RunRequest):
     )
     readout: Literal["head"] | None = field(default="head", metadata=_READOUT)
     inductive: "Inductive | None" = field(
-        default=None, metadata={"help": "Validation and test images of the inductive protocol.", "cli": False}
+        default=None, metadata={"help": "Validation and test images of the inductive protocol.", **_INTERNAL}
     )
     read_test: "Callable[[], TestSet] | None" = field(
-        default=None, metadata={"help": "Reads the test images, which selection.by=oracle needs.", "cli": False}
+        default=None, metadata={"help": "Reads the test images, which selection.by=oracle needs.", **_INTERNAL}
     )
     benchmark: str | None = field(
-        default=None, metadata={"help": "Name of the benchmark that the images are of.", "cli": False}
+        default=None, metadata={"help": "Name of the benchmark that the images are of.", **_INTERNAL}
     )
     data_difference: str | None = field(
-        default=None, metadata={"help": "How the images differ from the benchmark's published ones.", "cli": False}
+        default=None, metadata={"help": "How the images differ from the benchmark's published ones.", **_INTERNAL}
     )
     protocol: Protocol | None = field(
-        default=None, metadata={"help": "default or published. Default: default.", "cli": False}
+        default=None, metadata={"help": "default or published. Default: default.", **_INTERNAL}
     )
     command: tuple[str, ...] = field(
         default=(),
         metadata={
             "help": "Command and arguments with which messages repeat this fit. Default: fit and its images.",
-            "cli": False,
+            **_INTERNAL,
         },
     )
 
