@@ -243,3 +243,11 @@ def test_figures_show_the_records(definition):
     assert max(full.axes[0].lines[0].get_xdata()) == 300
     for axes in maps.axes:
         assert [len(points.get_offsets()) for points in axes.collections] == [120] * 20
+
+
+@pytest.mark.parametrize("name", ["../figure.png", "folder/figure.png", "figure.py", "/figure.png"])
+def test_a_figure_is_written_beside_the_document_only(name, tmp_path):
+    file = tmp_path / "figures.yaml"
+    file.write_text(yaml.safe_dump({"tables": {}, "figures": {name: {"kind": "graph"}}}))
+    with pytest.raises(ConfigError, match="figure"):
+        load_document(str(file))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -23,6 +23,8 @@ from promptcal.experiments.tables import make_summary
 from promptcal.runtime import files
 
 _BLOCK = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+_PictureName = Annotated[str, Field(pattern=r"^[\w-]+\.png$")]  # a definition from somebody else cannot write elsewhere
 
 
 class FigureDefinition(Entry):
@@ -40,7 +42,7 @@ class DocumentDefinition(Entry):
     kmeans_noise_tables: dict[str, dict[str, str]] = Field({}, description="by label: how benchmarks' names begin")
     graph_tables: dict[str, dict[str, str]] = Field({}, description="by label: a record")
     pair_precision_tables: dict[str, dict[str, str]] = Field({}, description="by label: a file")
-    figures: dict[str, FigureDefinition] = Field({})
+    figures: dict[_PictureName, FigureDefinition] = Field({}, description="by file, beside the document")
 
     def record(self, name: str) -> RunRecord:
         return read_record(self.folder / self.record_folder, name)
