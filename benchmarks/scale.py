@@ -36,6 +36,7 @@ from measuring import show, slope
 
 CLASSES, WIDTH, SHARD_ROWS, SHARDS_AT_ONCE = 1000, 192, 500_000, 20
 BACKBONE = "vit_tiny_patch4_32.promptcal"
+_MEMORY_EVERY = 3.0  # seconds; reading the memory of large processes takes a part of a core
 
 
 def command(*words: object) -> list[str]:
@@ -68,10 +69,13 @@ class Measured:
 
     def _watch(self, process: "subprocess.Popen[bytes]") -> None:
         used: dict[int, float] = {}
+        next_memory = 0.0
         while process.poll() is None:
             tree = _tree(process.pid)
             used |= {pid: _cpu(pid) or used.get(pid, 0.0) for pid in tree}
-            self.gigabytes = max(self.gigabytes, sum(map(_pss, tree)) / 1e9)
+            if time.monotonic() >= next_memory:
+                self.gigabytes = max(self.gigabytes, sum(map(_pss, tree)) / 1e9)
+                next_memory = time.monotonic() + _MEMORY_EVERY
             time.sleep(0.2)
         self.cpu += sum(used.values())
 
