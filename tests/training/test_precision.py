@@ -106,7 +106,7 @@ def test_each_fit_compiles_its_own_network(tmp_path, monkeypatch, small_set, qui
         compiled.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(train, "compile_in_place", lambda vit, device, alone: vit.compile(backend=backend))
+    monkeypatch.setattr(train, "compile_in_place", lambda vit: vit.compile(backend=backend))
     images, _, labels = small_set
     settings = [*quick_settings, "method=promptcal-warmup", "warmup.epochs=1", "compile=always"]
     counts = []

@@ -103,7 +103,11 @@ class ORCAStage(Stage):
         """Measure u with the current weights; without unlabelled images it is 0."""
         features = self.unlabelled_features()
         if len(features):
-            self.uncertainty = 1 - torch.softmax(self.network.classify(features), dim=1).amax(dim=1).mean()
+            confidence = torch.softmax(self.network.classify(features), dim=1).amax(dim=1).mean()
+            self.uncertainty.copy_(1 - confidence)
+
+    def recording_key(self, epochs_done: float) -> tuple[()]:
+        return ()
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         settings, n = self.config.orca, len(batch.labels) // 2
@@ -124,7 +128,7 @@ class ORCAStage(Stage):
         return {"uncertainty": self.uncertainty}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.uncertainty = state["uncertainty"].to(self.uncertainty.device)
+        self.uncertainty.copy_(state["uncertainty"])
 
 
 class ORCA(ClassifierMethod[ORCAConfig]):

@@ -234,10 +234,10 @@ def _compile_if_worth_it(prepared: Prepared, steps: int, session: Session) -> No
     vit, device, world = prepared.network.vit, session.device, session.group.world
     is_compiled = choose_compile(prepared.config.compile, device, steps)
     if is_compiled:
-        # drop what an earlier fit of this process compiled: its CUDA graphs hold GPU memory, and its versions count
-        # towards the number after which the compiler gives up
+        # the versions that an earlier fit of this process compiled count towards the number after which the compiler
+        # gives up
         torch.compiler.reset()
-        compile_in_place(vit, device, alone=world == 1)
+        compile_in_place(vit)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     details = ", compiled (the first steps take half a minute)" if is_compiled else ""
     details += f", in {world} processes" if world > 1 else ""

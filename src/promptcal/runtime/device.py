@@ -96,13 +96,9 @@ def choose_compile(setting: str, device: torch.device, steps: int) -> bool:
     return setting == "always"
 
 
-def compile_in_place(vit: nn.Module, device: torch.device, *, alone: bool = True) -> None:
-    """Compile ``vit`` for fixed batch sizes.
-
-    On a GPU, in a process that trains ``alone`` (not in a group), CUDA graphs replay the many small kernels, which take
-    longer to launch than to run. Later calls overwrite the returned tensors.
-    """
-    vit.compile(dynamic=False, mode="reduce-overhead" if device.type == "cuda" and alone else "default")
+def compile_in_place(vit: nn.Module) -> None:
+    """Compile ``vit`` for fixed batch sizes."""
+    vit.compile(dynamic=False)
 
 
 @cache

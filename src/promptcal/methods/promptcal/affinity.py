@@ -1,12 +1,13 @@
 """Stage 2, contrastive affinity learning: a teacher, a memory and an affinity graph for each token (Eq. 6 to 9)."""
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from promptcal.methods.losses import SemiSupervisedTerms, contrastive_loss, semi_supervised_terms
-from promptcal.methods.parametric import parametric_terms
+from promptcal.methods.parametric import parametric_terms, teacher_temperature
 from promptcal.methods.promptcal.graph import pairs
 from promptcal.methods.promptcal.graph.affinity_graph import SAMPLED_ROWS, GraphSettings, affinity_graph, select_backend
 from promptcal.methods.promptcal.graph.memory import EmbeddingMemory
@@ -61,6 +62,11 @@ class AffinityStage(Stage):
         backend = select_backend(nodes, self.graph_settings, next(self.network.parameters()).device)
         rows = f"{SAMPLED_ROWS:,} sampled rows" if backend == "sampled" else "all rows (exact)"
         return f"Affinity graph of {nodes:,} nodes, its threshold from {rows}"
+
+    def recording_key(self, epochs_done: float) -> Hashable | None:
+        """The weight of CAL, the number of nodes while the memory fills, and the classifier's temperature."""
+        temperature = teacher_temperature(self.config.simgcd, int(epochs_done)) if self.network.classifier else None
+        return self._beta(epochs_done), *map(len, self.memories.values()), temperature
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss
