@@ -23,7 +23,7 @@ from promptcal.methods.promptcal.graph.affinity_graph import (
 from promptcal.methods.promptcal.graph.kernels import quantile_above_mean
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork, PromptedViT
-from promptcal.runtime.device import compile_in_place, device_context
+from promptcal.runtime.device import device_context
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.loop import Loop, Position, TrainingData
@@ -180,7 +180,7 @@ def test_recorded_steps_equal_those_that_are_computed(tmp_path, name, compiled):
         vit = PromptedViT("vit_tiny_patch4_32.promptcal", train_blocks=2)
         network = ProjectionNetwork(vit, hidden=64, bottleneck=32, prototypes=256).to(CUDA)
         if compiled:
-            compile_in_place(vit)
+            network.compile()
         view = View(store, *vit.preprocessing)
         batches = TrainingData(view, labels.to(CUDA), BalancedSampler(labels >= 0, 32))
         loop = Loop(
@@ -231,7 +231,7 @@ def test_steps_and_embeddings_of_the_compiled_network_equal_those_of_the_plain_o
         vit = PromptedViT("vit_tiny_patch4_32.promptcal")
         network = ProjectionNetwork(vit, hidden=64, bottleneck=32, prototypes=256).to(CUDA)
         if compiled:
-            compile_in_place(vit)
+            network.compile()
         view = View(store, *vit.preprocessing)
         stage = WarmupStage("warmup", network, config.loss) if name == "warmup" else AffinityStage(network, config)
         optimiser = torch.optim.SGD(network.trained_parameters().values(), lr=0.01, momentum=0.9, fused=True)

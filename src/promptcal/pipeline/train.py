@@ -17,7 +17,7 @@ from promptcal.pipeline.scoring import score_frozen
 from promptcal.pipeline.session import Session, warn
 from promptcal.pipeline.time_limit import Consent, estimate_time, has_consent
 from promptcal.run.results import RunResults, StageResult
-from promptcal.runtime.device import choose_compile, compile_in_place
+from promptcal.runtime.device import choose_compile
 from promptcal.runtime.phases import START_UP
 from promptcal.runtime.seeds import derive_seed, isolated_rng
 from promptcal.training.embedding import embed
@@ -237,7 +237,7 @@ def _compile_if_worth_it(prepared: Prepared, steps: int, session: Session) -> No
         # the versions that an earlier fit of this process compiled count towards the number after which the compiler
         # gives up
         torch.compiler.reset()
-        compile_in_place(vit)
+        prepared.network.compile()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     details = ", compiled (the first steps take half a minute)" if is_compiled else ""
     details += f", in {world} processes" if world > 1 else ""

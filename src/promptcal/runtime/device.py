@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import nn
 
 from promptcal.errors import ConfigError
 
@@ -96,9 +95,33 @@ def choose_compile(setting: str, device: torch.device, steps: int) -> bool:
     return setting == "always"
 
 
-def compile_in_place(vit: nn.Module) -> None:
-    """Compile ``vit`` for fixed batch sizes."""
-    vit.compile(dynamic=False)
+@cache
+def _cuda_stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    """One stream for all fits of the process, because libraries keep memory for each stream that they have seen."""
+    return torch.cuda.Stream(device)
+
+
+class SideStream:
+    """Work on a GPU beside the work that is launched after it. On other devices all work runs in its order."""
+
+    def __init__(self, device: torch.device, number: int = 0) -> None:
+        self.device = device
+        self._stream = _cuda_stream(device, number) if device.type == "cuda" else None
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Launch the work in this block beside what follows, after all work so far."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def wait(self) -> None:
+        """Let the work that is launched from now on wait for it; the host does not wait."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self._stream)
 
 
 @cache

@@ -44,7 +44,6 @@ class Position:
     def add(self, logs: dict[str, Tensor]) -> None:
         """Add values to log: numbers, of which the mean is taken, or pairs of a sum and a count."""
         for key, value in logs.items():
-            value = value.detach()
             self.sums[key] = self.sums[key] + value if key in self.sums else value.clone()
             self.counts[key] = self.counts.get(key, 0) + 1
 
@@ -228,7 +227,8 @@ class Loop:
         norm = get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
         self.optimiser.step()
         self.stage.after_update()
-        return {"loss": result.loss.detach(), "gradient_norm": norm, **result.logs}
+        logs = {"loss": result.loss, "gradient_norm": norm, **result.logs}
+        return {name: value.detach() for name, value in logs.items()}  # a reference would keep the whole backward graph
 
     def _batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Batch]:
         try:
