@@ -362,6 +362,15 @@ def test_a_quick_refit_and_an_export_and_import(page, browser):
     assert page.state()[0][-1] == "owl"
 
 
+def test_what_is_doubtful_in_a_label_file_is_said_where_its_import_is(page, tmp_path, recwarn):
+    (tmp_path / "birds.csv").write_bytes("path,label\n000.png,Bläuling\n".encode("cp1252"))
+    page.tab("files")
+    one(page.browser, "#import-file").send_keys(str(tmp_path / "birds.csv"))
+    page.said("1 label imported from birds.csv. Warning: birds.csv is not UTF-8 and is read as Windows-1252")
+    assert "Bläuling" in page.state()[0]
+    assert len(recwarn) == 0
+
+
 @pytest.mark.parametrize("few_images", [20], indirect=True)
 def test_from_opening_the_demo_to_ten_named_categories_and_updated_assignments_in_25_actions(
     browser, few_images, tmp_path

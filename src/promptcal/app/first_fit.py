@@ -19,6 +19,7 @@ from promptcal.errors import LabelError, PromptCALError, RunError, one_line
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel, StrictModel
+from promptcal.runtime.user_warnings import collected_warnings
 
 _SECONDS_BETWEEN_EVENTS = 0.2
 _MOST_MESSAGES = 12
@@ -286,7 +287,8 @@ class FirstFit:
 def list_folder(folder: Path, labels: Path | None) -> dict[str, Any]:
     """What can be said of a folder before an image is read; the other fields are those of `folder_check`."""
     images = ImageSet.of(folder)
-    counts = Counter(read_labels(labels, images))
+    with collected_warnings() as warnings:
+        counts = Counter(read_labels(labels, images))
     unlabelled = counts.pop(None, 0)
     return {
         "images": len(images),
@@ -294,8 +296,13 @@ def list_folder(folder: Path, labels: Path | None) -> dict[str, Any]:
         "unlabelled": unlabelled,
         "unreadable": 0,
         "problems": [],
-        "warnings": [],
+        "warnings": label_findings(warnings),
     }
+
+
+def label_findings(warnings: list[str]) -> list[dict[str, Any]]:
+    """Warnings of a label file, as findings of the page."""
+    return [{"what": text, "amount": "", "cases": [], "left": 0} for text in warnings]
 
 
 def _free_place(place: Path) -> Path:
