@@ -3,7 +3,6 @@ fit runs in a separate process. Its first result can be labelled while it trains
 
 import shlex
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from promptcal.app.fit_process import FitProcess, Progress
-from promptcal.app.live_events import Events
+from promptcal.app.live_events import Events, Pace
 from promptcal.app.side_process import Cancelled, SideProcess
 from promptcal.data.images import ImageSet
 from promptcal.data.labels import read_labels
@@ -21,7 +20,6 @@ from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel, StrictModel
 from promptcal.runtime.user_warnings import collected_warnings
 
-_SECONDS_BETWEEN_EVENTS = 0.2
 _MOST_MESSAGES = 12
 
 
@@ -85,7 +83,7 @@ class FirstFit:
         self._report: dict[str, Any] | None = None
         self._messages: list[str] = []
         self._sent_labels: Path | None = None
-        self._last_sent = 0.0
+        self._pace = Pace()
         self._check_number = 0
         self._status = self._on_disk(FirstFitStatus("asking"))
         if self._status.phase == "asking" and not self._status.can_resume:
@@ -209,10 +207,8 @@ class FirstFit:
             listener(record)
 
     def _progress(self, step: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._last_sent < _SECONDS_BETWEEN_EVENTS and total:
+        if not self._pace.allows(always=not total):
             return
-        self._last_sent = now
         with self._lock:
             changed = replace(self._status, step=step, done=done, total=total)
             self._set(changed if changed.has_result else self._on_disk(changed))
