@@ -162,16 +162,38 @@ def test_one_or_two_clusterings_are_not_changed():
     assert heads.most_voted([first, second], 3).tolist() == first.tolist()
 
 
+def test_the_last_head_gives_the_clusters_with_most_votes(monkeypatch):
+    """Also where these are not those of the heads, and with the labels and the expected sizes of renumbered classes."""
+    points, truth = groups([60, 40, 20], noise=0.15)
+    labels = np.full(len(truth), -1)
+    labels[[0, 1]], labels[[60, 61]] = 0, 1
+    given = np.array([2, 0, 1])[truth]  # the cluster of each image, in the numbers of the heads
+    monkeypatch.setattr(heads, "most_voted", lambda *others: given)
+    sizes = torch.tensor([40.0, 20.0, 60.0]) / 120
+    starts = torch.stack([points[i : i + 3] for i in range(3)])
+    found = heads.train_heads(points, labels, starts, prior=sizes, seed=0)
+    assert (found.clusters == truth).mean() > 0.97
+    assert (found.head.outputs(points).argmax(dim=1).numpy() == found.clusters).all()
+
+
+def test_a_closed_cluster_stays_closed():
+    points, _ = groups([20] * 4, noise=0.3)
+    closed = torch.tensor([False, True, False, False])
+    starts = torch.stack([points[i::17][:4] for i in range(5)])
+    found = heads.train_heads(points, np.full(80, -1), starts, prior=None, seed=0, steps=20, closed=closed)
+    assert set(found.clusters) == {0, 2, 3}
+
+
 def test_stability_is_the_share_of_the_heads_that_agree(monkeypatch):
     points, truth = groups([20] * 4, noise=0.4)
     labels = np.where((np.arange(len(truth)) % 4 == 0) & (truth < 2), truth, -1)
     of_heads = []
+    count = heads.most_voted
 
     def most_voted(clusters, *others):
         of_heads.extend(clusters)
-        return voted(clusters, *others)
+        return count(clusters, *others)
 
-    voted = heads.most_voted
     monkeypatch.setattr(heads, "most_voted", most_voted)
     starts = torch.stack([points[i::17][:4] for i in range(5)])
     found = heads.train_heads(points, labels, starts, prior=None, seed=0, steps=20)
