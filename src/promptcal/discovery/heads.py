@@ -8,9 +8,10 @@ over the labelled images, the unlabelled images u, all images i, and pairs of an
 neighbours j. H is the entropy, JS the Jensen-Shannon divergence H((p_i + p_j) / 2) - (H(p_i) + H(p_j)) / 2, which asks
 for agreement but not for confidence. If the unlabelled images are a sample of more, they have more weight in the means
 over all images. The sharpness a grows from 8 to 25 and the weight e from 0 to 0.3: a head that starts with soft
-assignments depends less on its start. Each head starts at the centroids of one start of k-means. The one that the
-others agree with most is the result; the share of them that agree is the stability of an image (what this gains:
-`results/measurements.md`, "Which head is kept").
+assignments depends less on its start. Each head starts at the centroids of one start of k-means, and votes for a
+cluster of each image. A last head is trained with the clusters that have most votes as labels of all images. It is the
+result; the share of the heads that agree with it is the stability of an image (what this gains:
+`results/measurements.md`, "The result of several heads").
 Entropy, labels and marginal are those of PIM (Chiaroni et al., ICCV 2023). The weights were chosen on the
 development splits of CIFAR-100 and CUB (`promptcal benchmark NAME-dev`) and on the demo.
 
@@ -29,6 +30,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
+from promptcal.discovery.kmeans import cluster_sums
 from promptcal.discovery.sampling import sample_rows
 from promptcal.metrics.accuracy import contingency_table, match_clusters
 from promptcal.runtime.device import device_context
@@ -46,6 +48,7 @@ _BATCH = 2048
 _MOST_OUTPUTS = 2**23  # of a batch, of the heads that are trained at once
 _MOST_IMAGES = 60_000  # that heads are trained on; nearest neighbours take time and memory by their square
 _MOST_CONTINUED = 10_000
+_ROUNDS = 10  # of matching and voting, at most
 _BLOCK = 4096  # images at a time where no gradient is needed
 _MOST_EXACT = 5000  # images whose nearest neighbours are searched among all images on a CPU
 _PROBES = 10  # clusters that they are searched in otherwise
@@ -68,9 +71,10 @@ class LinearHead(NamedTuple):
 
 
 class TrainedHeads(NamedTuple):
-    """The head that the others agree with most, its cluster of each image, and the share of the others that agree.
+    """The head that is trained on the votes of all heads, its cluster of each image, and the share of the heads that
+    agree.
 
-    With a single head there are no others to agree, and the stability is None.
+    A single head is the result itself, and the stability is None.
     """
 
     head: LinearHead
@@ -150,7 +154,7 @@ def train_heads(
     unlabelled_weight: float = 1.0,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> TrainedHeads:
-    """Train a head from each start (starts x clusters x dim), and keep the one that the others agree with most.
+    """Train a head from each start (starts x clusters x dim), and of several heads another one on their votes.
 
     Args:
         features: L2-normalised embeddings (images x dim).
@@ -171,22 +175,34 @@ def train_heads(
             chosen = sample_rows(labels, most_images, generator)
             part, part_labels = features[chosen.to(device)], part_labels[chosen.to(device)]
             unlabelled_weight *= _odds(labels) / _odds(labels[chosen.numpy()])
+        image_weights = torch.where(part_labels < 0, unlabelled_weight, 1.0).to(part)
         neighbours = find_neighbours(part, min(NEIGHBOURS, len(part) - 1), starts[0])
         groups = starts.to(features).split(max(1, _MOST_OUTPUTS // (_BATCH * n_clusters)))
         heads: list[LinearHead] = []
         for group in groups:
             done = len(heads) * steps  # of all heads
-            training = _Heads(part, part_labels, neighbours, group, prior, unlabelled_weight)
+            training = _Heads(part, part_labels, neighbours, group, prior, image_weights)
             for step in training.train(generator, annealed, steps):
                 on_progress((done + step * len(group)) // len(starts))
             heads += training.heads()
         clusters = [_clusters(features, head, closed) for head in heads]
-    best, stability = most_agreed(clusters)
-    head, found = heads[best], clusters[best]
-    if annealed:
-        order = class_order(found[chosen.numpy()], labels[chosen.numpy()], neighbours.cpu().numpy(), n_clusters)
-        head, found = head.reordered(torch.from_numpy(order)), order.argsort()[found]
-    return TrainedHeads(head, found, stability)
+        found = most_voted(clusters, n_clusters, closed)
+        order = np.arange(n_clusters)
+        if annealed:
+            order = class_order(found[chosen.numpy()], labels[chosen.numpy()], neighbours.cpu().numpy(), n_clusters)
+            found = order.argsort()[found]
+        if len(heads) == 1:
+            return TrainedHeads(heads[0].reordered(torch.from_numpy(order)), found, None)
+        voted = torch.from_numpy(np.where(labels >= 0, labels, found)[chosen.numpy()]).to(device)
+        sums, sizes = cluster_sums(part, voted, n_clusters)
+        # a cluster without votes starts where its number did
+        start = torch.where(sizes.unsqueeze(1) > 0, sums, starts[0][order].to(part)).unsqueeze(0)
+        training = _Heads(part, voted, neighbours, start, None if prior is None else prior[order], image_weights)
+        for _ in training.train(generator, annealed=False, steps=steps):
+            pass
+        head = training.heads()[0]
+        found = _clusters(features, head, None if closed is None else closed[order])
+    return TrainedHeads(head, found, np.mean([_same(found, own) for own in clusters], axis=0))
 
 
 def _odds(labels: np.ndarray) -> float:
@@ -205,10 +221,10 @@ class _Heads:
         neighbours: Tensor,
         starts: Tensor,
         prior: Tensor | None,
-        unlabelled_weight: float = 1.0,
+        image_weights: Tensor,
     ) -> None:
         self.features, self.labels, self.neighbours = features, labels, neighbours
-        self.image_weights = torch.where(labels < 0, unlabelled_weight, 1.0).to(features)
+        self.image_weights = image_weights
         self.prior = None if prior is None else prior.to(features)
         self.weight = F.normalize(starts, dim=2).requires_grad_()
         self.bias = starts.new_zeros(starts.shape[:2]).requires_grad_()
@@ -286,14 +302,44 @@ def _clusters(features: Tensor, head: LinearHead, closed: Tensor | None) -> np.n
     return torch.cat(found).cpu().numpy()
 
 
-def most_agreed(clusters: list[np.ndarray]) -> tuple[int, np.ndarray | None]:
-    """The number of the clustering that has the largest mean agreement with the others, the first of several; and of
-    each image, the share of the others that have it in the matching cluster (None if there is no other clustering)."""
-    agreed = np.zeros((len(clusters), len(clusters[0])), dtype=np.int16)
+def most_voted(clusters: list[np.ndarray], n_clusters: int, closed: Tensor | None = None) -> np.ndarray:
+    """The cluster of each image that most clusterings vote for.
+
+    Clusters have the numbers of the clustering with the largest mean agreement with the others. Those of the others are
+    matched one to one to the result so that most images agree, the votes are counted, and so on until nothing changes.
+    Of equal votes, those of the first clustering count, and the most agreed one is the first. ``closed`` clusters (a
+    mask) have no images, and are matched to themselves.
+    """
+    best = _most_agreed(clusters)
+    ordered = [clusters[best], *clusters[:best], *clusters[best + 1 :]]
+    found = ordered[0]
+    for _ in range(_ROUNDS if len(clusters) > 2 else 0):
+        renamed = np.stack([_renamed(own, found, n_clusters, closed) for own in ordered])
+        votes = np.ones(renamed.shape, dtype=np.int16)
+        for i, j in combinations(range(len(renamed)), 2):
+            votes[[i, j]] += renamed[i] == renamed[j]
+        voted = renamed[votes.argmax(axis=0), np.arange(len(found))]
+        if (voted == found).all():
+            break
+        found = voted
+    return found
+
+
+def _most_agreed(clusters: list[np.ndarray]) -> int:
+    """The number of the clustering that has the largest mean agreement with the others, the first of several."""
+    agreed = np.zeros(len(clusters), dtype=np.int64)
     for (i, first), (j, second) in combinations(enumerate(clusters), 2):
-        agreed[[i, j]] += _same(first, second)
-    best = int(agreed.mean(axis=1).argmax())
-    return best, agreed[best] / (len(clusters) - 1) if len(clusters) > 1 else None
+        agreed[[i, j]] += int(_same(first, second).sum())
+    return int(agreed.argmax())
+
+
+def _renamed(clusters: np.ndarray, like: np.ndarray, n_clusters: int, closed: Tensor | None) -> np.ndarray:
+    """Clusters with the numbers of those that they are matched to."""
+    shared = contingency_table(clusters, like, n_clusters, n_clusters)
+    if closed is not None:
+        kept = np.flatnonzero(closed.cpu().numpy())
+        shared[kept, kept] = len(clusters) + 1
+    return linear_sum_assignment(shared, maximize=True)[1][clusters]
 
 
 def class_order(clusters: np.ndarray, labels: np.ndarray, neighbours: np.ndarray, n_clusters: int) -> np.ndarray:
