@@ -44,6 +44,7 @@ _LR_WITHOUT_ANNEALING = 0.001
 _ANNEALED_SHARE = 0.7  # of the steps, after which sharpness and entropy weight stay
 _BATCH = 2048
 _MOST_OUTPUTS = 2**23  # of a batch, of the heads that are trained at once
+_CACHED_OUTPUTS = 2**19  # of a batch, of the heads whose gradients are computed together on a CPU
 _MOST_IMAGES = 60_000  # that heads are trained on; nearest neighbours take time and memory by their square
 _MOST_CONTINUED = 10_000
 _BLOCK = 4096  # images at a time where no gradient is needed
@@ -247,36 +248,43 @@ class _Heads:
         images = images.to(self.features.device)
         labels, n = self.labels[images], len(images)
         x, x_pair = self.features[images], self.features[neighbours]
-        log_p, log_q = (self._log_probabilities(rows, sharpness) for rows in (x, x_pair))
-        p, q = log_p.exp(), log_q.exp()
         labelled = labels >= 0
         agree = (labels < 0) | (self.labels[neighbours] < 0) | (labels == self.labels[neighbours])
-        log_m = (p + q).div_(2).clamp_(min=_LEAST).log_()
         weights = self.image_weights[images].view(n, 1, 1)
-        pairs = agree.view(n, 1, 1) * weights / (2 * weights.sum())
+        shares = weights / weights.sum()
+        pairs = agree.view(n, 1, 1) * shares / 2
         unlabelled = (~labelled * (entropy_weight / (~labelled).sum().clamp(min=1))).view(n, 1, 1)
-        # dL/dp, without terms that are the same for all clusters: they do not change the result
-        by_p = log_p.mul_(pairs - unlabelled).addcmul_(log_m, pairs, value=-1)
-        if self.prior is not None:
-            mean = (p * weights).sum(dim=0) / weights.sum()
-            difference = mean.clamp(min=_LEAST).log() - self.prior.clamp(min=_LEAST).log()
-            by_p.addcmul_(weights, difference / weights.sum())
-        by_q = log_q.sub_(log_m).mul_(pairs)
-        by_output, by_pair_output = (
-            g.sub_((g * share).sum(dim=2, keepdim=True)).mul_(share) for g, share in ((by_p, p), (by_q, q))
-        )
-        own = labels.clamp(min=0).view(n, 1, 1).expand(-1, p.shape[1], -1)
-        counted = labelled.view(n, 1, 1) & (p.gather(2, own) >= _LEAST)  # as the loss, which is constant below
-        weight = counted * (LABEL_WEIGHT / labelled.sum().clamp(min=1))
-        by_output.addcmul_(p, weight).scatter_add_(2, own, -weight)
-        by_weight = torch.addmm(by_output.view(n, -1).T @ x, by_pair_output.view(n, -1).T, x_pair)
-        by_bias = by_output.sum(dim=0) + by_pair_output.sum(dim=0)
-        return sharpness * by_weight.view_as(self.weight), by_bias
+        by_label = labelled * (LABEL_WEIGHT / labelled.sum().clamp(min=1))
 
-    def _log_probabilities(self, features: Tensor, sharpness: float) -> Tensor:
-        """Images x heads x clusters, from one matrix product."""
-        outputs = torch.addmm(self.bias.flatten(), features, self.weight.flatten(0, 1).T, alpha=sharpness)
-        return torch.log_softmax(outputs.view(len(features), *self.bias.shape), dim=2)
+        def gradients(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+            log_p, log_q = (_log_probabilities(rows, weight, bias, sharpness) for rows in (x, x_pair))
+            p, q = log_p.exp(), log_q.exp()
+            log_m = (p + q).div_(2).clamp_(min=_LEAST).log_()
+            # dL/dp, without terms that are the same for all clusters: they do not change the result
+            by_p = log_p.mul_(pairs - unlabelled).addcmul_(log_m, pairs, value=-1)
+            if self.prior is not None:
+                mean = (p * shares).sum(dim=0)
+                by_p.addcmul_(shares, mean.clamp(min=_LEAST).log() - self.prior.clamp(min=_LEAST).log())
+            by_q = log_q.sub_(log_m).mul_(pairs)
+            by_output, by_pair_output = (
+                g.sub_((g * share).sum(dim=2, keepdim=True)).mul_(share) for g, share in ((by_p, p), (by_q, q))
+            )
+            own = labels.clamp(min=0).view(n, 1, 1).expand(-1, p.shape[1], -1)
+            counted = by_label.view(n, 1, 1) * (p.gather(2, own) >= _LEAST)  # as the loss, which is constant below
+            by_output.addcmul_(p, counted).scatter_add_(2, own, -counted)
+            by_weight = torch.addmm(by_output.view(n, -1).T @ x, by_pair_output.view(n, -1).T, x_pair)
+            return sharpness * by_weight.view_as(weight), by_output.sum(dim=0) + by_pair_output.sum(dim=0)
+
+        at_once = len(self.weight) if x.device.type != "cpu" else max(1, _CACHED_OUTPUTS // (n * self.bias.shape[1]))
+        parts = zip(self.weight.split(at_once), self.bias.split(at_once), strict=True)
+        by_weight, by_bias = zip(*(gradients(weight, bias) for weight, bias in parts), strict=True)
+        return torch.cat(by_weight), torch.cat(by_bias)
+
+
+def _log_probabilities(features: Tensor, weight: Tensor, bias: Tensor, sharpness: float) -> Tensor:
+    """Images x heads x clusters, from one matrix product."""
+    outputs = torch.addmm(bias.flatten(), features, weight.flatten(0, 1).T, alpha=sharpness)
+    return torch.log_softmax(outputs.view(len(features), *bias.shape), dim=2)
 
 
 def _clusters(features: Tensor, head: LinearHead, closed: Tensor | None) -> np.ndarray:
