@@ -29,7 +29,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.discovery.sampling import sample_rows
+from promptcal.discovery.sampling import sample_rows, weight_in_sample
 from promptcal.metrics.accuracy import contingency_table, match_clusters
 from promptcal.runtime.device import device_context
 from promptcal.runtime.threads import threads_for
@@ -148,6 +148,7 @@ def train_heads(
     most_images: int = _MOST_IMAGES,
     closed: Tensor | None = None,
     steps: int = STEPS,
+    batch: int = _BATCH,
     unlabelled_weight: float = 1.0,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> TrainedHeads:
@@ -160,6 +161,7 @@ def train_heads(
         annealed: Whether to begin with soft assignments, which may move far from the start.
         most_images: If there are more images, the heads are trained on a part of them.
         closed: Clusters (a mask) that no unlabelled image is assigned to.
+        steps, batch: Steps of training, and images in each.
         unlabelled_weight: How many images an unlabelled one stands for, if these are all labelled images of a source
             and a sample of the others.
         on_progress: Called with the number of finished steps.
@@ -171,14 +173,14 @@ def train_heads(
         if len(features) > most_images:
             chosen = sample_rows(labels, most_images, generator)
             part, part_labels = features[chosen.to(device)], part_labels[chosen.to(device)]
-            unlabelled_weight *= _odds(labels) / _odds(labels[chosen.numpy()])
+            unlabelled_weight *= weight_in_sample(labels, chosen.numpy())
         neighbours = find_neighbours(part, min(NEIGHBOURS, len(part) - 1), starts[0])
         groups = starts.to(features).split(max(1, _MOST_OUTPUTS // (_BATCH * n_clusters)))
         heads: list[LinearHead] = []
         for group in groups:
             done = len(heads) * steps  # of all heads
             training = _Heads(part, part_labels, neighbours, group, prior, unlabelled_weight)
-            for step in training.train(generator, annealed, steps):
+            for step in training.train(generator, annealed, steps, batch):
                 on_progress((done + step * len(group)) // len(starts))
             heads += training.heads()
         clusters = [_clusters(features, head, closed) for head in heads]
@@ -188,12 +190,6 @@ def train_heads(
         order = class_order(found[chosen.numpy()], labels[chosen.numpy()], neighbours.cpu().numpy(), n_clusters)
         head, found = head.reordered(torch.from_numpy(order)), order.argsort()[found]
     return TrainedHeads(head, found, stability)
-
-
-def _odds(labels: np.ndarray) -> float:
-    """Unlabelled images for each labelled one; 1 if all or none are labelled."""
-    n_labelled = int((labels >= 0).sum())
-    return (len(labels) - n_labelled) / n_labelled if 0 < n_labelled < len(labels) else 1.0
 
 
 class _Heads:
@@ -218,7 +214,7 @@ class _Heads:
         weights, biases = SHARP * self.weight.detach().cpu(), self.bias.detach().cpu()
         return [LinearHead(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
 
-    def train(self, generator: torch.Generator, annealed: bool, steps: int) -> Iterator[int]:
+    def train(self, generator: torch.Generator, annealed: bool, steps: int, size: int = _BATCH) -> Iterator[int]:
         """Yields the number of finished steps."""
         first_lr = _LR if annealed else _LR_WITHOUT_ANNEALING
         optimiser = torch.optim.Adam([self.weight, self.bias], lr=first_lr)
@@ -227,7 +223,7 @@ class _Heads:
             for group in optimiser.param_groups:
                 decay = (1 + math.cos(math.pi * step / steps)) / 2
                 group["lr"] = _LAST_LR + (first_lr - _LAST_LR) * decay
-            batch = torch.randperm(len(self.features), generator=generator)[:_BATCH]
+            batch = torch.randperm(len(self.features), generator=generator)[:size]
             sharpness = SOFT * (SHARP / SOFT) ** progress
             neighbours = self._one_neighbour(batch, generator)
             self.weight.grad, self.bias.grad = self._gradients(batch, neighbours, sharpness, progress * ENTROPY_WEIGHT)

@@ -1,7 +1,7 @@
 """Step 3 of a fit: assign every image with the selected weights, calibrate, and write the results."""
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,12 @@ from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import Partition, rank_in_blocks
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
-from promptcal.pipeline.agreed_number import compares_numbers, partition_by_agreement
+from promptcal.pipeline.agreed_number import agreed_number, compares_numbers
 from promptcal.pipeline.automatic_merges import JoinedClusters, find_merges
 from promptcal.pipeline.calibrating import calibrate_result
 from promptcal.pipeline.clustering import embed_all
 from promptcal.pipeline.comparison import FirstResult, compare
+from promptcal.pipeline.final_partition import final_partition
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.scoring import score_network, score_test, score_unlabelled
 from promptcal.pipeline.session import Session, warn
@@ -92,8 +93,9 @@ def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
     is_compared = compares_numbers(prepared, assignment)
     found = None if is_compared else find_merges(prepared, assignment, features, session)
     if found is not None:
-        prepared = replace(prepared, config=prepared.config.model_copy(update={"n_classes": found.n_left}))
-    prepared, (partition, losses) = partition_by_agreement(prepared, assignment, features, session)
+        prepared = prepared.with_n_classes(found.n_left)
+    prepared = prepared.with_n_classes(agreed_number(prepared, assignment, features, session))
+    partition, losses = final_partition(prepared, assignment, features, session)
     return_freed_memory()
     merges = None if found is None else found.joined(partition)
     accuracy: Scores | None = None
