@@ -46,9 +46,10 @@ _LOSS_REMEDY = {  # by whether the images were kept
 
 @dataclass(frozen=True)
 class Outcome:
-    """A result of a fit. ``accuracy`` is None if the truth is unknown. ``losses``: see `FinalPartition`. ``merges``: of
-    clusters that cannot be told apart; None if the number of classes was given."""
+    """A result of a fit, with ``n_classes`` categories. ``accuracy`` is None if the truth is unknown. ``losses``: see
+    `FinalPartition`. ``merges``: of clusters that cannot be told apart; None if nothing was to be merged."""
 
+    n_classes: int
     features: Tensor
     partition: Partition
     calibration: Calibration
@@ -71,7 +72,8 @@ def finalize(trained: Trained, first: FirstResult | None, session: Session) -> N
     if outcome.accuracy is not None:
         results = _with_final_scores(prepared, results, outcome.accuracy, last_epoch)
     if first is not None:
-        comparison = compare(prepared, first, features, outcome.partition.stability, session)
+        task = prepared.with_n_classes(outcome.n_classes)
+        comparison = compare(task, first, features, outcome.partition.stability, session)
         results = results.model_copy(update={"comparison": comparison})
     if session.group.is_first:
         if first is not None and results.comparison is not None and results.comparison.kept == "first":
@@ -119,7 +121,10 @@ def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
         problem.labels >= 0,
         stability=partition.stability,
     )
-    return Outcome(features, partition, calibration, assignments, accuracy, losses, _named(merges, partition, names))
+    named = _named(merges, partition, names)
+    return Outcome(
+        prepared.config.n_classes, features, partition, calibration, assignments, accuracy, losses, merges=named
+    )
 
 
 def _named(merges: list[JoinedClusters] | None, partition: Partition, names: list[str]) -> list[AutomaticMerge] | None:
