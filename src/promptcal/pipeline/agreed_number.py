@@ -26,8 +26,9 @@ from promptcal.runtime.seeds import derive_seed
 
 _MOST_NUMBERS = 16  # a wider interval keeps its upper end
 _MOST_TRIED = 8  # of more numbers, every second one is tried, and then those beside the best
-_MOST_ROWS = 10_000  # images that the numbers are compared on
-_STARTS, _STEPS, _BATCH = 12, 100, 512  # of a small read-out
+_MOST_ROWS = 20_000  # images that the numbers are compared on
+_STARTS, _ITERATIONS = 12, 5  # of k-means, for a small read-out
+_STEPS, _BATCH = 100, 512  # of its training
 
 
 def compares_numbers(prepared: Task, assignment: Assignment) -> bool:
@@ -86,7 +87,7 @@ def _agreement(features: Tensor, labels: np.ndarray, task: Task, unlabelled_weig
     kmeans = SemiSupervisedKMeans(
         config.n_classes,
         _STARTS,
-        settings.max_iter,
+        min(settings.max_iter, _ITERATIONS),
         settings.tol,
         random_state=seed,
         n_kept=_STARTS,
