@@ -51,7 +51,7 @@ _BLOCK = 4096  # images at a time where no gradient is needed
 _MOST_EXACT = 5000  # images whose nearest neighbours are searched among all images on a CPU
 _PROBES = 10  # clusters that they are searched in otherwise
 _MOST_COSINES = 2**20  # at a time in that search
-_MOST_COSINES_ON_CPU = 2**25  # at a time among all images: 128 MB
+_MOST_COSINES_ON_CPU = 2**23  # at a time among all images: 32 MB
 _LEAST = 1e-8
 
 
@@ -90,9 +90,10 @@ def nearest_neighbours(features: Tensor, k: int) -> Tensor:
     """The ``k`` images with the largest cosine with each image, without itself (images x k)."""
     found = []
     block = _BLOCK if features.device.type != "cpu" else min(_BLOCK, max(256, _MOST_COSINES_ON_CPU // len(features)))
+    buffer = features.new_empty(min(block, len(features)), len(features))
     for first in range(0, len(features), block):
         rows = features[first : first + block]
-        cosines = rows @ features.T
+        cosines = torch.mm(rows, features.T, out=buffer[: len(rows)])
         cosines[torch.arange(len(rows)), torch.arange(first, first + len(rows))] = -math.inf
         found.append(cosines.topk(k, dim=1).indices)
     return torch.cat(found)
