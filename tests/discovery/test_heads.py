@@ -76,10 +76,12 @@ def test_the_objective_of_these_tests_is_that_of_scipy():
     assert float(found) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("heads_at_once", [1, 2, 3])
 @pytest.mark.parametrize("unlabelled_weight", [1.0, 3.0])
 @pytest.mark.parametrize("has_prior", [True, False])
-def test_the_gradient_is_that_of_the_objective(has_prior, unlabelled_weight):
+def test_the_gradient_is_that_of_the_objective(monkeypatch, has_prior, unlabelled_weight, heads_at_once):
     """By automatic differentiation; with labelled and unlabelled images, and with only one kind of them."""
+    monkeypatch.setattr(heads, "_CACHED_OUTPUTS", heads_at_once * 30 * 5)
     points, k = unit_points(60, 8), 5
     labels = torch.tensor([0, -1, 1, -1, -1, 2] * 10)
     prior = torch.tensor([0.4, 0.2, 0.2, 0.1, 0.1]) if has_prior else None

@@ -70,7 +70,7 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
         n_images = len(images) if images.n_source is None else images.n_source
         names = _ImageNames(images)
         with closing(_file_pairs(path, n_images, console or Console(stderr=True), names.has)) as pairs:
-            return _match(pairs, names)
+            return _match(pairs, names, f"{shorten(path)}: ")
     if hasattr(labels, "columns"):
         names = _ImageNames(images)
         return _match(_frame_pairs(labels, names.has), names)
@@ -235,10 +235,10 @@ class _ImageNames:
         return name in self.known or self.candidates(name)[1]
 
 
-def _match(pairs: Iterable[tuple[str, str | None]], found: _ImageNames) -> Labels:
+def _match(pairs: Iterable[tuple[str, str | None]], found: _ImageNames, where: str = "") -> Labels:
     """Labels in the order of the images; a label for an unknown image is an error.
 
-    Images without a label may be missing in a sample.
+    Images without a label may be missing in a sample. ``where`` is the start of an error, which names the file.
     """
     images, names = found.images, found.names
     by_name: dict[str, str | None] = {}
@@ -259,9 +259,9 @@ def _match(pairs: Iterable[tuple[str, str | None]], found: _ImageNames) -> Label
             matched.append((path, name))
         if by_name.setdefault(name, label) != label:
             first, second = shorten(repr(by_name[name])), shorten(repr(label))
-            raise LabelError(f"{shorten(path)} has two labels, {first} and {second}; keep one of them")
+            raise LabelError(f"{where}{shorten(path)} has two labels, {first} and {second}; keep one of them")
     if unknown:
-        raise LabelError(_unknown_message(unknown, names, images))
+        raise LabelError(where + _unknown_message(unknown, names, images))
     if matched:
         path, name = matched[0]
         labels = "1 label has another path than its image"

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from promptcal.discovery.kmeans import cluster_sums
-from promptcal.discovery.sampling import sample_rows
+from promptcal.discovery.sampling import sample_rows, weight_in_sample
 from promptcal.metrics.accuracy import contingency_table, match_clusters
 from promptcal.runtime.device import device_context
 from promptcal.runtime.threads import threads_for
@@ -46,6 +46,7 @@ _LR_WITHOUT_ANNEALING = 0.001
 _ANNEALED_SHARE = 0.7  # of the steps, after which sharpness and entropy weight stay
 _BATCH = 2048
 _MOST_OUTPUTS = 2**23  # of a batch, of the heads that are trained at once
+_CACHED_OUTPUTS = 2**19  # of a batch, of the heads whose gradients are computed together on a CPU
 _MOST_IMAGES = 60_000  # that heads are trained on; nearest neighbours take time and memory by their square
 _MOST_CONTINUED = 10_000
 _ROUNDS = 10  # of matching and voting, at most
@@ -53,7 +54,7 @@ _BLOCK = 4096  # images at a time where no gradient is needed
 _MOST_EXACT = 5000  # images whose nearest neighbours are searched among all images on a CPU
 _PROBES = 10  # clusters that they are searched in otherwise
 _MOST_COSINES = 2**20  # at a time in that search
-_MOST_COSINES_ON_CPU = 2**25  # at a time among all images: 128 MB
+_MOST_COSINES_ON_CPU = 2**23  # at a time among all images: 32 MB
 _LEAST = 1e-8
 
 
@@ -93,9 +94,10 @@ def nearest_neighbours(features: Tensor, k: int) -> Tensor:
     """The ``k`` images with the largest cosine with each image, without itself (images x k)."""
     found = []
     block = _BLOCK if features.device.type != "cpu" else min(_BLOCK, max(256, _MOST_COSINES_ON_CPU // len(features)))
+    buffer = features.new_empty(min(block, len(features)), len(features))
     for first in range(0, len(features), block):
         rows = features[first : first + block]
-        cosines = rows @ features.T
+        cosines = torch.mm(rows, features.T, out=buffer[: len(rows)])
         cosines[torch.arange(len(rows)), torch.arange(first, first + len(rows))] = -math.inf
         found.append(cosines.topk(k, dim=1).indices)
     return torch.cat(found)
@@ -151,6 +153,7 @@ def train_heads(
     most_images: int = _MOST_IMAGES,
     closed: Tensor | None = None,
     steps: int = STEPS,
+    batch: int = _BATCH,
     unlabelled_weight: float = 1.0,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> TrainedHeads:
@@ -163,6 +166,7 @@ def train_heads(
         annealed: Whether to begin with soft assignments, which may move far from the start.
         most_images: If there are more images, the heads are trained on a part of them.
         closed: Clusters (a mask) that no unlabelled image is assigned to.
+        steps, batch: Steps of training, and images in each.
         unlabelled_weight: How many images an unlabelled one stands for, if these are all labelled images of a source
             and a sample of the others.
         on_progress: Called with the number of finished steps.
@@ -174,7 +178,7 @@ def train_heads(
         if len(features) > most_images:
             chosen = sample_rows(labels, most_images, generator)
             part, part_labels = features[chosen.to(device)], part_labels[chosen.to(device)]
-            unlabelled_weight *= _odds(labels) / _odds(labels[chosen.numpy()])
+            unlabelled_weight *= weight_in_sample(labels, chosen.numpy())
         image_weights = torch.where(part_labels < 0, unlabelled_weight, 1.0).to(part)
         neighbours = find_neighbours(part, min(NEIGHBOURS, len(part) - 1), starts[0])
         groups = starts.to(features).split(max(1, _MOST_OUTPUTS // (_BATCH * n_clusters)))
@@ -182,7 +186,7 @@ def train_heads(
         for group in groups:
             done = len(heads) * steps  # of all heads
             training = _Heads(part, part_labels, neighbours, group, prior, image_weights)
-            for step in training.train(generator, annealed, steps):
+            for step in training.train(generator, annealed, steps, batch):
                 on_progress((done + step * len(group)) // len(starts))
             heads += training.heads()
         clusters = [_clusters(features, head, closed) for head in heads]
@@ -198,17 +202,11 @@ def train_heads(
         # a cluster without votes starts where its number did
         start = torch.where(sizes.unsqueeze(1) > 0, sums, starts[0][order].to(part)).unsqueeze(0)
         training = _Heads(part, voted, neighbours, start, None if prior is None else prior[order], image_weights)
-        for _ in training.train(generator, annealed=False, steps=steps):
+        for _ in training.train(generator, annealed=False, steps=steps, size=batch):
             pass
         head = training.heads()[0]
         found = _clusters(features, head, None if closed is None else closed[order])
     return TrainedHeads(head, found, np.mean([_same(found, own) for own in clusters], axis=0))
-
-
-def _odds(labels: np.ndarray) -> float:
-    """Unlabelled images for each labelled one; 1 if all or none are labelled."""
-    n_labelled = int((labels >= 0).sum())
-    return (len(labels) - n_labelled) / n_labelled if 0 < n_labelled < len(labels) else 1.0
 
 
 class _Heads:
@@ -233,7 +231,7 @@ class _Heads:
         weights, biases = SHARP * self.weight.detach().cpu(), self.bias.detach().cpu()
         return [LinearHead(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
 
-    def train(self, generator: torch.Generator, annealed: bool, steps: int) -> Iterator[int]:
+    def train(self, generator: torch.Generator, annealed: bool, steps: int, size: int = _BATCH) -> Iterator[int]:
         """Yields the number of finished steps."""
         first_lr = _LR if annealed else _LR_WITHOUT_ANNEALING
         optimiser = torch.optim.Adam([self.weight, self.bias], lr=first_lr)
@@ -242,7 +240,7 @@ class _Heads:
             for group in optimiser.param_groups:
                 decay = (1 + math.cos(math.pi * step / steps)) / 2
                 group["lr"] = _LAST_LR + (first_lr - _LAST_LR) * decay
-            batch = torch.randperm(len(self.features), generator=generator)[:_BATCH]
+            batch = torch.randperm(len(self.features), generator=generator)[:size]
             sharpness = SOFT * (SHARP / SOFT) ** progress
             neighbours = self._one_neighbour(batch, generator)
             self.weight.grad, self.bias.grad = self._gradients(batch, neighbours, sharpness, progress * ENTROPY_WEIGHT)
@@ -263,36 +261,43 @@ class _Heads:
         images = images.to(self.features.device)
         labels, n = self.labels[images], len(images)
         x, x_pair = self.features[images], self.features[neighbours]
-        log_p, log_q = (self._log_probabilities(rows, sharpness) for rows in (x, x_pair))
-        p, q = log_p.exp(), log_q.exp()
         labelled = labels >= 0
         agree = (labels < 0) | (self.labels[neighbours] < 0) | (labels == self.labels[neighbours])
-        log_m = (p + q).div_(2).clamp_(min=_LEAST).log_()
         weights = self.image_weights[images].view(n, 1, 1)
-        pairs = agree.view(n, 1, 1) * weights / (2 * weights.sum())
+        shares = weights / weights.sum()
+        pairs = agree.view(n, 1, 1) * shares / 2
         unlabelled = (~labelled * (entropy_weight / (~labelled).sum().clamp(min=1))).view(n, 1, 1)
-        # dL/dp, without terms that are the same for all clusters: they do not change the result
-        by_p = log_p.mul_(pairs - unlabelled).addcmul_(log_m, pairs, value=-1)
-        if self.prior is not None:
-            mean = (p * weights).sum(dim=0) / weights.sum()
-            difference = mean.clamp(min=_LEAST).log() - self.prior.clamp(min=_LEAST).log()
-            by_p.addcmul_(weights, difference / weights.sum())
-        by_q = log_q.sub_(log_m).mul_(pairs)
-        by_output, by_pair_output = (
-            g.sub_((g * share).sum(dim=2, keepdim=True)).mul_(share) for g, share in ((by_p, p), (by_q, q))
-        )
-        own = labels.clamp(min=0).view(n, 1, 1).expand(-1, p.shape[1], -1)
-        counted = labelled.view(n, 1, 1) & (p.gather(2, own) >= _LEAST)  # as the loss, which is constant below
-        weight = counted * (LABEL_WEIGHT / labelled.sum().clamp(min=1))
-        by_output.addcmul_(p, weight).scatter_add_(2, own, -weight)
-        by_weight = torch.addmm(by_output.view(n, -1).T @ x, by_pair_output.view(n, -1).T, x_pair)
-        by_bias = by_output.sum(dim=0) + by_pair_output.sum(dim=0)
-        return sharpness * by_weight.view_as(self.weight), by_bias
+        by_label = labelled * (LABEL_WEIGHT / labelled.sum().clamp(min=1))
 
-    def _log_probabilities(self, features: Tensor, sharpness: float) -> Tensor:
-        """Images x heads x clusters, from one matrix product."""
-        outputs = torch.addmm(self.bias.flatten(), features, self.weight.flatten(0, 1).T, alpha=sharpness)
-        return torch.log_softmax(outputs.view(len(features), *self.bias.shape), dim=2)
+        def gradients(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+            log_p, log_q = (_log_probabilities(rows, weight, bias, sharpness) for rows in (x, x_pair))
+            p, q = log_p.exp(), log_q.exp()
+            log_m = (p + q).div_(2).clamp_(min=_LEAST).log_()
+            # dL/dp, without terms that are the same for all clusters: they do not change the result
+            by_p = log_p.mul_(pairs - unlabelled).addcmul_(log_m, pairs, value=-1)
+            if self.prior is not None:
+                mean = (p * shares).sum(dim=0)
+                by_p.addcmul_(shares, mean.clamp(min=_LEAST).log() - self.prior.clamp(min=_LEAST).log())
+            by_q = log_q.sub_(log_m).mul_(pairs)
+            by_output, by_pair_output = (
+                g.sub_((g * share).sum(dim=2, keepdim=True)).mul_(share) for g, share in ((by_p, p), (by_q, q))
+            )
+            own = labels.clamp(min=0).view(n, 1, 1).expand(-1, p.shape[1], -1)
+            counted = by_label.view(n, 1, 1) * (p.gather(2, own) >= _LEAST)  # as the loss, which is constant below
+            by_output.addcmul_(p, counted).scatter_add_(2, own, -counted)
+            by_weight = torch.addmm(by_output.view(n, -1).T @ x, by_pair_output.view(n, -1).T, x_pair)
+            return sharpness * by_weight.view_as(weight), by_output.sum(dim=0) + by_pair_output.sum(dim=0)
+
+        at_once = len(self.weight) if x.device.type != "cpu" else max(1, _CACHED_OUTPUTS // (n * self.bias.shape[1]))
+        parts = zip(self.weight.split(at_once), self.bias.split(at_once), strict=True)
+        by_weight, by_bias = zip(*(gradients(weight, bias) for weight, bias in parts), strict=True)
+        return torch.cat(by_weight), torch.cat(by_bias)
+
+
+def _log_probabilities(features: Tensor, weight: Tensor, bias: Tensor, sharpness: float) -> Tensor:
+    """Images x heads x clusters, from one matrix product."""
+    outputs = torch.addmm(bias.flatten(), features, weight.flatten(0, 1).T, alpha=sharpness)
+    return torch.log_softmax(outputs.view(len(features), *bias.shape), dim=2)
 
 
 def _clusters(features: Tensor, head: LinearHead, closed: Tensor | None) -> np.ndarray:

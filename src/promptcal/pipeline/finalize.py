@@ -1,7 +1,7 @@
 """Step 3 of a fit: assign every image with the selected weights, calibrate, and write the results."""
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,12 @@ from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import Partition, rank_in_blocks
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
-from promptcal.pipeline.agreed_number import compares_numbers, partition_by_agreement
+from promptcal.pipeline.agreed_number import agreed_number, compares_numbers
 from promptcal.pipeline.automatic_merges import JoinedClusters, find_merges
 from promptcal.pipeline.calibrating import calibrate_result
 from promptcal.pipeline.clustering import embed_all
 from promptcal.pipeline.comparison import FirstResult, compare
+from promptcal.pipeline.final_partition import final_partition
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.scoring import score_network, score_test, score_unlabelled
 from promptcal.pipeline.session import Session, warn
@@ -45,9 +46,10 @@ _LOSS_REMEDY = {  # by whether the images were kept
 
 @dataclass(frozen=True)
 class Outcome:
-    """A result of a fit. ``accuracy`` is None if the truth is unknown. ``losses``: see `FinalPartition`. ``merges``: of
-    clusters that cannot be told apart; None if the number of classes was given."""
+    """A result of a fit, with ``n_classes`` categories. ``accuracy`` is None if the truth is unknown. ``losses``: see
+    `FinalPartition`. ``merges``: of clusters that cannot be told apart; None if nothing was to be merged."""
 
+    n_classes: int
     features: Tensor
     partition: Partition
     calibration: Calibration
@@ -70,7 +72,8 @@ def finalize(trained: Trained, first: FirstResult | None, session: Session) -> N
     if outcome.accuracy is not None:
         results = _with_final_scores(prepared, results, outcome.accuracy, last_epoch)
     if first is not None:
-        comparison = compare(prepared, first, features, outcome.partition.stability, session)
+        task = prepared.with_n_classes(outcome.n_classes)
+        comparison = compare(task, first, features, outcome.partition.stability, session)
         results = results.model_copy(update={"comparison": comparison})
     if session.group.is_first:
         if first is not None and results.comparison is not None and results.comparison.kept == "first":
@@ -92,8 +95,9 @@ def assign(task: Task, features: Tensor, session: Session) -> Outcome:
     is_compared = compares_numbers(task, assignment)
     found = None if is_compared else find_merges(task, assignment, features, session)
     if found is not None:
-        task = replace(task, config=task.config.model_copy(update={"n_classes": found.n_left}))
-    task, (partition, losses) = partition_by_agreement(task, assignment, features, session)
+        task = task.with_n_classes(found.n_left)
+    task = task.with_n_classes(agreed_number(task, assignment, features, session))
+    partition, losses = final_partition(task, assignment, features, session)
     return_freed_memory()
     merges = None if found is None else found.joined(partition)
     accuracy: Scores | None = None
@@ -117,7 +121,8 @@ def assign(task: Task, features: Tensor, session: Session) -> Outcome:
         problem.labels >= 0,
         stability=partition.stability,
     )
-    return Outcome(features, partition, calibration, assignments, accuracy, losses, _named(merges, partition, names))
+    named = _named(merges, partition, names)
+    return Outcome(task.config.n_classes, features, partition, calibration, assignments, accuracy, losses, merges=named)
 
 
 def _named(merges: list[JoinedClusters] | None, partition: Partition, names: list[str]) -> list[AutomaticMerge] | None:
