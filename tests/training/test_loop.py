@@ -266,7 +266,7 @@ def test_the_gradient_norm_is_recorded(scene, tmp_path):
 
 
 def test_a_loss_of_nan_stops_a_fit(tmp_path, small_set, quick_settings):
-    """The learning rate rises after the first epoch, whose checkpoint stays, and weight decay makes weights overflow."""
+    """The rate rises after the first epoch, whose checkpoint stays, and weight decay makes weights overflow."""
     rates = ("optim.lr=0.001", "optim.min_lr=10000", "optim.weight_decay=100")
     settings = (*quick_settings, "model.image_size=8", "model.train_blocks=1", "precision=fp32", *rates)
     with pytest.raises(TrainingError, match="lower optim.lr"):
