@@ -18,6 +18,7 @@ from promptcal.methods.promptcal.graph.affinity_graph import (
 from promptcal.methods.promptcal.graph.diffusion import (
     GROUP,
     HALF_SCALE,
+    Memberships,
     consensus_graph,
     diffuse,
     diffused_columns,
@@ -49,15 +50,18 @@ def test_sparse_products_and_selected_rows_equal_the_dense_graph(n, classes, k, 
     sparse = torch.from_numpy(sparse_diffusion(neighbours, steps, consensus).toarray())
     torch.testing.assert_close(sparse, dense, rtol=1e-5, atol=1e-7)
     selected = torch.randperm(n, generator=torch.Generator().manual_seed(1))[: max(2, n // 3)]
-    columns = (diffused_columns if consensus else neighbour_columns)(neighbours, selected, steps)
+    if consensus:
+        columns = diffused_columns(Memberships.of(neighbours), selected, steps)
+    else:
+        columns = neighbour_columns(neighbours, selected, steps)
     torch.testing.assert_close(columns.T, dense[selected], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("n", "classes", "k"), SIZES)
 def test_columns_in_half_precision_keep_eleven_bits(n, classes, k):
-    neighbours = nearest_neighbours(nodes(n, classes), k)
-    exact = diffused_columns(neighbours, torch.arange(n), 1)
-    found = diffused_columns(neighbours, torch.arange(n), 1, torch.float16).float() / HALF_SCALE
+    graph = Memberships.of(nearest_neighbours(nodes(n, classes), k))
+    exact = diffused_columns(graph, torch.arange(n), 1)
+    found = diffused_columns(graph, torch.arange(n), 1, torch.float16).float() / HALF_SCALE
     torch.testing.assert_close(found, exact, rtol=1e-2, atol=2e-4 * float(exact.max()))
 
 

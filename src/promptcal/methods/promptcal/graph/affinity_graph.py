@@ -8,6 +8,7 @@ from torch import Tensor
 
 from promptcal.methods.promptcal.graph.diffusion import (
     HALF_SCALE,
+    Memberships,
     consensus_graph,
     diffuse,
     diffused_columns,
@@ -144,13 +145,15 @@ def sampled_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSetting
     queries = torch.arange(n_queries, device=nodes.device)
     spaced = torch.linspace(0, len(nodes) - 1, SAMPLED_ROWS, device=nodes.device).round().long()
     scale = 1.0
-    if not settings.consensus:
-        found, sample = (neighbour_columns(neighbours, rows, settings.steps) for rows in (queries, spaced))
-    elif nodes.device.type == "cuda":  # half the bytes; the sample's own error is larger than that of rounding
-        found = diffused_columns(neighbours, queries, settings.steps)
-        sample, scale = diffused_columns(neighbours, spaced, settings.steps, torch.float16), HALF_SCALE
+    if settings.consensus:
+        graph = Memberships.of(neighbours)
+        found = diffused_columns(graph, queries, settings.steps)
+        if nodes.device.type == "cuda":  # half the bytes; the sample's own error is larger than that of rounding
+            sample, scale = diffused_columns(graph, spaced, settings.steps, torch.float16), HALF_SCALE
+        else:
+            sample = diffused_columns(graph, spaced, settings.steps)
     else:
-        found, sample = (diffused_columns(neighbours, rows, settings.steps) for rows in (queries, spaced))
+        found, sample = (neighbour_columns(neighbours, rows, settings.steps) for rows in (queries, spaced))
     if not settings.include_diagonal:
         sample.scatter_(0, spaced.unsqueeze(0), 0.0)
     threshold = quantile_above_mean(sample, settings.quantile) / scale

@@ -12,6 +12,8 @@ D = K x in-degree. Then Q = G G G^T + I can be computed by:
   neighbourhood, and C X = A^T (A X) - in-degree X, so no N x N matrix is needed.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import scipy.sparse
 import torch
@@ -145,29 +147,47 @@ def sparse_diffusion(neighbours: Tensor, steps: int, consensus: bool) -> scipy.s
     return diffused.tocsr()
 
 
-def diffused_columns(neighbours: Tensor, rows: Tensor, steps: int, dtype: torch.dtype = torch.float32) -> Tensor:
+class Memberships(NamedTuple):
+    """Who is in which neighbourhood.
+
+    Attributes:
+        k: Nearest neighbours of each node.
+        members: The neighbourhood of each node: its nearest neighbours and itself.
+        holders: The nodes whose neighbourhood contains a node.
+        degrees: Number of holders of each node.
+    """
+
+    k: int
+    members: Lists
+    holders: Lists
+    degrees: Tensor
+
+    @classmethod
+    def of(cls, neighbours: Tensor) -> "Memberships":
+        members = add_self(neighbours)
+        n, width = members.shape
+        sorted_members, order = members.flatten().sort(stable=True)
+        every_start = torch.arange(n + 1, device=members.device)
+        holders = Lists(order // width, torch.searchsorted(sorted_members, every_start))
+        return cls(neighbours.shape[1], Lists(members.flatten(), every_start * width), holders, in_degrees(members))
+
+
+def diffused_columns(graph: Memberships, rows: Tensor, steps: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """The given ``rows`` of Q of the consensus graph, as columns (nodes x rows).
 
     With at least one step, +I is included. For a unit row vector e: e Q_t = ((e G) Q_(t-1)) G^T + e, and e Q_0 = e G.
     In half precision, all values are multiplied by `HALF_SCALE`.
     """
-    members = add_self(neighbours)
-    n, width = members.shape
-    sorted_members, order = members.flatten().sort(stable=True)
-    every_start = torch.arange(n + 1, device=members.device)
-    neighbourhoods = Lists(members.flatten(), every_start * width)
-    holders = Lists(order // width, torch.searchsorted(sorted_members, every_start))
-    degrees = in_degrees(members)
-    ones, inverse = torch.ones_like(degrees), 1.0 / (max(1, neighbours.shape[1]) * degrees)
-
-    identity = torch.zeros(n, len(rows), device=rows.device, dtype=dtype)
+    k, members, holders, degrees = graph
+    ones, inverse = torch.ones_like(degrees), 1.0 / (max(1, k) * degrees)
+    identity = torch.zeros(len(degrees), len(rows), device=rows.device, dtype=dtype)
     identity.scatter_(0, rows.unsqueeze(0), 1.0 if dtype == torch.float32 else HALF_SCALE)
     left = [identity]  # e G, e G G, ...: G^T e = C D^-1 e
     for _ in range(steps + 1):
-        left.append(count_products(left[-1], neighbourhoods, holders, degrees, inverse, ones))
+        left.append(count_products(left[-1], members, holders, degrees, inverse, ones))
     diffused = left.pop()
     for earlier in reversed(left[:-1]):  # G x = D^-1 C x
-        diffused = count_products(diffused, neighbourhoods, holders, degrees, ones, inverse).add_(earlier)
+        diffused = count_products(diffused, members, holders, degrees, ones, inverse).add_(earlier)
     return diffused.clamp_(min=0.0)  # differences of rounded sums
 
 
