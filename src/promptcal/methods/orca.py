@@ -103,11 +103,7 @@ class ORCAStage(Stage):
         """Measure u with the current weights; without unlabelled images it is 0."""
         features = self.unlabelled_features()
         if len(features):
-            confidence = torch.softmax(self.network.classify(features), dim=1).amax(dim=1).mean()
-            self.uncertainty.copy_(1 - confidence)
-
-    def recording_key(self, epochs_done: float) -> tuple[()]:
-        return ()
+            self.uncertainty = 1 - torch.softmax(self.network.classify(features), dim=1).amax(dim=1).mean()
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         settings, n = self.config.orca, len(batch.labels) // 2
@@ -128,7 +124,7 @@ class ORCAStage(Stage):
         return {"uncertainty": self.uncertainty}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.uncertainty.copy_(state["uncertainty"])
+        self.uncertainty = state["uncertainty"].to(self.uncertainty.device)
 
 
 class ORCA(ClassifierMethod[ORCAConfig]):

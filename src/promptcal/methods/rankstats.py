@@ -90,9 +90,6 @@ class RankStatsNetwork(ClassifierNetwork):
 
 
 class RankStatsStage(Stage):
-    def recording_key(self, epochs_done: float) -> float:
-        return self._consistency_weight(epochs_done)
-
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         settings, n = self.config.rankstats, len(batch.labels) // 2
         features, logits = self.network(batch.views)
@@ -101,7 +98,8 @@ class RankStatsStage(Stage):
         supervised = labelled_cross_entropy(logits[:n], batch.labels[:n])
         pairwise = pairwise_cross_entropy(p, p_other_view, same)
         consistency = F.mse_loss(p, p_other_view)
-        loss = supervised + pairwise + self._consistency_weight(epochs_done) * 2 * consistency
+        weight = ramp_up(settings.consistency, int(epochs_done), settings.ramp_epochs)
+        loss = supervised + pairwise + weight * 2 * consistency
         logs = {
             "supervised": supervised,
             "pairwise": pairwise,
@@ -109,9 +107,6 @@ class RankStatsStage(Stage):
             "same_ranking": same.float().mean(),
         }
         return StepResult(loss, logs)
-
-    def _consistency_weight(self, epochs_done: float) -> float:
-        return ramp_up(self.config.rankstats.consistency, int(epochs_done), self.config.rankstats.ramp_epochs)
 
 
 class RankStats(ClassifierMethod[RankStatsConfig]):
