@@ -185,6 +185,12 @@ def test_labels_survive_the_way_to_label_studio_and_back(labelled):
     assert again.label_names() == labelled.label_names()
 
 
+def test_an_error_of_an_imported_file_names_the_file_of_the_user():
+    with pytest.raises(LabelError, match=r"^mine\.csv\b") as error:
+        read_labels_file(b"image,label\nnobody.png,owl\n", *images_of(assignments().paths), "mine.csv")
+    assert "labels.csv" not in str(error.value)
+
+
 def test_what_label_studio_exports_is_read(labelled):
     """Its own JSON has other fields; pictures from its storage are recognised by the end of their address."""
     result = [{"from_name": "c", "to_name": "i", "type": "choices", "value": {"choices": ["owl"]}, "id": "x"}]

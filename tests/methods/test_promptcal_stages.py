@@ -316,6 +316,32 @@ def test_beta_ramp(ramp, epochs_done, beta):
     assert stage._beta(epochs_done) == pytest.approx(beta)
 
 
+def test_an_affinity_step_can_be_replayed_once_the_memory_is_full_and_beta_has_risen():
+    """What changes in Python between two steps must change the key."""
+    stage = affinity_stage(recipe=replace(RECIPE, beta_ramp_epochs=1.0))
+    keys, states = [], []
+    for step in range(12):
+        keys.append(stage.recording_key(step / 8))
+        states.append((min(1.0, step / 8), len(stage.memories["cls"])))
+        stage.step(a_batch(step), step / 8)
+        stage.after_update()
+    assert states[8] == states[11] == (1.0, MEMORY)
+    for step in range(1, 12):
+        assert (keys[step] == keys[step - 1]) == (states[step] == states[step - 1])
+
+
+def test_with_a_classifier_each_temperature_needs_its_own_recording():
+    stage = affinity_stage(with_classifier(tiny_network()), classifier=1.0)
+    assert stage.recording_key(10.2) == stage.recording_key(10.9) != stage.recording_key(11.0)
+
+
+def test_a_warmup_step_with_distillation_is_not_replayed():
+    network = tiny_network()
+    stage = WarmupStage("warmup", network, LossConfig(), a_distillation(network))
+    assert [stage.recording_key(epoch) for epoch in (0.0, 4.9, 5.0)] == [None, None, ()]
+    assert WarmupStage("warmup", network, LossConfig()).recording_key(0.0) == ()
+
+
 def a_distillation(network):
     frozen = PromptedViT(copy.deepcopy(network.vit.backbone), prompts=0, train_blocks=0)
     pictures = [np.random.default_rng(i).integers(0, 256, (10, 9, 3), dtype=np.uint8) for i in range(5)]

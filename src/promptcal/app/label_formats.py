@@ -92,7 +92,7 @@ def read_labels_file(
     """Labels by image from CSV or from Label Studio's JSON; "" is "none of these".
 
     ``positions`` are those of the assigned images among ``images``. A label for an unknown image is an error.
-    Warnings call the file ``source``.
+    Warnings and errors call the file ``source``.
     """
     if content.lstrip()[:1] in (b"[", b"{"):
         parsed = parse_labels(_label_studio_labels(content), images)
@@ -101,7 +101,10 @@ def read_labels_file(
             file = Path(folder) / "labels.csv"
             file.write_bytes(content)
             with collected_warnings() as warnings:
-                parsed = parse_labels(file, images)
+                try:
+                    parsed = parse_labels(file, images)
+                except LabelError as error:
+                    raise LabelError(str(error).replace(str(file), source)) from error
         for message in warnings:
             warn(message.replace(str(file), source))
     found = {}
