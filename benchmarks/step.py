@@ -32,6 +32,7 @@ from promptcal.methods.promptcal.settings import PromptCALConfig
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.runtime.device import choose_device, choose_dtype, device_context
+from promptcal.training.captured_step import plain_update
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.loop import Loop, TrainingData
@@ -72,7 +73,7 @@ def data_of(network: ProjectionNetwork, batch_size: int, device: torch.device, i
     return TrainingData(view, labels.to(device), BalancedSampler(labels >= 0, batch_size))
 
 
-def stepper(stage: Any, data: TrainingData, config: PromptCALConfig, recorded: bool) -> Callable[[], None]:
+def stepper(stage: Any, data: TrainingData, config: PromptCALConfig, captured: bool) -> Callable[[], None]:
     """One step of the training loop per call, as in a fit past its first epochs."""
     folder = Path(tempfile.mkdtemp())
     loop = Loop(
@@ -86,8 +87,8 @@ def stepper(stage: Any, data: TrainingData, config: PromptCALConfig, recorded: b
     )
     stage.network.train()
     loop.set_learning_rate()
-    if not recorded:
-        loop.update = loop.compute
+    if not captured:
+        loop.update = plain_update
 
     def batches() -> Iterator[Any]:
         epoch = 0
@@ -131,7 +132,7 @@ def measure(
     compiled: bool,
     repeats: int,
     stages: tuple[str, ...] = ("warmup", "affinity"),
-    recorded: bool = True,
+    captured: bool = True,
 ) -> dict[str, tuple[float, float, Any]]:
     """Time, peak memory, and the stage with its step, by stage."""
     found = {}
@@ -143,7 +144,7 @@ def measure(
         stage = (
             WarmupStage("warmup", network, config.loss) if name == "warmup" else AffinityStage(network, config, truth)
         )
-        step = stepper(stage, data, config, recorded)
+        step = stepper(stage, data, config, captured)
         begun = time.perf_counter()
         step()
         step()
@@ -177,7 +178,7 @@ def forbid_compiling(name: str, network: ProjectionNetwork, step: Callable[[], N
 
 
 def against_floor(config: PromptCALConfig, device: torch.device, compiled: bool, repeats: int) -> None:
-    launched = measure(config, device, compiled, repeats, recorded=False)
+    launched = measure(config, device, compiled, repeats, captured=False)
     found = measure(config, device, compiled, repeats)
     for name, (_, _, (stage, step, view)) in found.items():
         forbid_waiting(name, step)

@@ -24,6 +24,7 @@ from promptcal.methods.promptcal.graph.kernels import quantile_above_mean
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork, PromptedViT
 from promptcal.runtime.device import device_context
+from promptcal.training.captured_step import plain_update
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.loop import Loop, Position, TrainingData
@@ -164,7 +165,7 @@ def stage_of(name, network, config, truth):
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", ["warmup", "affinity"])
-def test_recorded_steps_equal_those_that_are_computed(tmp_path, name, compiled):
+def test_captured_steps_equal_those_that_are_computed(tmp_path, name, compiled):
     """The memory fills and the weight of CAL rises in the first steps, and the learning rate changes at each epoch."""
     config = load_config(
         values={"n_classes": 10},
@@ -175,7 +176,7 @@ def test_recorded_steps_equal_those_that_are_computed(tmp_path, name, compiled):
     labels = torch.from_numpy(np.where(data.labels < 5, data.labels, -1))
     store = ImageStore.of(list(data.images)).to(CUDA)
 
-    def trained(recorded):
+    def trained(captured):
         torch.manual_seed(0)
         vit = PromptedViT("vit_tiny_patch4_32.promptcal", train_blocks=2)
         network = ProjectionNetwork(vit, hidden=64, bottleneck=32, prototypes=256).to(CUDA)
@@ -193,8 +194,8 @@ def test_recorded_steps_equal_those_that_are_computed(tmp_path, name, compiled):
             recorder=Recorder(tmp_path, Console(quiet=True), tensorboard=False),
         )
         network.train()
-        if not recorded:
-            loop.update = loop.compute
+        if not captured:
+            loop.update = plain_update
         generator = torch.Generator().manual_seed(0)
         order = torch.randint(len(labels), (STEPS, 32), generator=generator)
         losses, embeddings = [], []
@@ -211,7 +212,7 @@ def test_recorded_steps_equal_those_that_are_computed(tmp_path, name, compiled):
 
     expected_losses, expected, expected_logs, _ = trained(False)
     losses, found, logs, loop = trained(True)
-    assert loop.update.is_recorded
+    assert loop.update.is_captured
     assert (losses[0] - losses[-1]).abs() > 0.01  # it has learned something
     torch.testing.assert_close(losses, expected_losses, rtol=2e-4, atol=0.0)
     assert logs == pytest.approx(expected_logs, rel=2e-2)

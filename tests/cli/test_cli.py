@@ -352,7 +352,7 @@ def test_a_fit_with_labels_only_on_unreadable_images_is_plain_k_means(promptcal,
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_distillation_on_generic_images_is_recorded(promptcal, folder, quick_settings, tmp_path):
+def test_distillation_on_generic_images_is_captured(promptcal, folder, quick_settings, tmp_path):
     arguments = ["fit", folder / "images", "--n-classes", 4, "--labels", folder / "labels.csv", "--quiet"]
     given = [*arguments, "--output", tmp_path / "run", *quick(quick_settings, "affinity.epochs=0")]
     assert promptcal(*given, "--generic-images", folder / "new")[0] == 0

@@ -16,7 +16,7 @@ from promptcal.data.cache import cache_key, decode_to_file
 from promptcal.data.sources import ArchiveSource
 from promptcal.data.store import decode
 from promptcal.errors import DataError
-from promptcal.runtime.files import temporary_beside
+from promptcal.runtime.files import temporary_mining_streams
 from promptcal.runtime.locking import try_lock
 
 
@@ -132,7 +132,7 @@ def test_a_fit_is_the_same_whatever_the_store(tmp_path, small_set, quick_setting
 def test_what_a_killed_process_left_is_removed_and_nothing_else(folder, tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()
-    left, at_work, fresh = (temporary_beside(cache / f"{name}.pixels") for name in ("left", "at-work", "fresh"))
+    left, at_work, fresh = (temporary_mining_streams(cache / f"{name}.pixels") for name in ("left", "at-work", "fresh"))
     for path in (left, at_work, fresh):
         path.write_bytes(b"half")
     for path in (left, at_work):

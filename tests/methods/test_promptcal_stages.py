@@ -321,7 +321,7 @@ def test_an_affinity_step_can_be_replayed_once_the_memory_is_full_and_beta_has_r
     stage = affinity_stage(recipe=replace(RECIPE, beta_ramp_epochs=1.0))
     keys, states = [], []
     for step in range(12):
-        keys.append(stage.recording_key(step / 8))
+        keys.append(stage.capture_key(step / 8))
         states.append((min(1.0, step / 8), len(stage.memories["cls"])))
         stage.step(a_batch(step), step / 8)
         stage.after_update()
@@ -332,14 +332,14 @@ def test_an_affinity_step_can_be_replayed_once_the_memory_is_full_and_beta_has_r
 
 def test_with_a_classifier_each_temperature_needs_its_own_recording():
     stage = affinity_stage(with_classifier(tiny_network()), classifier=1.0)
-    assert stage.recording_key(10.2) == stage.recording_key(10.9) != stage.recording_key(11.0)
+    assert stage.capture_key(10.2) == stage.capture_key(10.9) != stage.capture_key(11.0)
 
 
 def test_a_warmup_step_with_distillation_is_not_replayed():
     network = tiny_network()
     stage = WarmupStage("warmup", network, LossConfig(), a_distillation(network))
-    assert [stage.recording_key(epoch) for epoch in (0.0, 4.9, 5.0)] == [None, None, ()]
-    assert WarmupStage("warmup", network, LossConfig()).recording_key(0.0) == ()
+    assert [stage.capture_key(epoch) for epoch in (0.0, 4.9, 5.0)] == [None, None, ()]
+    assert WarmupStage("warmup", network, LossConfig()).capture_key(0.0) == ()
 
 
 def a_distillation(network):

@@ -176,3 +176,10 @@ def test_embedded_backbone_separates_real_images_at_two_input_sizes(split, step,
     pixels = F.interpolate(normalised(data.images[::step], vit.preprocessing), size, mode="bicubic")
     features = torch.cat([vit(batch).cls for batch in pixels.split(100)])
     assert neighbour_accuracy(features, torch.from_numpy(data.labels[::step])) > accuracy
+
+
+def test_the_rotary_table_of_dinov3_is_made_once():
+    """Its own code makes it on the host in every forward pass, which a CUDA graph cannot contain."""
+    vit = create_backbone("vit_small_patch16_dinov3", image_size=32, pretrained=False)
+    assert vit.rope.pos_embed_cached is not None
+    assert not vit.dynamic_img_size

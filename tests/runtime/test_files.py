@@ -18,7 +18,7 @@ from promptcal.runtime.files import (
     read_torch,
     remove_leftovers,
     save_torch,
-    temporary_beside,
+    temporary_mining_streams,
     write_csv,
     write_folder,
     write_json,
@@ -153,7 +153,7 @@ def test_the_previous_file_can_be_kept(tmp_path, monkeypatch, link):
 
 def test_only_leftovers_are_removed(tmp_path):
     (tmp_path / "sub").mkdir()
-    left = [temporary_beside(tmp_path / "a.txt"), temporary_beside(tmp_path / "sub" / "b")]
+    left = [temporary_mining_streams(tmp_path / "a.txt"), temporary_mining_streams(tmp_path / "sub" / "b")]
     others = [
         tmp_path / name for name in ("a.txt", ".tmp", ".hidden.tmp", "sub/.a.0123456789.tmp", "x.0123456789ab.tmp")
     ]

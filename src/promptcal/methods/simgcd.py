@@ -66,7 +66,7 @@ class SimGCDNetwork(CosineNetwork):
 
 
 class SimGCDStage(Stage):
-    def recording_key(self, epochs_done: float) -> float:
+    def capture_key(self, epochs_done: float) -> float:
         return teacher_temperature(self.config.simgcd, int(epochs_done))
 
     def step(self, batch: Batch, epochs_done: float) -> StepResult:

@@ -39,7 +39,7 @@ def create_backbone(name: str, *, image_size: int | None = None, pretrained: boo
     if name == EMBEDDED_BACKBONE:
         return _embedded(image_size, pretrained)
     _require_known(name)
-    sizes = {} if image_size is None else {"img_size": image_size}
+    sizes: dict[str, Any] = {} if image_size is None else {"img_size": image_size}
     try:
         model = timm.create_model(name, pretrained=False, num_classes=0, **sizes)
     except (TypeError, AssertionError, RuntimeError) as error:
@@ -48,6 +48,10 @@ def create_backbone(name: str, *, image_size: int | None = None, pretrained: boo
         raise WeightsError(f"{name} cannot be built at {image_size} px: {error}") from error
     require_vit(model, name)
     _require_one_patch(model, name, image_size)
+    if getattr(model, "dynamic_img_size", False):
+        # images have one size here; for several sizes, DINOv3 makes its rotary table on the host in every forward pass
+        sizes["dynamic_img_size"] = False
+        model = timm.create_model(name, pretrained=False, num_classes=0, **sizes)
     if not pretrained:
         return model
     unreachable: str | None = None

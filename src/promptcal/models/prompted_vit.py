@@ -136,7 +136,8 @@ class PromptedViT(nn.Module):
             options: Options of `torch.compile`.
         """
         # a block is frozen or trained, with or without gradient, for training or inference, and the first or last one
-        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+        limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
+        setattr(torch._dynamo.config, limit, max(getattr(torch._dynamo.config, limit), 64))
         self._run_block = torch.compile(run_block, **{"dynamic": False, **options})
 
     @property

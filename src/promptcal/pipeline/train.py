@@ -276,7 +276,7 @@ def _compile_if_worth_it(prepared: Prepared, steps: int, session: Session) -> No
         torch.compiler.reset()
         prepared.network.compile()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    details = ", compiled (the first steps take some seconds)" if is_compiled else ""
+    details = ", compiled (the first steps take about 20 s)" if is_compiled else ""
     details += f", in {world} processes" if world > 1 else ""
     dtype = f" in {str(vit.compute_dtype).removeprefix('torch.')}" if session.verbose else ""
     session.console.print(f"Training on {name}{dtype}{details}", highlight=False)

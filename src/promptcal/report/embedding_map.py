@@ -28,10 +28,10 @@ def compute_map(
     affinities = affinity.PerplexityBasedNN(reduced, perplexity=min(30.0, (n - 1) / 3), method="exact", **fixed)
     start = initialization.pca(reduced, random_state=seed)
     # twice as wide intervals of the interpolation: four times fewer points, and nearly the same neighbours
-    fixed |= (
-        {"negative_gradient_method": "fft", "ints_in_interval": 2} if n > 3000 else {"negative_gradient_method": "bh"}
-    )
-    points = TSNEEmbedding(start, affinities, **fixed)
+    gradient: Any = {"negative_gradient_method": "bh"}
+    if n > 3000:
+        gradient = {"negative_gradient_method": "fft", "ints_in_interval": 2}
+    points = TSNEEmbedding(start, affinities, **gradient, **fixed)
     early = {"n_iter": _EARLY_ITERATIONS, "exaggeration": min(12.0, n / 10), "momentum": 0.5}
     late = {"n_iter": _LATE_ITERATIONS, "momentum": 0.8}
     for options, already_done in ((early, 0), (late, _EARLY_ITERATIONS)):
@@ -47,8 +47,12 @@ def compute_map(
 def _principal_components(embeddings: np.ndarray, n_components: int) -> np.ndarray:
     """The first ``n_components`` at most; there are fewer for few or short embeddings."""
     centred = embeddings - embeddings.mean(axis=0, dtype=np.float64)
-    directions = np.linalg.eigh(centred.T @ centred).eigenvectors[:, ::-1]
-    return centred @ directions[:, : min(n_components, *embeddings.shape)]
+    n, width = centred.shape
+    if width > n:
+        directions = np.linalg.svd(centred, full_matrices=False)[2].T
+    else:  # the same directions, faster
+        directions = np.linalg.eigh(centred.T @ centred)[1][:, ::-1]
+    return centred @ directions[:, : min(n_components, n, width)]
 
 
 def _scale(points: np.ndarray) -> np.ndarray:

@@ -27,6 +27,7 @@ _TILES_ACROSS = 10
 _PER_SHEET = _TILES_ACROSS**2
 _BLOCK = 16  # pixels that WebP encodes together: tiles begin on a block, so no tile bleeds into the next
 _MARGIN = 2
+_SHEETS_AT_ONCE = 4  # that are encoded
 _QUALITIES = (85, 75, 65, 50, 35, 20, 5)
 _GREY = (128, 128, 128)
 _INDEX = "index.json"
@@ -116,9 +117,8 @@ def make_thumbnails(
 
     side = _side(source, images)
     pitch = -(-(side + 2 * _MARGIN) // _BLOCK) * _BLOCK
-    sheets: list[Future[bytes]] = []
+    sheets: list[Future[tuple[bytes, int]]] = []
     sizes: list[tuple[int, int]] = []
-    quality: int | None = None
     with ThreadPoolExecutor(distributed.cores()) as threads:
         parts = [images[first : first + _PER_SHEET] for first in range(0, len(images), _PER_SHEET)]
         decoded = (threads.map(lambda i: _thumbnail(source, int(i), side), part) for part in parts)
@@ -137,11 +137,10 @@ def make_thumbnails(
                 cell[:, :_MARGIN], cell[:, right:] = cell[:, _MARGIN : _MARGIN + 1], cell[:, right - 1 : right]
                 sizes.append((width, height))
                 on_progress(len(sizes))
-            most = MAX_BYTES * len(part) // len(images)
-            if quality is None:  # every sheet would come to about the same one
-                quality = _encode(canvas, most, 0)[1]
-            sheets.append(threads.submit(lambda *given: _encode(*given)[0], canvas, most, quality))
-        encoded = [sheet.result() for sheet in sheets]
+            # begin one quality above that of an earlier sheet, so that few are tried
+            first = max(0, sheets[-_SHEETS_AT_ONCE].result()[1] - 1) if len(sheets) >= _SHEETS_AT_ONCE else 0
+            sheets.append(threads.submit(_encode, canvas, MAX_BYTES * len(part) // len(images), first))
+        encoded = [sheet.result()[0] for sheet in sheets]
     return Thumbnails(
         np.asarray(images, dtype=np.int64), np.array(sizes, dtype=np.int64).reshape(-1, 2), pitch, encoded
     )

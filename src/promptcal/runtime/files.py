@@ -32,7 +32,7 @@ _TEMPORARY_NAME = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 _ROWS_AT_ONCE = 1024  # of a CSV file
 
 
-def temporary_beside(path: Path) -> Path:
+def temporary_mining_streams(path: Path) -> Path:
     """A unique temporary name in the same folder, which `is_temporary` recognises."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
 
@@ -45,7 +45,7 @@ def write_with(path: Path, write: Callable[[Path], Any], *, keep_as: Path | None
     """Let ``write`` write a temporary file, flush it, rename it to ``path``; ``keep_as`` keeps the previous file."""
     if is_special(path):
         raise OSError(errno.EINVAL, "it is a pipe or a device, which would be replaced", str(path))
-    temporary = temporary_beside(path)
+    temporary = temporary_mining_streams(path)
     try:
         _fill(temporary, write)
         flush(temporary)
@@ -185,7 +185,7 @@ def check_no_link(path: Path) -> None:
 
 def write_folder(path: Path, fill: Callable[[Path], Any]) -> None:
     """Call ``fill`` with a temporary folder, then rename it to ``path``, which must be absent or an empty folder."""
-    temporary = temporary_beside(path.absolute())
+    temporary = temporary_mining_streams(path.absolute())
     temporary.mkdir()
     try:
         fill(temporary)

@@ -19,8 +19,8 @@ from promptcal.runtime.interrupts import StopRequest
 from promptcal.runtime.phases import COMPILING, SAVING, VALIDATION, PhaseClock, steps_of
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
+from promptcal.training.captured_step import CapturedUpdate, Update, plain_update
 from promptcal.training.checkpoints import Checkpoints, load_trained
-from promptcal.training.recorded_step import RecordedUpdate, Update
 from promptcal.training.recorder import AsyncScalars, Recorder
 from promptcal.training.schedule import learning_rate
 from promptcal.training.stage import Batch, Stage
@@ -125,10 +125,10 @@ class Loop:
             weight_decay=optim.weight_decay,
             fused=on_gpu,
         )
-        # recorded steps read the learning rates from the device
+        # captured steps read the learning rates from the device
         self._rates = [torch.zeros((), device=device) for _ in self.optimiser.param_groups] if on_gpu else []
         is_alone = stage.network.group.world == 1
-        self.update: Update = RecordedUpdate(self.compute, stage.recording_key) if on_gpu and is_alone else self.compute
+        self.update: Update = CapturedUpdate(stage.capture_key) if on_gpu and is_alone else plain_update
 
     def run(self) -> None:
         steps = self.data.sampler.steps_per_epoch
@@ -214,7 +214,7 @@ class Loop:
         return rates[0]
 
     def step(self, batch: Batch, epochs_done: float) -> None:
-        self.position.add(self.update(batch, epochs_done))
+        self.position.add(self.update(self.compute, batch, epochs_done))
         self.position.step += 1
         self.stop.has_progressed = True
 
@@ -297,6 +297,8 @@ class Loop:
         with self.checkpoints.restoring():
             load_trained(self.stage.network, state["network"])
             self.optimiser.load_state_dict(state["optimiser"])
+            for group in self.optimiser.param_groups:  # the checkpoint may come from another device
+                group["fused"] = bool(self._rates)
             self.stage.load_state_dict(state["stage_state"])
             device = self.data.view.device
             position = dict(state["position"])

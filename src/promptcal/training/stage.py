@@ -50,6 +50,11 @@ class Stage(ABC):
 
     description = ""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "capture_key" not in vars(cls) and {"step", "before_epoch", "after_update"} & vars(cls).keys():
+            cls.capture_key = Stage.capture_key  # type: ignore[method-assign]
+
     def __init__(self, name: str, network: Any, config: Any) -> None:
         self.name = name
         self.network = network
@@ -67,18 +72,19 @@ class Stage(ABC):
             The loss, and what to log.
         """
 
-    def recording_key(self, epochs_done: float) -> Hashable | None:
+    def capture_key(self, epochs_done: float) -> Hashable | None:
         """All that a step depends on besides its batch and the values of tensors.
 
-        In one process on a GPU, the training loop records the kernels of a step and replays them while the key stays
-        the same. A stage may return a key if its steps never wait for the device, keep their tensors in place, and
-        draw random numbers only from the batch's generator.
+        In one process on a GPU, the training loop captures the kernels of a step as a CUDA graph, and replays them
+        while the key stays the same. A replayed step runs no Python. A stage may return a key if its steps never wait
+        for the device, keep their tensors in place, and draw random numbers only from the batch's generator. A subclass
+        that changes what a step does and has no `capture_key` of its own is not captured.
 
         Args:
             epochs_done: Epochs that were finished before this step, with a fraction.
 
         Returns:
-            A key such as a tuple of numbers; None, the default, if the step cannot be recorded.
+            A key such as a tuple of numbers; None, the default, if the step cannot be captured.
         """
         return None
 

@@ -22,12 +22,12 @@ from promptcal.methods.promptcal.graph.diffusion import (
     consensus_graph,
     diffuse,
     diffused_columns,
-    largest,
     nearest_neighbours,
     neighbour_columns,
     neighbour_graph,
     sparse_diffusion,
     split_fp16_diffusion,
+    topk_by_groups,
 )
 
 
@@ -71,7 +71,7 @@ def test_the_largest_entries_by_groups_are_those_of_topk(k):
     one_group = torch.arange(k) * 40
     values[0, one_group] = values[0].max() + 1 + torch.arange(k)
     expected = values.topk(k, dim=1)
-    found = largest(values, k)
+    found = topk_by_groups(values, k)
     torch.testing.assert_close(values.gather(1, found).sort(descending=True).values, expected.values)
     assert torch.equal(found[0].sort().values, one_group)
 

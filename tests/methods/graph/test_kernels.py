@@ -11,8 +11,8 @@ import torch
 
 from promptcal.methods.promptcal.graph.kernels import (
     Lists,
-    count_products,
     join_scaled,
+    multiply_consensus,
     quantile_above_mean,
     split_scaled,
 )
@@ -79,7 +79,7 @@ def test_products_with_consensus_counts_equal_dense_ones(dtype, rtol):
     x = x.to(dtype)
     order = members.flatten().sort(stable=True)
     starts = torch.searchsorted(order.values, torch.arange(31))
-    found = count_products(
+    found = multiply_consensus(
         x, Lists(members.flatten(), torch.arange(31) * 4), Lists(order.indices // 4, starts), a.sum(0), before, after
     )
     assert found.dtype == dtype

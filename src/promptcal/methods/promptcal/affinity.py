@@ -60,7 +60,7 @@ class AffinityStage(Stage):
             for token in network.tokens
             if applies_to(token, config.affinity.cal)
         }
-        self._beside = {token: SideStream(device, i) for i, token in enumerate(self.memories)}
+        self._mining_streams = {token: SideStream(device, i) for i, token in enumerate(self.memories)}
         self._to_push: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
         self.description = self._describe_graph()
 
@@ -74,7 +74,7 @@ class AffinityStage(Stage):
         rows = f"{SAMPLED_ROWS:,} sampled rows" if backend == "sampled" else "all rows (exact)"
         return f"Affinity graph of {nodes:,} nodes, its threshold from {rows}"
 
-    def recording_key(self, epochs_done: float) -> Hashable | None:
+    def capture_key(self, epochs_done: float) -> Hashable | None:
         """The weight of CAL, the number of nodes while the memory fills, and the classifier's temperature."""
         temperature = teacher_temperature(self.config.simgcd, int(epochs_done)) if self.network.classifier else None
         return self._beta(epochs_done), *map(len, self.memories.values()), temperature
@@ -86,11 +86,13 @@ class AffinityStage(Stage):
         mined: dict[str, MinedPairs] = {}
         for token, memory in self.memories.items():
             if len(memory):
-                with self._beside[token].run():  # the student's forward pass, which does not need the pairs
+                with self._mining_streams[token].run():  # the student's forward pass, which does not need the pairs
                     mined[token] = self._mine_pairs(teacher[token].h, memory, batch)
-        student = self.network(batch.views)
-        for token in mined:
-            self._beside[token].wait()
+        try:
+            student = self.network(batch.views)
+        finally:
+            for token in mined:
+                self._mining_streams[token].wait()
         total = torch.zeros((), device=batch.views.device)
         logs: dict[str, Tensor] = {}
         for token in self.network.tokens:

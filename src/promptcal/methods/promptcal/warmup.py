@@ -65,7 +65,7 @@ class WarmupStage(Stage):
         self.distillation = distillation
         self.semicl = semicl
 
-    def recording_key(self, epochs_done: float) -> Hashable | None:
+    def capture_key(self, epochs_done: float) -> Hashable | None:
         """The distillation reads its images from the host."""
         return None if self._distillation_weight(epochs_done) else ()
 

@@ -148,7 +148,8 @@ def sampled_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSetting
     if settings.consensus:
         graph = Memberships.of(neighbours)
         found = diffused_columns(graph, queries, settings.steps)
-        if nodes.device.type == "cuda":  # half the bytes; the sample's own error is larger than that of rounding
+        # half the bytes; the sample's own error is larger than that of rounding. Many steps would overflow
+        if nodes.device.type == "cuda" and settings.steps <= 1:
             sample, scale = diffused_columns(graph, spaced, settings.steps, torch.float16), HALF_SCALE
         else:
             sample = diffused_columns(graph, spaced, settings.steps)

@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from promptcal.methods.promptcal.graph import kernels
-from promptcal.methods.promptcal.graph.kernels import Lists, count_products
+from promptcal.methods.promptcal.graph.kernels import Lists, multiply_consensus
 
 _MAX_WIDTH_FOR_PAIRS = 48  # larger neighbourhoods: a matrix product is faster than a list of all pairs
 SPLIT = 2048.0  # scale of the low part: the high part holds 11 bits
-HALF_SCALE = 4096.0  # of affinities in half precision: the largest is 2, and small ones keep all their bits
+HALF_SCALE = 4096.0  # of affinities in half precision: after one step the largest is 2; small ones keep all their bits
 GROUP = 64  # columns whose maximum is taken first to find the largest entries of a row
 
 
@@ -39,10 +39,10 @@ def nearest_neighbours(embeddings: Tensor, k: int) -> Tensor:
     similarity = unit @ (F.pad(unit, (0, 0, 0, -n % GROUP)) if by_group else unit).T
     similarity[:, n:] = -torch.inf
     similarity.fill_diagonal_(-torch.inf)
-    return largest(similarity, k) if by_group else similarity.topk(k, dim=1).indices
+    return topk_by_groups(similarity, k) if by_group else similarity.topk(k, dim=1).indices
 
 
-def largest(values: Tensor, k: int) -> Tensor:
+def topk_by_groups(values: Tensor, k: int) -> Tensor:
     """Indices of the ``k`` largest entries of each row, which are in the k groups of columns with the largest maxima.
 
     Entries that are equal to the k-th largest one are exchangeable. On a GPU this is faster than `topk` for rows of
@@ -184,10 +184,10 @@ def diffused_columns(graph: Memberships, rows: Tensor, steps: int, dtype: torch.
     identity.scatter_(0, rows.unsqueeze(0), 1.0 if dtype == torch.float32 else HALF_SCALE)
     left = [identity]  # e G, e G G, ...: G^T e = C D^-1 e
     for _ in range(steps + 1):
-        left.append(count_products(left[-1], members, holders, degrees, inverse, ones))
+        left.append(multiply_consensus(left[-1], members, holders, degrees, inverse, ones))
     diffused = left.pop()
     for earlier in reversed(left[:-1]):  # G x = D^-1 C x
-        diffused = count_products(diffused, members, holders, degrees, ones, inverse).add_(earlier)
+        diffused = multiply_consensus(diffused, members, holders, degrees, ones, inverse).add_(earlier)
     return diffused.clamp_(min=0.0)  # differences of rounded sums
 
 

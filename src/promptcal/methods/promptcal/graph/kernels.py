@@ -20,7 +20,7 @@ except ImportError:  # no Triton for this platform
     triton = None
 
 _BLOCK, _ROUNDS = 2048, 8  # entries per block, and blocks per program
-_COLUMNS = 512  # of a program of `count_products`
+_COLUMNS = 512  # of a program of `multiply_consensus`
 
 
 def use_triton(values: Tensor) -> bool:
@@ -61,7 +61,9 @@ class Lists(NamedTuple):
     starts: Tensor
 
 
-def count_products(x: Tensor, members: Lists, holders: Lists, degrees: Tensor, before: Tensor, after: Tensor) -> Tensor:
+def multiply_consensus(
+    x: Tensor, members: Lists, holders: Lists, degrees: Tensor, before: Tensor, after: Tensor
+) -> Tensor:
     """``after * (A^T A - diag(degrees)) (before * x)``, of which the last part is C x for ``before`` = 1.
 
     Args:

@@ -10,7 +10,7 @@ class EmbeddingMemory:
     """The last ``size`` embeddings, with their labels (-1 = unlabelled) and image indices; only the filled rows.
 
     The number of filled rows is a host integer and the pointer is on the device, so that `push` does not wait, and can
-    be recorded in a CUDA graph once all rows are filled.
+    be captured in a CUDA graph once all rows are filled.
     """
 
     def __init__(self, size: int, dim: int, device: torch.device | str = "cpu") -> None:
