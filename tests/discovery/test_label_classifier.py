@@ -143,3 +143,12 @@ def test_images_without_a_category_and_classes_without_labels_get_none():
     assert np.array_equal(moved == -1, clusters == -1)
     assert (moved != clusters).any()
     assert not ((moved == 3) & (clusters != 3)).any()
+
+
+def test_no_category_loses_all_of_its_images():
+    """An image of the first group would leave the category of the second one, but not a category that it has alone."""
+    features, truth, labels, clusters, before = misplaced()
+    image = np.flatnonzero((labels < 0) & (clusters == 0) & (truth == 0))[0]
+    for category, expected in ((1, 0), (4, 4)):
+        clusters[image] = category
+        assert moved_by_labels(features, labels, clusters, before, 5, EVERYWHERE)[image] == expected

@@ -26,6 +26,8 @@ from torch.nn import functional as F
 
 from promptcal.discovery.calibration import left_out_cosines
 from promptcal.discovery.partition import BLOCK, Partition
+from promptcal.runtime.device import device_context
+from promptcal.runtime.threads import threads_for
 
 PENALTIES = (1e-4, 3e-4, 1e-3, 3e-3)
 LEAST_MARGIN = 0.05  # smaller differences are chance, whatever the labels say
@@ -119,43 +121,61 @@ def moved_by_labels(
 
     ``clusters`` are the present categories (-1: none; such an image stays without one), those of the labels first.
     ``unlabelled_in`` is the category that an image with a new label was in before (-1: none, or the label is not new).
-    ``is_open`` marks the classes that images may move to, if they have labels.
+    ``is_open`` marks the classes that images may move to, if they have labels. A category that would lose all of its
+    images keeps them.
     """
     labelled = np.flatnonzero(labels >= 0)
     if not len(labelled) or not is_open.any():
         return clusters
-    labelled = labelled[:: -(-len(labelled) // _MOST_LABELLED)]
-    members = torch.from_numpy(clusters).to(features.device)
-    weights = torch.from_numpy(image_weights(labels, clusters, n_clusters)).to(features)
     can_enter = np.zeros(n_clusters, dtype=bool)
-    can_enter[: len(is_open)] = is_open & (np.bincount(labels[labels >= 0], minlength=len(is_open)) > 0)
-    ridge = fit_ridge(features, members, weights, n_clusters)
+    can_enter[: len(is_open)] = is_open & (np.bincount(labels[labelled], minlength=len(is_open)) > 0)
+    with device_context(features.device, torch.float32), threads_for(features.numel() * n_clusters):
+        classifier = _LeftOut(features, labels, clusters, n_clusters)
+        judged = labelled[:: -(-len(labelled) // _MOST_LABELLED)]
+        penalty = classifier.best_penalty(judged, labels[judged])
+        present = unlabelled_in[judged]
+        present = np.where(present >= 0, present, classifier.nearest_centroids(judged))
+        found = preferred(classifier.outputs(judged, penalty), present)
+        gains = (found.clusters == labels[judged]).astype(int) - (present == labels[judged])
+        margin = least_margin(gains, np.where(can_enter[found.clusters], found.margins, 0))
 
-    def outputs(images: np.ndarray, penalty: float) -> Tensor:
-        rows = torch.from_numpy(images).to(features.device)
-        return ridge.outputs_without(features[rows], members[rows], weights[rows], penalty)
-
-    by_penalty = {penalty: outputs(labelled, penalty) for penalty in PENALTIES}
-    right = {p: int((of.argmax(dim=1).cpu().numpy() == labels[labelled]).sum()) for p, of in by_penalty.items()}
-    penalty = max(PENALTIES, key=right.__getitem__)
-    by_centroid = _nearest_without(features, members, n_clusters, labelled)
-    present = np.where(unlabelled_in[labelled] >= 0, unlabelled_in[labelled], by_centroid)
-    by_labels = preferred(by_penalty[penalty], present)
-    gains = (by_labels.clusters == labels[labelled]).astype(int) - (present == labels[labelled])
-    margin = least_margin(gains, np.where(can_enter[by_labels.clusters], by_labels.margins, 0))
-
-    moved = clusters.copy()
-    for images in np.array_split(np.flatnonzero((labels < 0) & (clusters >= 0)), -(-len(labels) // BLOCK)):
-        found = preferred(outputs(images, penalty), clusters[images])
-        moves = (found.margins >= margin) & can_enter[found.clusters]
-        moved[images[moves]] = found.clusters[moves]
-    return moved
+        moved = clusters.copy()
+        for images in np.array_split(np.flatnonzero((labels < 0) & (clusters >= 0)), -(-len(labels) // BLOCK)):
+            found = preferred(classifier.outputs(images, penalty), clusters[images])
+            moves = (found.margins >= margin) & can_enter[found.clusters]
+            moved[images[moves]] = found.clusters[moves]
+    emptied = np.setdiff1d(clusters, moved)
+    return np.where(np.isin(clusters, emptied), clusters, moved)
 
 
-def _nearest_without(features: Tensor, members: Tensor, n_clusters: int, images: np.ndarray) -> np.ndarray:
-    """The category with the nearest centroid to each of some images, which is left out of its own."""
-    centroids = Partition.from_members(features, members, n_clusters).centroids.to(features)
-    sizes = members[members >= 0].bincount(minlength=n_clusters)
-    parts = torch.from_numpy(images).to(features.device).split(BLOCK)
-    cosines = (left_out_cosines(features[rows], members[rows], centroids, sizes) for rows in parts)
-    return torch.cat([of.argmax(dim=1) for of in cosines]).cpu().numpy()
+class _LeftOut:
+    """What the other images say of an image: the regression on all but it, and the centroids without it."""
+
+    def __init__(self, features: Tensor, labels: np.ndarray, clusters: np.ndarray, n_clusters: int) -> None:
+        self.features, self.n_clusters = features, n_clusters
+        self.members = torch.from_numpy(clusters).to(features.device)
+        self.weights = torch.from_numpy(image_weights(labels, clusters, n_clusters)).to(features)
+        self.ridge = fit_ridge(features, self.members, self.weights, n_clusters)
+
+    def outputs(self, images: np.ndarray, penalty: float) -> Tensor:
+        rows = self._rows(images)
+        return self.ridge.outputs_without(self.features[rows], self.members[rows], self.weights[rows], penalty)
+
+    def best_penalty(self, images: np.ndarray, classes: np.ndarray) -> float:
+        """The penalty with which most images are in their class, the smallest of several."""
+
+        def n_right(penalty: float) -> int:
+            return int((self.outputs(images, penalty).argmax(dim=1).cpu().numpy() == classes).sum())
+
+        return max(PENALTIES, key=n_right)
+
+    def nearest_centroids(self, images: np.ndarray) -> np.ndarray:
+        """The category with the nearest centroid to each image, which is left out of its own."""
+        centroids = Partition.from_members(self.features, self.members, self.n_clusters).centroids.to(self.features)
+        sizes = self.members[self.members >= 0].bincount(minlength=self.n_clusters)
+        parts = self._rows(images).split(BLOCK)
+        cosines = (left_out_cosines(self.features[rows], self.members[rows], centroids, sizes) for rows in parts)
+        return torch.cat([of.argmax(dim=1) for of in cosines]).cpu().numpy()
+
+    def _rows(self, images: np.ndarray) -> Tensor:
+        return torch.from_numpy(images).to(self.features.device)
