@@ -11,6 +11,7 @@ from promptcal.discovery.label_classifier import (
     fit_ridge,
     image_weights,
     least_margin,
+    most_moves,
     moved_by_labels,
     preferred,
 )
@@ -80,15 +81,22 @@ def misplaced(share=1 / 3, seed=0):
 EVERYWHERE = np.ones(4, dtype=bool)
 
 
+def after_rounds(features, labels, clusters, before, n_clusters=4, is_open=EVERYWHERE, rounds=60):
+    """Only a few images move in a round."""
+    for _ in range(rounds):
+        clusters = moved_by_labels(features, labels, clusters, before, n_clusters, is_open)
+    return clusters
+
+
 @pytest.mark.parametrize("block", [7, 4096])
 def test_images_in_a_wrong_category_move_to_their_class(monkeypatch, block):
     monkeypatch.setattr(label_classifier, "BLOCK", block)
     features, truth, labels, clusters, before = misplaced()
-    moved = moved_by_labels(features, labels, clusters, before, 4, EVERYWHERE)
+    moved = after_rounds(features, labels, clusters, before)
     assert (clusters == truth)[labels < 0].mean() < 0.75
     assert (moved == truth)[labels < 0].mean() > 0.9
     assert np.array_equal(moved[labels >= 0], truth[labels >= 0])
-    closed = moved_by_labels(features, labels, clusters, before, 4, np.arange(4) != 2)
+    closed = after_rounds(features, labels, clusters, before, is_open=np.arange(4) != 2)
     assert not ((closed == 2) & (clusters != 2)).any()
     assert (closed != clusters).any()
 
@@ -99,7 +107,7 @@ def test_with_some_wrong_labels_too():
     labels = np.where(is_wrong, (labels + 2) % 4, labels)
     assert is_wrong.any()
     clusters = np.where(labels >= 0, labels, clusters)
-    moved = moved_by_labels(features, labels, clusters, before, 4, EVERYWHERE)
+    moved = after_rounds(features, labels, clusters, before)
     assert (moved == truth)[labels < 0].mean() > (clusters == truth)[labels < 0].mean() + 0.15
 
 
@@ -113,7 +121,7 @@ def test_an_old_label_is_compared_with_the_nearest_centroid():
     labels = np.where(np.arange(300) % 3 == 0, truth, -1)
     nearest = (points[:, 0] > 0).long().numpy()
     clusters, nothing = np.where(labels >= 0, labels, nearest), np.full(300, -1)
-    moved = moved_by_labels(features, labels, clusters, nothing, 2, EVERYWHERE[:2])
+    moved = after_rounds(features, labels, clusters, nothing, 2, EVERYWHERE[:2])
     assert (clusters == truth)[labels < 0].mean() < 0.6
     assert (moved == truth)[labels < 0].mean() > 0.7
 
@@ -129,7 +137,7 @@ def test_nothing_moves_if_the_labels_show_no_gain():
         random = np.random.default_rng(seed)
         labels = np.where(random.random(240) < 0.3, random.integers(0, 4, 240), -1)
         clusters, before = np.where(labels >= 0, labels, truth), np.where(labels >= 0, truth, -1)
-        moved.append((moved_by_labels(features, labels, clusters, before, 4, EVERYWHERE) != clusters).mean())
+        moved.append((after_rounds(features, labels, clusters, before) != clusters).mean())
     assert np.mean(moved) < 0.05
     assert np.array_equal(moved_by_labels(features, nothing, truth, nothing, 4, EVERYWHERE), truth)
 
@@ -139,7 +147,7 @@ def test_images_without_a_category_and_classes_without_labels_get_none():
     clusters = np.where((labels == 3), before, clusters)
     labels = np.where(labels == 3, -1, labels)
     clusters[(labels < 0) & (np.arange(240) % 10 == 0)] = -1
-    moved = moved_by_labels(features, labels, clusters, before, 4, EVERYWHERE)
+    moved = after_rounds(features, labels, clusters, before)
     assert np.array_equal(moved == -1, clusters == -1)
     assert (moved != clusters).any()
     assert not ((moved == 3) & (clusters != 3)).any()
@@ -151,4 +159,19 @@ def test_no_category_loses_all_of_its_images():
     image = np.flatnonzero((labels < 0) & (clusters == 0) & (truth == 0))[0]
     for category, expected in ((1, 0), (4, 4)):
         clusters[image] = category
-        assert moved_by_labels(features, labels, clusters, before, 5, EVERYWHERE)[image] == expected
+        assert after_rounds(features, labels, clusters, before, 5)[image] == expected
+
+
+def test_the_clearest_images_move_and_so_few_that_little_can_be_lost(monkeypatch):
+    """Of 120 images, two thirds of which are in the right category, one may move."""
+    assert most_moves(1000, 1.0) == 7  # all are right, and would be wrong
+    assert most_moves(1000, 0.5) == 15  # half of those that move are wrong anyway
+    assert most_moves(1000, 0.0) == 1000
+    assert most_moves(100, 1.0) == 1
+    features, _, labels, clusters, before = misplaced()
+    some = moved_by_labels(features, labels, clusters, before, 4, EVERYWHERE)
+    assert (some != clusters).sum() == 1
+    monkeypatch.setattr(label_classifier, "most_moves", lambda n_images, accuracy: n_images)
+    every = moved_by_labels(features, labels, clusters, before, 4, EVERYWHERE)
+    assert (every != clusters).sum() > 20
+    assert np.array_equal(every[some != clusters], some[some != clusters])
