@@ -56,6 +56,16 @@ def test_with_fewer_categories_the_largest_without_a_name_continue():
 FEATURES = torch.nn.functional.one_hot(torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 0])).float()
 
 
+def test_a_class_takes_no_category_that_has_more_labels_of_another_one():
+    """Ape has a category. Most of new-1 are labelled ape, which merges it, and two by mistake bee."""
+    shared = np.array([[5, 10], [0, 2]])
+    found = category_targets(["ape", "new-1"], ["ape", "bee"], shared, np.array([9, 20]), np.zeros((2, 2)), 2)
+    assert found.clusters.tolist() == [0, 0]
+    shared = np.array([[5, 2], [0, 10]])
+    found = category_targets(["ape", "new-1"], ["ape", "bee"], shared, np.array([9, 20]), np.zeros((2, 2)), 2)
+    assert found.clusters.tolist() == [0, 1]
+
+
 @pytest.fixture
 def continued():
     """Ape has images 0 to 3 (0 is labelled, 3 is marked as wrong), bee 4 and 5 (labelled), new-1 6 and 7; 8 is new."""
