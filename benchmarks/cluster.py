@@ -2,12 +2,14 @@
 
     python benchmarks/cluster.py                            50,000 x 384 synthetic features, 100 classes
     python benchmarks/cluster.py --rows 1000000             one million
+    python benchmarks/cluster.py --auto                     the number of classes is estimated
     python benchmarks/cluster.py --features FILE --labels FILE --truth FILE     features of one's own
     python benchmarks/cluster.py --device cuda
 
 Each part runs in a process of its own. Memory is the largest resident size of that process without what it had after
 the same work on 300 random rows, which loads all libraries. KMeans has one start (n_init=1), no labels and nothing
-else; `cluster` also trains a read-out, calibrates, and writes the run directory (`--report` adds the report).
+else; `cluster` also trains a read-out, calibrates, and writes the run directory (`--report` adds the report). The last
+line has the seconds of its phases.
 """
 
 import argparse
@@ -45,15 +47,16 @@ def cluster(job: dict) -> dict:
     from promptcal import api
 
     names = ("features", "labels", "truth", "ids", "n_classes", "device", "report", "adapt")
-    options = {name: job[name] for name in names}
+    options = {name: job[name] for name in names} | ({"n_classes": "auto"} if job["auto"] else {})
     few = {"features": few_rows(), "labels": [0, 1, -1] * 100, "n_classes": 3, "device": job["device"]}
     api.cluster(**few, output=f"{job['output']}-few", report=job["report"], progress=False)
     loaded, began, cpu = peak_bytes(), time.perf_counter(), time.process_time()
     run = api.cluster(**options, output=job["output"], progress=False)
     took = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu, "bytes": peak_bytes() - loaded}
     results = run.directory.results()
-    accuracy = None if results is None or results.selected is None else results.selected.percent()
-    return {**took, "accuracy": accuracy}
+    assert results is not None
+    accuracy = None if results.selected is None else results.selected.percent()
+    return {**took, "accuracy": accuracy, "phases": results.phases, "categories": len(run.names)}
 
 
 def few_rows() -> np.ndarray:
@@ -109,6 +112,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--report", action="store_true", help="also write the report")
     parser.add_argument("--adapt", action="store_true", help="also try whitened features")
+    parser.add_argument("--auto", action="store_true", help="give cluster no number of classes")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--job", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -123,7 +127,8 @@ def main() -> None:
         if given.features is None:
             files = synthetic(folder, given.rows, given.width, given.classes)
         job = {"labels": None, "truth": None, "ids": None, **files}
-        job |= {"n_classes": given.classes, "device": given.device, "report": given.report, "adapt": given.adapt}
+        job |= {name: getattr(given, name) for name in ("device", "report", "adapt", "auto")}
+        job["n_classes"] = given.classes
         found = {part: measured(part, {**job, "output": str(folder / "run")}) for part in PARTS}
         show(found, Path(str(job["features"])))
 
@@ -143,6 +148,8 @@ def show(found: dict[str, dict], file: Path) -> None:
         times = f"{values['seconds']:.1f} | {values['cpu']:.1f} | {values['cpu'] / base['cpu']:.2f}"
         memory = f"{values['bytes'] / 1e6:,.0f} | {values['bytes'] / size:.2f}"
         print(f"| {part} | {times} | {memory} | {' | '.join(cells)} |")
+    phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in found["cluster"]["phases"].items())
+    print(f"\n{found['cluster']['categories']} categories; seconds of cluster: {phases}")
 
 
 if __name__ == "__main__":

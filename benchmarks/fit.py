@@ -45,7 +45,7 @@ class Network(NamedTuple):
     image_size: int
 
 
-IMAGES = {"cub": Images(5994, 200, 100, 256), "cifar": Images(50_000, 100, 80, 32)}
+IMAGES = {"cub": Images(5994, 200, 100, 256), "cars": Images(8137, 196, 98, 256), "cifar": Images(50_000, 100, 80, 32)}
 NETWORKS = {"vit-s": Network("vit_small_patch14_dinov2", 112), "vit-b": Network("vit_base_patch16_224.dino", 224)}
 
 

@@ -31,7 +31,7 @@ from promptcal.methods.promptcal.affinity import AffinityStage
 from promptcal.methods.promptcal.settings import PromptCALConfig
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork, PromptedViT
-from promptcal.runtime.device import choose_device, choose_dtype, compile_in_place, device_context
+from promptcal.runtime.device import choose_device, choose_dtype, device_context
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.loop import Loop, TrainingData
@@ -41,20 +41,23 @@ PUBLISHED_BACKBONE = "vit_base_patch16_224.dino"
 PUBLISHED_MS = {"warmup": 519.0, "affinity": 1851.0}  # the published code on an H200, compute only
 
 
-def network_of(
-    config: PromptCALConfig, device: torch.device, compiled: bool, recorded: bool = True
-) -> ProjectionNetwork:
+def network_of(config: PromptCALConfig, device: torch.device, compiled: bool) -> ProjectionNetwork:
     torch.manual_seed(0)
     model = config.model
     vit = PromptedViT(
-        model.backbone, model.prompts, model.supervised_prompts, image_size=model.image_size, pretrained=False
+        model.backbone,
+        model.prompts,
+        model.supervised_prompts,
+        train_blocks=model.train_blocks,
+        image_size=model.image_size,
+        pretrained=False,
     )
     network = ProjectionNetwork(
         vit, hidden=model.head_hidden, bottleneck=model.head_bottleneck, prototypes=model.head_prototypes
     )
     network.to(device).vit.set_compute_dtype(choose_dtype(config.precision, device))
     if compiled:
-        compile_in_place(network.vit, device, alone=recorded)
+        network.compile()
     return network
 
 
@@ -69,7 +72,7 @@ def data_of(network: ProjectionNetwork, batch_size: int, device: torch.device, i
     return TrainingData(view, labels.to(device), BalancedSampler(labels >= 0, batch_size))
 
 
-def stepper(stage: Any, data: TrainingData, config: PromptCALConfig) -> Callable[[], None]:
+def stepper(stage: Any, data: TrainingData, config: PromptCALConfig, recorded: bool) -> Callable[[], None]:
     """One step of the training loop per call, as in a fit past its first epochs."""
     folder = Path(tempfile.mkdtemp())
     loop = Loop(
@@ -82,6 +85,9 @@ def stepper(stage: Any, data: TrainingData, config: PromptCALConfig) -> Callable
         recorder=Recorder(folder, Console(quiet=True), tensorboard=False),
     )
     stage.network.train()
+    loop.set_learning_rate()
+    if not recorded:
+        loop.update = loop.compute
 
     def batches() -> Iterator[Any]:
         epoch = 0
@@ -131,13 +137,13 @@ def measure(
     found = {}
     for name in stages:
         reset_peak(device)
-        network = network_of(config, device, compiled, recorded)
+        network = network_of(config, device, compiled)
         data = data_of(network, config.data.batch_size, device)
         truth = torch.arange(len(data.labels), device=device) % 100  # the graph's precision and recall are logged too
         stage = (
             WarmupStage("warmup", network, config.loss) if name == "warmup" else AffinityStage(network, config, truth)
         )
-        step = stepper(stage, data, config)
+        step = stepper(stage, data, config, recorded)
         begun = time.perf_counter()
         step()
         step()
@@ -171,7 +177,7 @@ def forbid_compiling(name: str, network: ProjectionNetwork, step: Callable[[], N
 
 
 def against_floor(config: PromptCALConfig, device: torch.device, compiled: bool, repeats: int) -> None:
-    launched = measure(config, device, compiled, repeats, recorded=False) if compiled else None
+    launched = measure(config, device, compiled, repeats, recorded=False)
     found = measure(config, device, compiled, repeats)
     for name, (_, _, (stage, step, view)) in found.items():
         forbid_waiting(name, step)
@@ -183,7 +189,7 @@ def against_floor(config: PromptCALConfig, device: torch.device, compiled: bool,
     for name, (elapsed, peak, _) in found.items():
         floor = 1000 * tflop[name] / H200_TFLOPS
         rows.append([name, floor, elapsed, elapsed / floor, peak])
-    others = {"kernels launched one by one": {name: ms for name, (ms, _, _) in launched.items()}} if launched else {}
+    others = {"kernels launched one by one": {name: ms for name, (ms, _, _) in launched.items()}}
     if config.model.backbone == PUBLISHED_BACKBONE and config.model.image_size is None:
         others["published code"] = PUBLISHED_MS
     for other, by_stage in others.items():
@@ -197,6 +203,7 @@ def against_loops(config: PromptCALConfig, device: torch.device, repeats: int) -
     """The demo's affinity step, and the same step with its affinity terms computed with loops as in the equations."""
     found = measure(config, device, False, repeats)
     elapsed, _, (stage, step, _) = found["affinity"]
+    stage._mine_pairs = lambda teacher, memory, batch: batch
     stage._affinity_term = lambda *given: literal_affinity_term(stage, *given)
     literal = median_ms(step, device, repeats=1, warm_up=0)
     show(
@@ -232,6 +239,7 @@ def main() -> None:
     parser.add_argument("--precision", default="auto", choices=["auto", "fp32", "bf16"])
     parser.add_argument("--backbone", help="default: the paper's on a GPU, the included one on a CPU")
     parser.add_argument("--image-size", type=int, help="default: the backbone's own")
+    parser.add_argument("--train-blocks", type=int, default=1)
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--grow", action="store_true")
@@ -241,7 +249,7 @@ def main() -> None:
     backbone = given.backbone or (PUBLISHED_BACKBONE if on_gpu else None)
     overrides = [f"model.backbone={backbone}"] if backbone else []
     overrides += [f"model.image_size={given.image_size}"] if given.image_size else []
-    overrides += ["affinity.k=5"] if on_gpu else []
+    overrides += ["affinity.k=5", f"model.train_blocks={given.train_blocks}"] if on_gpu else []
     config = load_config(
         preset=None if on_gpu else "quick",
         values={"n_classes": 200 if on_gpu else 10, "precision": given.precision},

@@ -23,7 +23,7 @@ from promptcal.methods.promptcal.graph.affinity_graph import (
 from promptcal.methods.promptcal.graph.kernels import quantile_above_mean
 from promptcal.methods.promptcal.warmup import WarmupStage
 from promptcal.models import ProjectionNetwork, PromptedViT
-from promptcal.runtime.device import compile_in_place, device_context
+from promptcal.runtime.device import device_context
 from promptcal.training.checkpoints import Checkpoints
 from promptcal.training.embedding import embed
 from promptcal.training.loop import Loop, Position, TrainingData
@@ -153,19 +153,85 @@ def test_nothing_in_a_step_waits_for_the_device(name, precision):
     assert all(np.isfinite(list(each.values().values())).all() for each in scalars)
 
 
+STEPS_PER_EPOCH, STEPS = 10, 40
+
+
+def stage_of(name, network, config, truth):
+    if name == "warmup":
+        return WarmupStage("warmup", network, config.loss)
+    return AffinityStage(network, config, truth, n_known=5)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("name", ["warmup", "affinity"])
-def test_steps_and_embeddings_with_cuda_graphs_equal_those_of_the_plain_network(name):
+def test_recorded_steps_equal_those_that_are_computed(tmp_path, name, compiled):
+    """The memory fills and the weight of CAL rises in the first steps, and the learning rate changes at each epoch."""
+    config = load_config(
+        values={"n_classes": 10},
+        overrides=["affinity.memory=256", "affinity.k=5", "affinity.negatives=64", "optim.lr=0.02"],
+    )
+    data = embedded_set("train")
+    truth = torch.from_numpy(data.labels).to(CUDA)
+    labels = torch.from_numpy(np.where(data.labels < 5, data.labels, -1))
+    store = ImageStore.of(list(data.images)).to(CUDA)
+
+    def trained(recorded):
+        torch.manual_seed(0)
+        vit = PromptedViT("vit_tiny_patch4_32.promptcal", train_blocks=2)
+        network = ProjectionNetwork(vit, hidden=64, bottleneck=32, prototypes=256).to(CUDA)
+        if compiled:
+            network.compile()
+        view = View(store, *vit.preprocessing)
+        batches = TrainingData(view, labels.to(CUDA), BalancedSampler(labels >= 0, 32))
+        loop = Loop(
+            stage_of(name, network, config, truth),
+            batches,
+            epochs=STEPS // STEPS_PER_EPOCH,
+            optim=config.optim,
+            seed=0,
+            checkpoints=Checkpoints(tmp_path),
+            recorder=Recorder(tmp_path, Console(quiet=True), tensorboard=False),
+        )
+        network.train()
+        if not recorded:
+            loop.update = loop.compute
+        generator = torch.Generator().manual_seed(0)
+        order = torch.randint(len(labels), (STEPS, 32), generator=generator)
+        losses, embeddings = [], []
+        for step, batch in enumerate(batches.batches(order, range(STEPS))):
+            loop.position.epoch = step // STEPS_PER_EPOCH
+            loop.set_learning_rate()
+            loop.position.sums, loop.position.counts = {}, {}
+            loop.step(batch, step / STEPS_PER_EPOCH)
+            losses.append(loop.position.means()["loss"])
+            if step % 10 == 9:
+                embeddings.append(embed(network, view, torch.arange(100), batch_size=64))
+        logs = AsyncScalars(loop.position.means()).values()
+        return torch.stack(losses), torch.stack(embeddings), logs, loop
+
+    expected_losses, expected, expected_logs, _ = trained(False)
+    losses, found, logs, loop = trained(True)
+    assert loop.update.is_recorded
+    assert (losses[0] - losses[-1]).abs() > 0.01  # it has learned something
+    torch.testing.assert_close(losses, expected_losses, rtol=2e-4, atol=0.0)
+    assert logs == pytest.approx(expected_logs, rel=2e-2)
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-3)
+    assert not torch.equal(found[0], found[-1])
+
+
+@pytest.mark.parametrize("name", ["warmup", "affinity"])
+def test_steps_and_embeddings_of_the_compiled_network_equal_those_of_the_plain_one(name):
     config = load_config(values={"n_classes": 10}, overrides=["affinity.memory=256", "affinity.k=5"])
     data = embedded_set("train")
     labels = torch.from_numpy(np.where(data.labels < 5, data.labels, -1)).to(CUDA)
     store = ImageStore.of(list(data.images)).to(CUDA)
 
-    def trained(recorded):
+    def trained(compiled):
         torch.manual_seed(0)
         vit = PromptedViT("vit_tiny_patch4_32.promptcal")
         network = ProjectionNetwork(vit, hidden=64, bottleneck=32, prototypes=256).to(CUDA)
-        if recorded:
-            compile_in_place(vit, CUDA)
+        if compiled:
+            network.compile()
         view = View(store, *vit.preprocessing)
         stage = WarmupStage("warmup", network, config.loss) if name == "warmup" else AffinityStage(network, config)
         optimiser = torch.optim.SGD(network.trained_parameters().values(), lr=0.01, momentum=0.9, fused=True)

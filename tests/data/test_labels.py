@@ -83,7 +83,7 @@ def test_labels_may_hold_commas_quotes_and_any_script(read):
         ("path|label\na.png|cat\n", "separated by commas, tabs or semicolons; it has 'path|label'"),
         ("path;label\na.png;cat; big\n", "longer than its header; quote values with semicolons"),
         ("path,label\ngone.png,cat\n", "a label for gone.png, but no such image; write paths relative to the image"),
-        ("path,label\ngone.png,x\nlost.png,y\n", "a label for gone.png and 1 more, but no such image"),
+        ("path,label\ngone.png,x\nlost.png,y\n", r"labels\.csv: there is a label for gone.png and 1 more, but"),
         ("path,label\na.png,cat\n,dog\n", "line 3 of .*labels.csv has no path; fill it in"),
         ("path,label\na.png,cat, big\n", "line 2 of .*labels.csv is longer than its header; quote"),
         ('path,label\na.png,"cat\nb.png,dog\n', "not a readable CSV file"),

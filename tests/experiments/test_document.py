@@ -1,4 +1,4 @@
-"""Documents: results page and experiment log are what `promptcal table` makes of the run records."""
+"""Documents: results page and details are what `promptcal table` makes of the run records."""
 
 import re
 import shutil
@@ -9,10 +9,10 @@ import yaml
 from scipy import stats
 
 from promptcal.errors import ConfigError
-from promptcal.experiments import record_tables
 from promptcal.experiments.cells import record_names
-from promptcal.experiments.document import draw_figure, load_document, write_document
-from promptcal.experiments.run_records import RunRecord, benchmark_config, flatten
+from promptcal.experiments.document import load_document, write_document
+from promptcal.experiments.kmeans_noise import noise_row, noise_table
+from promptcal.experiments.run_records import RunRecord, benchmark_config, flatten, read_record
 from promptcal.experiments.table_request import TableRequest
 from promptcal.methods import METHODS
 from promptcal.pipeline.published import NO_DISTILLATION
@@ -22,15 +22,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = {
     ROOT / "results" / "results.yaml": ROOT / "docs" / "research" / "results.md",
     ROOT / "results" / "details.yaml": ROOT / "results" / "details.md",
-    ROOT / "results" / "experiment-log.yaml": ROOT / "results" / "experiment-log.md",
 }
-RECOMMENDED = re.compile(r"(cifar100|cifar100-c50-l10|cub|mini)-recommended(-s\d+)?")
-
-
-@pytest.fixture(scope="module")
-def definition():
-    """Of the experiment log, which has figures and tables of all kinds."""
-    return load_document(str(ROOT / "results" / "experiment-log.yaml"))
+RECOMMENDED = re.compile(r"(cifar100|cub)-recommended-s\d+")
 
 
 def scores(value, known=0.5, new=1.0):
@@ -49,19 +42,14 @@ def test_the_page_is_what_the_command_makes(definition_file, page, promptcal, tm
     code, out, err = promptcal("table", definition_file, "--document", made, "--output", tmp_path / "runs")
     assert (code, err) == (0, "")
     assert made.read_bytes() == page.read_bytes()
-    drawn = {file.name for file in tmp_path.glob("*.png")}
-    assert drawn == set(load_document(str(definition_file)).figures)
-    assert all((page.parent / name).is_file() for name in drawn)
-    assert all(f"({name})" in made.read_text() and name in out.replace("\n", "") for name in drawn)
+    assert page.name in out.replace("\n", "")
 
 
-@pytest.mark.parametrize("definition_files", [("results.yaml", "details.yaml"), ("experiment-log.yaml",)])
-def test_every_record_is_shown(definition_files):
+def test_every_record_is_shown():
     """Nothing that was measured is left out of the pages."""
     shown = set()
-    for file in definition_files:
-        definition = load_document(str(ROOT / "results" / file))
-        shown |= {record for graph in definition.graph_tables.values() for record in graph.values()}
+    for file in DOCUMENTS:
+        definition = load_document(str(file))
         for table in definition.tables.values():
             for row in table.rows:
                 for column in table.columns:
@@ -69,17 +57,11 @@ def test_every_record_is_shown(definition_files):
     assert set(definition.all_records()) == shown
 
 
-def test_every_study_of_pairs_is_shown(definition):
-    studied = {Path(file).name for file in definition.pair_precision_tables["pair-precision"].values()}
-    assert {file.name for file in (ROOT / "results" / "pair-precision").iterdir()} == studied
-
-
-def test_runs_called_recommended_have_the_values_of_the_variant(definition):
+def test_runs_called_recommended_have_the_values_of_the_variant():
     """The variant may change; runs with its former values must not keep the name."""
-    runs = {}
-    for document in (definition, load_document(str(ROOT / "results" / "results.yaml"))):
-        runs |= {name: record for name, record in document.all_records().items() if RECOMMENDED.fullmatch(name)}
-    assert len(runs) >= 10
+    records = load_document(str(ROOT / "results" / "results.yaml")).all_records()
+    runs = {name: record for name, record in records.items() if RECOMMENDED.fullmatch(name)}
+    assert len(runs) == 6
     for name, kept in runs.items():
         preset = flatten(benchmark_config(kept.benchmark, "promptcal").model_dump())
         for key, value in flatten(METHODS["promptcal"].variants["recommended"]).items():
@@ -203,51 +185,24 @@ def test_development_runs_are_not_in_the_noise_table():
     repeats = [scores(0.5), scores(0.7)]
     runs = [record(benchmark=name, selected=Scores(**scores(0.5).model_dump(exclude={"repeats"}), repeats=repeats))
             for name in ("cub", "cub-dev", "cub-dev")]  # fmt: skip
-    assert record_tables.noise_table({"CUB": "cub"}, runs).splitlines()[2].endswith("| 1 |")
+    assert noise_table({"CUB": "cub"}, runs).splitlines()[2].endswith("| 1 |")
 
 
 def test_noise_is_between_scores_of_the_same_weights():
-    def read(*values):
-        return [scores(value, value / 2, 0.1) for value in values]
+    def repeated(*values):
+        first, *_ = repeats = [scores(value, value / 2, 0.1) for value in values]
+        return record(selected=first.model_copy(update={"repeats": repeats}))
 
-    records = [
-        record(last=read(0.55)[0], readouts=readouts, settings=settings)
-        for readouts, settings in (
-            ({"student, cls": read(0.5, 0.6, 0.3)}, {}),
-            ({"student, cls": read(0.5, 0.9)}, {}),
-            ({"student, cls": read(0.4, 0.5), "teacher, cls": read(0.7)}, {"affinity.keep": "teacher"}),
-            ({"student, cls": read(0.1)}, {}),
-            ({}, {}),
-        )
-    ]
-    repeated = read(0.5)[0].model_copy(update={"repeats": read(0.5, 0.7)})
-    expected = ["birds", "40.0 / 20.0 / 0.0", "30.0 / 15.0 / 0.0", 3, "45.0 / 22.5 / 0.0", 4]
-    assert record_tables.noise_row("birds", records) == expected
-    table = record_tables.noise_table({"birds": "mini", "cars": "cars"}, [record(selected=repeated)])
+    records = [repeated(0.5, 0.6, 0.3), repeated(0.5, 0.9), repeated(0.4, 0.5), repeated(0.1), record()]
+    assert noise_row("birds", records) == ["birds", "40.0 / 20.0 / 0.0", "30.0 / 15.0 / 0.0", 3]
+    table = noise_table({"birds": "mini", "cars": "cars"}, [repeated(0.5, 0.7)])
     assert table.splitlines()[2:] == ["| birds | 20.0 / 10.0 / 0.0 | 20.0 / 10.0 / 0.0 | 1 |", "| cars |  |  | 0 |"]
 
 
-def test_figures_show_the_records(definition):
-    graph, validation, full, maps = (draw_figure(definition, figure) for figure in definition.figures.values())
-    record = definition.record("cifar100-promptcal")
-    epochs = [epoch for epoch in record.epochs if epoch["stage"] == "affinity"]
-    for line, group in zip(graph.axes[1].lines, ("known", "new"), strict=False):
-        assert line.get_xdata().tolist() == [epoch["epoch"] for epoch in epochs]
-        assert line.get_ydata().tolist() == [epoch[f"cls/precision_{group}"] for epoch in epochs]
-    one_stage, _, _, two_stages = validation.axes[0].lines
-    assert one_stage.get_xdata().tolist() == two_stages.get_xdata().tolist() == [5, 10, 15, 20, 25, 30]
-    values = [
-        e["validation/known"] for e in definition.record("cifar100-recommended").epochs if "validation/known" in e
-    ]
-    assert two_stages.get_ydata().tolist() == values
-    assert max(full.axes[0].lines[0].get_xdata()) == 300
-    for axes in maps.axes:
-        assert [len(points.get_offsets()) for points in axes.collections] == [120] * 20
-
-
-@pytest.mark.parametrize("name", ["../figure.png", "folder/figure.png", "figure.py", "/figure.png"])
-def test_a_figure_is_written_beside_the_document_only(name, tmp_path):
-    file = tmp_path / "figures.yaml"
-    file.write_text(yaml.safe_dump({"tables": {}, "figures": {name: {"kind": "graph"}}}))
-    with pytest.raises(ConfigError, match="figure"):
-        load_document(str(file))
+def test_records_of_earlier_versions_are_read(tmp_path):
+    """Those of 0.1 have read-outs of the last weights, which nothing shows any more."""
+    kept = read_record(ROOT / "results" / "log-runs", "cub-one-block")
+    assert kept.promptcal == "0.1.0"
+    kept.write(tmp_path / "again.json")
+    assert "readouts" not in (tmp_path / "again.json").read_text()
+    assert RunRecord.read(tmp_path / "again.json") == kept

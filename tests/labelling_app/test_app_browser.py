@@ -102,6 +102,26 @@ def test_create_rename_merge_and_split_with_a_preview(page):
     assert one(browser, "#undo").get_attribute("disabled")
 
 
+def test_a_category_keeps_its_colour_when_others_are_added_merged_or_named(page):
+    def colours():
+        script = """return [...document.querySelectorAll(".set .swatch")]
+            .map((swatch) => [swatch.parentElement.dataset.set, swatch.style.backgroundColor])"""
+        return dict(page.browser.execute_script(script))
+
+    before = colours()
+    assert len(before) == 5
+    for i in range(8):  # to more than the palette has
+        page.client.act("create", name=f"added {i}", images=[i])
+    until(lambda: len(colours()) == 13)
+    more = colours()
+    assert len(set(more.values())) == 13
+    page.client.act("rename", category=3, name="a name that comes first")
+    page.client.act("merge", source=4, target=2)
+    until(lambda: len(colours()) == 12)
+    page.load()
+    assert {**more, **colours()} == more == {**more, **before}
+
+
 def test_suggestions_are_named_accepted_except_the_marked_ones_and_skipped(page):
     browser = page.browser
     assert "What are these" in page.text(".set-head h2")
@@ -340,6 +360,15 @@ def test_a_quick_refit_and_an_export_and_import(page, browser):
     one(browser, "#import-file").send_keys(str(browser.downloads / "tasks.json"))
     page.said("1 label imported from tasks.json")
     assert page.state()[0][-1] == "owl"
+
+
+def test_what_is_doubtful_in_a_label_file_is_said_where_its_import_is(page, tmp_path, recwarn):
+    (tmp_path / "birds.csv").write_bytes("path,label\n000.png,Bläuling\n".encode("cp1252"))
+    page.tab("files")
+    one(page.browser, "#import-file").send_keys(str(tmp_path / "birds.csv"))
+    page.said("1 label imported from birds.csv. Warning: birds.csv is not UTF-8 and is read as Windows-1252")
+    assert "Bläuling" in page.state()[0]
+    assert len(recwarn) == 0
 
 
 @pytest.mark.parametrize("few_images", [20], indirect=True)

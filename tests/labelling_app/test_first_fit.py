@@ -14,7 +14,7 @@ from PIL import Image
 from serving import served
 
 from promptcal.app.actions import Assign
-from promptcal.app.first_fit import StartRequest
+from promptcal.app.first_fit import StartRequest, list_folder
 from promptcal.app.fit_process import FitProcess, parse_progress
 from promptcal.app.refit_jobs import RefitJobs
 from promptcal.app.server import hub_of
@@ -136,6 +136,15 @@ def test_labels_are_asked_for_and_can_be_sent(photos):
         assert "no unfinished run" in client.post("api/fit/resume", status=400)["error"]
         assert client.ask("POST", "/api/fit/other")[0] == 404
         assert b"no run called" in client.ask("GET", "/r/other/api/run")[2]
+
+
+def test_what_is_doubtful_in_a_label_file_is_shown_before_and_after_every_image_is_read(photos, recwarn):
+    (photos.parent / "labels.csv").write_bytes("path,label\n000.png,Bläuling\n001.png,cat\n".encode("cp1252"))
+    with served(hub(photos)) as client:
+        checked = wait_for(client, "asking", is_checked=True)["report"]
+    for report in (list_folder(photos, photos.parent / "labels.csv"), checked):
+        assert "labels.csv is not UTF-8 and is read as Windows-1252" in report["warnings"][0]["what"]
+    assert len(recwarn) == 0
 
 
 def test_what_a_path_cannot_show_is_one_sentence(photos, run_path, tmp_path):

@@ -6,6 +6,7 @@ import torch
 
 from promptcal.models import PromptedViT
 from promptcal.models.attention import class_attention, has_class_attention
+from promptcal.models.prompted_vit import insert_prompts
 
 
 def by_hand(vit, images):
@@ -13,10 +14,12 @@ def by_hand(vit, images):
     backbone = vit.backbone
     with torch.no_grad():
         tokens, _ = vit._embed(images)
-        for i, block in enumerate(backbone.blocks[:-1]):
-            tokens = block(vit._insert_prompts(i, tokens))
-        block = backbone.blocks[-1]
-        tokens = block.norm1(vit._insert_prompts(len(backbone.blocks) - 1, tokens)).double().numpy()
+        for i, block in enumerate(backbone.blocks):
+            if vit.prompts is not None:
+                tokens = insert_prompts(tokens, vit.prompts[i], backbone.num_prefix_tokens, is_first=i == 0)
+            if i < len(backbone.blocks) - 1:
+                tokens = block(tokens)
+        tokens = block.norm1(tokens).double().numpy()
         weight, bias = block.attn.qkv.weight.double().numpy(), block.attn.qkv.bias.double().numpy()
     heads, dim = block.attn.num_heads, vit.dim
     wide = dim // heads

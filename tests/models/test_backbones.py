@@ -61,7 +61,7 @@ def test_without_hub_the_weights_come_from_the_cache_or_an_error_comes_soon(offl
     assert time.monotonic() - started < 10
     message = str(refusal.value)
     assert "\n" not in message
-    for fragment in (HUB_NAME, "HF_HOME", "local file", "--preset quick"):
+    for fragment in (HUB_NAME, "HF_HOME", "(--set model.weights=FILE)", "`promptcal fit --preset quick`"):
         assert fragment in message
     assert ("127.0.0.1 cannot be reached: Connection refused); connect" in message) != offline
     assert len(hub_gone) == (0 if offline else 2)
@@ -114,7 +114,7 @@ def test_a_model_without_published_weights_is_an_error(monkeypatch):
     monkeypatch.setattr(timm, "create_model", partial(timm.create_model, depth=1))
     name = "vit_small_patch16_18x2_224"
     assert timm.get_pretrained_cfg(name).hf_hub_id is None
-    with pytest.raises(WeightsError, match=f"the weights of {name} could not be downloaded.*use --preset quick, whose"):
+    with pytest.raises(WeightsError, match=f"the weights of {name} could not be downloaded.*use `promptcal fit"):
         create_backbone(name)
 
 

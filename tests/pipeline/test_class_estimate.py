@@ -1,6 +1,7 @@
 """The number of classes of images: function, command, and `n_classes: auto`."""
 
 import csv
+import io
 import json
 import re
 from dataclasses import replace
@@ -25,17 +26,19 @@ from promptcal.errors import LabelError, RunError
 from promptcal.methods import METHODS
 from promptcal.metrics import contingency_table
 from promptcal.models import EMBEDDED_BACKBONE, PromptedViT
-from promptcal.pipeline import agreed_number, prepare
-from promptcal.pipeline.agreed_number import partition_by_agreement
+from promptcal.pipeline import agreed_number as search
+from promptcal.pipeline import prepare
+from promptcal.pipeline.agreed_number import agreed_number
 from promptcal.pipeline.automatic_merges import FoundMerges
 from promptcal.pipeline.cluster import discover, features_settings
-from promptcal.pipeline.final_partition import FinalPartition, final_partition
+from promptcal.pipeline.final_partition import final_partition
 from promptcal.pipeline.inputs import Settings
 from promptcal.pipeline.problem import Problem
 from promptcal.pipeline.session import Session
 from promptcal.pipeline.task import Task
 from promptcal.run.categories import AutomaticMerge
 from promptcal.run.directory import RunDirectory
+from promptcal.runtime.progress import LINES_VARIABLE
 from promptcal.runtime.seeds import derive_seed
 
 pytestmark = pytest.mark.filterwarnings("ignore:the estimate of:promptcal.errors.PromptCALWarning")
@@ -270,7 +273,7 @@ def test_the_read_out_has_as_many_categories_as_are_left(tmp_path, monkeypatch, 
     """Five of seven directions are known, and the interval ends above seven. Parts are merged if the interval is wide;
     otherwise the read-outs of its numbers are compared. Nothing is written."""
     if is_wide:
-        monkeypatch.setattr(agreed_number, "_MOST_NUMBERS", 1)
+        monkeypatch.setattr(search, "_MOST_NUMBERS", 1)
     generator = np.random.default_rng(0)
     truth = np.repeat(np.arange(7), 60)
     rows = 3 * np.eye(7, 16)[truth] + 0.4 * generator.normal(size=(len(truth), 16))
@@ -316,19 +319,49 @@ def agreement_task(tmp_path, interval, **clustering):
     return task, method.assignment(network), features.embeddings(), session
 
 
-def test_the_number_is_the_one_on_which_the_read_outs_agree_most(tmp_path):
+def test_the_number_is_the_one_on_which_complete_read_outs_agree_most(tmp_path):
     task, assignment, features, session = agreement_task(tmp_path, (2, 8))
-    chosen, final = partition_by_agreement(task, assignment, features, session)
-    assert chosen.config.n_classes == len(final.partition.centroids) == 6
     agreement = {}
     for number in range(4, 9):  # with the 3 known classes alone, there is nothing to compare
-        of_number = replace(task, config=task.config.model_copy(update={"n_classes": number}))
-        partition = final_partition(of_number, assignment, features, session).partition
+        partition = final_partition(task.with_n_classes(number), assignment, features, session).partition
         agreement[number] = partition.stability[task.problem.labels < 0].mean()
-        if number == 6:
-            assert np.array_equal(partition.clusters, final.partition.clusters)
     assert max(agreement, key=agreement.get) == 6
     assert agreement[6] > max(agreement[5], agreement[7]) + 0.02
+    assert agreed_number(task, assignment, features, session) == 6
+
+
+def test_numbers_are_compared_on_one_part_with_all_labels(tmp_path, monkeypatch):
+    """Of 300 images, 75 are labelled: a part of 150 has them and a third of the others, with three times the weight."""
+    monkeypatch.setattr(search, "_MOST_ROWS", 150)
+    task, assignment, features, session = agreement_task(tmp_path, (5, 7))
+    compared, agreement = [], search._agreement
+
+    def recorded(rows, labels, task, weight, seed):
+        compared.append((rows, labels, task.config.n_classes, weight, agreement(rows, labels, task, weight, seed)))
+        return compared[-1][-1]
+
+    monkeypatch.setattr(search, "_agreement", recorded)
+    assert agreed_number(task, assignment, features, session) == 6
+    assert [number for _, _, number, _, _ in compared] == [7, 6, 5]
+    everywhere = {tuple(row): label for row, label in zip(features.tolist(), task.problem.labels, strict=True)}
+    for rows, labels, _, weight, _ in compared:
+        assert [everywhere[tuple(row)] for row in rows.tolist()] == labels.tolist()
+        assert len(np.unique(rows, axis=0)) == len(rows) == 150
+        assert ((labels >= 0).sum(), weight) == (75, 3)
+        assert torch.equal(rows, compared[0][0])
+    first = [found[-1] for found in compared]
+    agreed_number(task, assignment, features, session)
+    assert [found[-1] for found in compared[3:]] == first
+
+
+def test_all_numbers_have_one_progress_bar(tmp_path, monkeypatch):
+    monkeypatch.setenv(LINES_VARIABLE, "1")
+    task, assignment, features, session = agreement_task(tmp_path, (5, 7))
+    session.console = Console(file=io.StringIO(), width=200)
+    agreed_number(task, assignment, features, session)
+    lines = session.console.file.getvalue().splitlines()
+    assert {line.partition(":")[0] for line in lines} == {"comparing numbers of categories"}
+    assert lines[-1].endswith(": 3 of 3")
 
 
 @pytest.mark.parametrize(
@@ -346,13 +379,12 @@ def test_of_many_numbers_every_second_one_is_tried_and_those_beside_the_best(
     task, assignment, features, session = agreement_task(tmp_path, interval)
     done = []
 
-    def partition(task, *given):
+    def agreement(rows, labels, task, *given):
         done.append(task.config.n_classes)
-        stability = np.full(len(task.problem.labels), 1 - abs(task.config.n_classes - right - 0.1) / 100)
-        return FinalPartition(Partition(np.zeros(len(stability), int), None, None, None, stability), [])
+        return 1 - abs(task.config.n_classes - right - 0.1) / 100
 
-    monkeypatch.setattr(agreed_number, "final_partition", partition)
-    assert partition_by_agreement(task, assignment, features, session)[0].config.n_classes == right
+    monkeypatch.setattr(search, "_agreement", agreement)
+    assert agreed_number(task, assignment, features, session) == right
     assert done == expected
 
 
@@ -363,7 +395,5 @@ def test_of_many_numbers_every_second_one_is_tried_and_those_beside_the_best(
 )
 def test_otherwise_the_number_stays(tmp_path, monkeypatch, interval, change, clustering):
     task, assignment, features, session = agreement_task(tmp_path, interval, **clustering)
-    done = []
-    monkeypatch.setattr(agreed_number, "final_partition", lambda task, *given: done.append(task.config.n_classes))
-    chosen, _ = partition_by_agreement(replace(task, **change), assignment, features, session)
-    assert [chosen.config.n_classes] == done == [interval[1]]
+    monkeypatch.setattr(search, "_agreement", None)
+    assert agreed_number(replace(task, **change), assignment, features, session) == interval[1]

@@ -158,6 +158,33 @@ def test_the_first_result_is_kept_if_training_did_not_help(tmp_path, options, co
     assert ahead.method.name == "promptcal"
 
 
+def test_results_are_compared_with_the_numbers_of_categories_that_they_have(
+    tmp_path, options, monkeypatch, interrupted_at
+):
+    """Also if the run is resumed after the first result; the setting is the largest number that was tried."""
+    compared, measure = [], comparison.measure
+
+    def recorded(features, task, *given, **named):
+        compared.append((task.method.name, task.config.n_classes))
+        return measure(features, task, *given, **named)
+
+    monkeypatch.setattr(comparison, "measure", recorded)
+    monkeypatch.setattr(
+        finalize, "agreed_number", lambda task, *given: {"frozen": 3, "promptcal": 4}.get(task.method.name)
+    )
+    settings = options | {"n_classes": 5, "overrides": (*options["overrides"], HEAD)}
+    run = fit(**settings, output=tmp_path / "run")
+    assert (len(run.names), run.config.n_classes) == (4, 5)
+    interrupted_at(1)
+    with pytest.raises(Interrupted):
+        fit(**settings, output=tmp_path / "resumed")
+    assert len(Run(tmp_path / "resumed", warn_if_unfinished=False).names) == 3
+    fit(**settings, output=tmp_path / "resumed", resume=True)
+    assert compared == 2 * [("frozen", 3), ("promptcal", 4)]
+    results, resumed = (RunDirectory(tmp_path / name).results() for name in ("run", "resumed"))
+    assert results.comparison.trained == resumed.comparison.trained
+
+
 def test_a_method_that_trains_nothing_has_one_result(tmp_path, options, common_settings):
     run = fit(**without_training(options, common_settings, output=tmp_path / "run", method="kmeans"))
     assert run.directory.results().comparison is None

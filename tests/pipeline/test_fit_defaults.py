@@ -73,8 +73,7 @@ def test_quick_trains_no_network_but_the_read_out(tmp_path, small_set, common_se
     assert run.directory.results().stages == {}
     assert "No network is trained (--quick)" in capsys.readouterr().err
     found = run.assignments()
-    others = HEADS - 1
-    assert set(np.unique(found.stability)) <= {round(i / others, 4) for i in range(others + 1)}  # the share that agrees
+    assert set(np.unique(found.stability)) <= {round(i / HEADS, 4) for i in range(HEADS + 1)}  # the share that agrees
     assert (run.predict(images, progress=False).clusters == found.clusters)[labels < 0].all()
 
 

@@ -130,7 +130,7 @@ def test_stability_is_in_results_terminal_and_report(run, tmp_path):
     assert run.directory.results().stability == pytest.approx(mean, abs=1e-3)
     table = categories_table(found, "images")
     assert table.columns[3].header == "stability"
-    assert columns_legend(table).startswith("Stability: the share of the other read-outs")
+    assert columns_legend(table).startswith("Stability: the share of the read-out's heads")
     console = Console(record=True, file=io.StringIO(), width=1000)
     show_run(run, console, has_report=False)
     shown = console.export_text()

@@ -3,7 +3,6 @@ fit runs in a separate process. Its first result can be labelled while it trains
 
 import shlex
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from promptcal.app.fit_process import FitProcess, Progress
-from promptcal.app.live_events import Events
+from promptcal.app.live_events import Events, Pace
 from promptcal.app.side_process import Cancelled, SideProcess
 from promptcal.data.images import ImageSet
 from promptcal.data.labels import read_labels
@@ -19,8 +18,8 @@ from promptcal.errors import LabelError, PromptCALError, RunError, one_line
 from promptcal.run.directory import RunDirectory
 from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel, StrictModel
+from promptcal.runtime.user_warnings import collected_warnings
 
-_SECONDS_BETWEEN_EVENTS = 0.2
 _MOST_MESSAGES = 12
 
 
@@ -84,7 +83,7 @@ class FirstFit:
         self._report: dict[str, Any] | None = None
         self._messages: list[str] = []
         self._sent_labels: Path | None = None
-        self._last_sent = 0.0
+        self._pace = Pace()
         self._check_number = 0
         self._status = self._on_disk(FirstFitStatus("asking"))
         if self._status.phase == "asking" and not self._status.can_resume:
@@ -208,10 +207,8 @@ class FirstFit:
             listener(record)
 
     def _progress(self, step: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._last_sent < _SECONDS_BETWEEN_EVENTS and total:
+        if not self._pace.allows(always=not total):
             return
-        self._last_sent = now
         with self._lock:
             changed = replace(self._status, step=step, done=done, total=total)
             self._set(changed if changed.has_result else self._on_disk(changed))
@@ -286,7 +283,8 @@ class FirstFit:
 def list_folder(folder: Path, labels: Path | None) -> dict[str, Any]:
     """What can be said of a folder before an image is read; the other fields are those of `folder_check`."""
     images = ImageSet.of(folder)
-    counts = Counter(read_labels(labels, images))
+    with collected_warnings() as warnings:
+        counts = Counter(read_labels(labels, images))
     unlabelled = counts.pop(None, 0)
     return {
         "images": len(images),
@@ -294,8 +292,13 @@ def list_folder(folder: Path, labels: Path | None) -> dict[str, Any]:
         "unlabelled": unlabelled,
         "unreadable": 0,
         "problems": [],
-        "warnings": [],
+        "warnings": label_findings(warnings),
     }
+
+
+def label_findings(warnings: list[str]) -> list[dict[str, Any]]:
+    """Warnings of a label file, as findings of the page."""
+    return [{"what": text, "amount": "", "cases": [], "left": 0} for text in warnings]
 
 
 def _free_place(place: Path) -> Path:

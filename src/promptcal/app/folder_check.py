@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from promptcal.app.first_fit import label_findings
 from promptcal.data.check import Finding, check_images
 from promptcal.data.images import ImageSet
 from promptcal.data.labels import read_labels
+from promptcal.runtime.user_warnings import collected_warnings
 
 _MOST_CASES = 5
 
@@ -14,7 +16,8 @@ _MOST_CASES = 5
 def check_folder(images: str, labels: str | None, on_progress: Callable[[int, int], None]) -> dict[str, Any]:
     """What `promptcal check` finds, for the page that starts a first fit."""
     found = ImageSet.of(images)
-    names = read_labels(None if labels is None else Path(labels), found)
+    with collected_warnings() as warnings:
+        names = read_labels(None if labels is None else Path(labels), found)
     report = check_images(found, names, on_progress=lambda done: on_progress(done, len(found)))
     return {
         "images": report.n_images,
@@ -22,7 +25,7 @@ def check_folder(images: str, labels: str | None, on_progress: Callable[[int, in
         "unlabelled": report.n_unlabelled,
         "unreadable": len(report.unreadable),
         "problems": [_shortened(finding) for finding in report.problems],
-        "warnings": [_shortened(finding) for finding in report.warnings],
+        "warnings": [*label_findings(warnings), *map(_shortened, report.warnings)],
     }
 
 

@@ -14,6 +14,7 @@ from promptcal.data.images import ImageSet
 from promptcal.data.labels import parse_labels
 from promptcal.errors import DataError, LabelError
 from promptcal.runtime import files
+from promptcal.runtime.user_warnings import collected_warnings, warn
 
 FROM_NAME, TO_NAME = "category", "image"
 _PATH_KEYS = ("path", "image", "file")
@@ -85,10 +86,13 @@ def _choice(name: str | None) -> list[dict[str, Any]]:
     return [{"from_name": FROM_NAME, "to_name": TO_NAME, "type": "choices", "value": value}]
 
 
-def read_labels_file(content: bytes, images: ImageSet, positions: Sequence[int]) -> dict[int, str]:
+def read_labels_file(
+    content: bytes, images: ImageSet, positions: Sequence[int], source: str = "the file"
+) -> dict[int, str]:
     """Labels by image from CSV or from Label Studio's JSON; "" is "none of these".
 
     ``positions`` are those of the assigned images among ``images``. A label for an unknown image is an error.
+    Warnings call the file ``source``.
     """
     if content.lstrip()[:1] in (b"[", b"{"):
         parsed = parse_labels(_label_studio_labels(content), images)
@@ -96,7 +100,10 @@ def read_labels_file(content: bytes, images: ImageSet, positions: Sequence[int])
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "labels.csv"
             file.write_bytes(content)
-            parsed = parse_labels(file, images)
+            with collected_warnings() as warnings:
+                parsed = parse_labels(file, images)
+        for message in warnings:
+            warn(message.replace(str(file), source))
     found = {}
     for number, i in enumerate(positions):
         if parsed.removed[i] or parsed.names[i] is not None:

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 _SECONDS_BETWEEN_BEATS = 15.0
+_SECONDS_BETWEEN_PROGRESS = 0.2
 _MOST_WAITING = 200  # events; a page that is further behind has to load everything again
 
 
@@ -48,6 +50,21 @@ class Events:
         finally:
             with self._lock:
                 del self._listeners[number]
+
+
+class Pace:
+    """Limits how often the progress of one job is sent."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def allows(self, *, always: bool = False) -> bool:
+        """Whether to send now; ``always`` is for what must not be left out."""
+        now = time.monotonic()
+        if now - self._last < _SECONDS_BETWEEN_PROGRESS and not always:
+            return False
+        self._last = now
+        return True
 
 
 async def _next(queue: "asyncio.Queue[str | None]", beat: Callable[[], str]) -> str | None:

@@ -5,7 +5,6 @@ A refit ends in a proposal, which the user accepts (an action that can be undone
 
 import shlex
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from promptcal.app.fit_process import FitProcess
 from promptcal.app.label_formats import to_csv
 from promptcal.app.label_state import UNLABELLED, LabelState
 from promptcal.app.label_store import Attempt
+from promptcal.app.live_events import Pace
 from promptcal.app.packing import packed
 from promptcal.app.side_process import Cancelled
 from promptcal.app.workspace import Workspace
@@ -30,7 +30,6 @@ from promptcal.runtime import files
 
 Kind = Literal["quick", "fit"]
 _MOST_MOVED = 5000  # images that the page is shown
-_SECONDS_BETWEEN_EVENTS = 0.2
 # An untrusted run directory must not decide what is executed: only these words of its command are used.
 _COMMANDS = ("fit", "benchmark")
 _OPTIONS = {"--skip-unreadable": 0, "--truth": 1, "--root": 1, "--keep": 1, "--allow-long": 0}  # with their values
@@ -59,7 +58,7 @@ class RefitJobs:
         self._proposal: AcceptRefit | None = None
         self._process: FitProcess | None = None
         self._is_cancelled = threading.Event()
-        self._last_sent = 0.0
+        self._pace = Pace()
         for attempt in workspace.store.attempts():  # of a server that was killed
             if attempt.status in ("running", "ready"):
                 status = "finished" if _is_finished(attempt) else "interrupted"
@@ -69,7 +68,9 @@ class RefitJobs:
         """The status, the proposal, and all attempts."""
         with self._lock:
             attempts = [vars(attempt) for attempt in reversed(self._workspace.store.attempts()[-50:])]
-            return {**vars(self._status), "attempts": attempts, "moved": self._moved()}
+            after = self._after()
+            moved = None if after is None else moved_images(self._workspace.state, after)
+            return {**vars(self._status), "attempts": attempts, "moved": moved}
 
     def command(self) -> list[str]:
         """The command of a new fit, without `promptcal` before it."""
@@ -92,8 +93,7 @@ class RefitJobs:
 
     def start(self, kind: Kind) -> None:
         with self._lock:
-            if self._status.phase == "running":
-                raise LabelError("a refit is running; wait for it, or cancel it")
+            self._check_idle()
             if self._workspace.has_changed_on_disk():
                 raise LabelError("the run has a new result; load it first (reload the page)")
             self._discard()
@@ -111,8 +111,7 @@ class RefitJobs:
         if attempt is None or attempt.output is None or not _is_finished(attempt):
             raise LabelError("this attempt has no result; start it again")
         with self._lock:
-            if self._status.phase == "running":
-                raise LabelError("a refit is running; wait for it, or cancel it")
+            self._check_idle()
             self._discard()
             self._proposal = self._of_run(Path(attempt.output))
             self._set(RefitStatus("ready", "fit", attempt=number, message=self._summary()))
@@ -146,6 +145,10 @@ class RefitJobs:
         if (process := self._process) is not None:
             process.close()
 
+    def _check_idle(self) -> None:
+        if self._status.phase == "running":
+            raise LabelError("a refit is running; wait for it, or cancel it")
+
     def _discard(self) -> None:
         if self._proposal is not None and self._status.attempt is not None:
             self._workspace.store.end_attempt(self._status.attempt, "discarded", self._summary())
@@ -156,9 +159,7 @@ class RefitJobs:
         self._workspace.events.send("refit", vars(status))
 
     def _progress(self, step: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._last_sent >= _SECONDS_BETWEEN_EVENTS:
-            self._last_sent = now
+        if self._pace.allows():
             with self._lock:
                 self._set(replace(self._status, step=step, done=done, total=total))
 
@@ -224,22 +225,20 @@ class RefitJobs:
         moved = int((after.category != self._workspace.state.category).sum())
         return f"{moved:,} of {len(after):,} images moved."
 
-    def _moved(self) -> dict[str, Any] | None:
-        """The images that the proposal moves, the surest first, and how many go from where to where."""
-        after, before = self._after(), self._workspace.state
-        if after is None:
-            return None
-        images = np.flatnonzero((before.category != after.category) & (before.status == UNLABELLED))
-        images = images[np.argsort(-after.predictions.confidence[images], kind="stable")]
-        pairs = Counter(zip(before.category[images].tolist(), after.category[images].tolist(), strict=True))
-        names = [category.name for category in after.categories]
-        return {
-            "n": len(images),
-            "flows": [[names[a], names[b], n] for (a, b), n in pairs.most_common(30)],
-            "images": packed(images[:_MOST_MOVED], "<u4"),
-            "to": packed(after.category[images[:_MOST_MOVED]], "<i4"),
-            "names": names,
-        }
+
+def moved_images(before: LabelState, after: LabelState) -> dict[str, Any]:
+    """The images that a refit moves, the surest first, and how many go from where to where."""
+    images = np.flatnonzero((before.category != after.category) & (before.status == UNLABELLED))
+    images = images[np.argsort(-after.predictions.confidence[images], kind="stable")]
+    pairs = Counter(zip(before.category[images].tolist(), after.category[images].tolist(), strict=True))
+    names = [category.name for category in after.categories]
+    return {
+        "n": len(images),
+        "flows": [[names[a], names[b], n] for (a, b), n in pairs.most_common(30)],
+        "images": packed(images[:_MOST_MOVED], "<u4"),
+        "to": packed(after.category[images[:_MOST_MOVED]], "<i4"),
+        "names": names,
+    }
 
 
 def checked_words(words: list[str]) -> list[str]:

@@ -32,6 +32,7 @@ from promptcal.app.refit_jobs import RefitJobs
 from promptcal.app.workspace import Workspace
 from promptcal.errors import LabelError, PromptCALError, RunError
 from promptcal.runtime.json_model import first_problem
+from promptcal.runtime.user_warnings import collected_warnings
 
 MAX_BODY = 32_000_000  # bytes
 EXPORTS = {  # the end of the file name, and the type
@@ -232,8 +233,10 @@ class Routes:
 
         def read() -> Response:
             images, positions = workspace.run.given_images()
-            labels = read_labels_file(body, images, positions)
-            return _json({**workspace.act(ImportLabels(source=name, labels=labels)), "n": len(labels)})
+            with collected_warnings() as warnings:
+                labels = read_labels_file(body, images, positions, name)
+            change = workspace.act(ImportLabels(source=name, labels=labels))
+            return _json({**change, "n": len(labels), "warnings": warnings})
 
         return await run_in_threadpool(read)
 

@@ -17,7 +17,7 @@ from promptcal.runtime.phases import describe_phases
 MOST_ADVICE = 6  # lines
 STABILITY, NEAREST_KNOWN = "stability", "nearest known (distance)"
 _LEGENDS = {
-    STABILITY: "Stability: the share of the other read-outs that agree on an image; below 1, some images are doubtful.",
+    STABILITY: "Stability: the share of the read-out's heads that agree on an image; some are doubtful below 1.",
     NEAREST_KNOWN: "Nearest known: the known category that looks most alike; a larger distance means less alike.",
 }
 

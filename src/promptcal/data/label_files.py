@@ -4,14 +4,14 @@ import codecs
 import csv
 import itertools
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from promptcal.data.image_files import HEIC_SUFFIXES, SUFFIXES
-from promptcal.errors import LabelError, PromptCALWarning, shorten
+from promptcal.errors import LabelError, shorten
+from promptcal.runtime.user_warnings import warn
 
 Row = tuple[str, Any]  # a path, and a label as the file has it
 Progress = Callable[[float], None]  # takes the share of the file that has been read
@@ -87,10 +87,9 @@ def path_column_by_values(header: Sequence[str], rows: Sequence[Sequence[str]], 
 
 def warn_of_columns(origin: str, columns: Sequence[str], path: int) -> None:
     """Say which of two columns is read as the path, because its values are images."""
-    warnings.warn(
+    warn(
         f"{origin} has the columns {shorten(repr(columns[0]))} and {shorten(repr(columns[1]))}; "
         f"{shorten(repr(columns[path]))} is read as path, because it names images, and the other one as label",
-        PromptCALWarning,
         stacklevel=2,
     )
 
@@ -229,10 +228,9 @@ def _encoding(path: Path) -> str:
             decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
             found = error.object[max(0, error.start - 20) : error.start + 20].decode("cp1252", "replace")
-            warnings.warn(
+            warn(
                 f"{path} is not UTF-8 and is read as Windows-1252, with text such as {found.strip()!r}; if that looks "
                 "wrong, save the file as UTF-8 CSV",
-                PromptCALWarning,
                 stacklevel=2,
             )
             return "cp1252"

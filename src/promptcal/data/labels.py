@@ -5,7 +5,6 @@ import itertools
 import os
 import re
 import unicodedata
-import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -28,9 +27,10 @@ from promptcal.data.label_files import (
     warn_of_columns,
 )
 from promptcal.data.sources import FileSource
-from promptcal.errors import LabelError, PromptCALWarning, shorten
+from promptcal.errors import LabelError, shorten
 from promptcal.runtime.arguments import as_list, check_path
 from promptcal.runtime.progress import show_progress
+from promptcal.runtime.user_warnings import warn
 
 _NORMAL = re.compile(r"[\w-][\w .-]*(?:/[\w-][\w .-]*)*", re.ASCII)
 _MAX_COMPARED, _MAX_COMPARED_PATH = 10_000, 200  # names, and characters of the path, for a suggestion
@@ -61,7 +61,7 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
     labels that come with the images are used, if there are any.
     """
     if labels is None and images.source_labels is not None:
-        warnings.warn(f"labels are taken from {images.source_labels.origin}", PromptCALWarning, stacklevel=3)
+        warn(f"labels are taken from {images.source_labels.origin}", stacklevel=3)
         labels = images.source_labels.values
     if labels is None:
         labels = [None] * len(images)
@@ -70,7 +70,7 @@ def parse_labels(labels: Any, images: ImageSet, console: Console | None = None) 
         n_images = len(images) if images.n_source is None else images.n_source
         names = _ImageNames(images)
         with closing(_file_pairs(path, n_images, console or Console(stderr=True), names.has)) as pairs:
-            return _match(pairs, names)
+            return _match(pairs, names, f"{shorten(path)}: ")
     if hasattr(labels, "columns"):
         names = _ImageNames(images)
         return _match(_frame_pairs(labels, names.has), names)
@@ -235,10 +235,10 @@ class _ImageNames:
         return name in self.known or self.candidates(name)[1]
 
 
-def _match(pairs: Iterable[tuple[str, str | None]], found: _ImageNames) -> Labels:
+def _match(pairs: Iterable[tuple[str, str | None]], found: _ImageNames, where: str = "") -> Labels:
     """Labels in the order of the images; a label for an unknown image is an error.
 
-    Images without a label may be missing in a sample.
+    Images without a label may be missing in a sample. ``where`` is the start of an error, which names the file.
     """
     images, names = found.images, found.names
     by_name: dict[str, str | None] = {}
@@ -259,17 +259,16 @@ def _match(pairs: Iterable[tuple[str, str | None]], found: _ImageNames) -> Label
             matched.append((path, name))
         if by_name.setdefault(name, label) != label:
             first, second = shorten(repr(by_name[name])), shorten(repr(label))
-            raise LabelError(f"{shorten(path)} has two labels, {first} and {second}; keep one of them")
+            raise LabelError(f"{where}{shorten(path)} has two labels, {first} and {second}; keep one of them")
     if unknown:
-        raise LabelError(_unknown_message(unknown, names, images))
+        raise LabelError(where + _unknown_message(unknown, names, images))
     if matched:
         path, name = matched[0]
         labels = "1 label has another path than its image"
         if len(matched) > 1:
             labels = f"{len(matched)} labels have other paths than their images"
-        warnings.warn(
+        warn(
             f"{labels}; matched by the end of the path, such as {shorten(path)} to {shorten(name)}",
-            PromptCALWarning,
             stacklevel=4,
         )
     return Labels([by_name.get(name) for name in names], [by_name.get(name, "") is None for name in names])

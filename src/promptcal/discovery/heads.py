@@ -8,9 +8,10 @@ over the labelled images, the unlabelled images u, all images i, and pairs of an
 neighbours j. H is the entropy, JS the Jensen-Shannon divergence H((p_i + p_j) / 2) - (H(p_i) + H(p_j)) / 2, which asks
 for agreement but not for confidence. If the unlabelled images are a sample of more, they have more weight in the means
 over all images. The sharpness a grows from 8 to 25 and the weight e from 0 to 0.3: a head that starts with soft
-assignments depends less on its start. Each head starts at the centroids of one start of k-means. The one that the
-others agree with most is the result; the share of them that agree is the stability of an image (what this gains:
-`results/measurements.md`, "Which head is kept").
+assignments depends less on its start. Each head starts at the centroids of one start of k-means, and votes for a
+cluster of each image. A last head is trained with the clusters that have most votes as labels of all images. It is the
+result; the share of the heads that agree with it is the stability of an image (what this gains:
+`results/measurements.md`, "The result of several heads").
 Entropy, labels and marginal are those of PIM (Chiaroni et al., ICCV 2023). The weights were chosen on the
 development splits of CIFAR-100 and CUB (`promptcal benchmark NAME-dev`) and on the demo.
 
@@ -29,7 +30,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
-from promptcal.discovery.sampling import sample_rows
+from promptcal.discovery.kmeans import cluster_sums
+from promptcal.discovery.sampling import sample_rows, weight_in_sample
 from promptcal.metrics.accuracy import contingency_table, match_clusters
 from promptcal.runtime.device import device_context
 from promptcal.runtime.threads import threads_for
@@ -44,13 +46,15 @@ _LR_WITHOUT_ANNEALING = 0.001
 _ANNEALED_SHARE = 0.7  # of the steps, after which sharpness and entropy weight stay
 _BATCH = 2048
 _MOST_OUTPUTS = 2**23  # of a batch, of the heads that are trained at once
+_CACHED_OUTPUTS = 2**19  # of a batch, of the heads whose gradients are computed together on a CPU
 _MOST_IMAGES = 60_000  # that heads are trained on; nearest neighbours take time and memory by their square
 _MOST_CONTINUED = 10_000
+_ROUNDS = 10  # of matching and voting, at most
 _BLOCK = 4096  # images at a time where no gradient is needed
 _MOST_EXACT = 5000  # images whose nearest neighbours are searched among all images on a CPU
 _PROBES = 10  # clusters that they are searched in otherwise
 _MOST_COSINES = 2**20  # at a time in that search
-_MOST_COSINES_ON_CPU = 2**25  # at a time among all images: 128 MB
+_MOST_COSINES_ON_CPU = 2**23  # at a time among all images: 32 MB
 _LEAST = 1e-8
 
 
@@ -68,9 +72,10 @@ class LinearHead(NamedTuple):
 
 
 class TrainedHeads(NamedTuple):
-    """The head that the others agree with most, its cluster of each image, and the share of the others that agree.
+    """The head that is trained on the votes of all heads, its cluster of each image, and the share of the heads that
+    agree.
 
-    With a single head there are no others to agree, and the stability is None.
+    A single head is the result itself, and the stability is None.
     """
 
     head: LinearHead
@@ -89,9 +94,10 @@ def nearest_neighbours(features: Tensor, k: int) -> Tensor:
     """The ``k`` images with the largest cosine with each image, without itself (images x k)."""
     found = []
     block = _BLOCK if features.device.type != "cpu" else min(_BLOCK, max(256, _MOST_COSINES_ON_CPU // len(features)))
+    buffer = features.new_empty(min(block, len(features)), len(features))
     for first in range(0, len(features), block):
         rows = features[first : first + block]
-        cosines = rows @ features.T
+        cosines = torch.mm(rows, features.T, out=buffer[: len(rows)])
         cosines[torch.arange(len(rows)), torch.arange(first, first + len(rows))] = -math.inf
         found.append(cosines.topk(k, dim=1).indices)
     return torch.cat(found)
@@ -147,10 +153,11 @@ def train_heads(
     most_images: int = _MOST_IMAGES,
     closed: Tensor | None = None,
     steps: int = STEPS,
+    batch: int = _BATCH,
     unlabelled_weight: float = 1.0,
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> TrainedHeads:
-    """Train a head from each start (starts x clusters x dim), and keep the one that the others agree with most.
+    """Train a head from each start (starts x clusters x dim), and of several heads another one on their votes.
 
     Args:
         features: L2-normalised embeddings (images x dim).
@@ -159,6 +166,7 @@ def train_heads(
         annealed: Whether to begin with soft assignments, which may move far from the start.
         most_images: If there are more images, the heads are trained on a part of them.
         closed: Clusters (a mask) that no unlabelled image is assigned to.
+        steps, batch: Steps of training, and images in each.
         unlabelled_weight: How many images an unlabelled one stands for, if these are all labelled images of a source
             and a sample of the others.
         on_progress: Called with the number of finished steps.
@@ -170,29 +178,35 @@ def train_heads(
         if len(features) > most_images:
             chosen = sample_rows(labels, most_images, generator)
             part, part_labels = features[chosen.to(device)], part_labels[chosen.to(device)]
-            unlabelled_weight *= _odds(labels) / _odds(labels[chosen.numpy()])
+            unlabelled_weight *= weight_in_sample(labels, chosen.numpy())
+        image_weights = torch.where(part_labels < 0, unlabelled_weight, 1.0).to(part)
         neighbours = find_neighbours(part, min(NEIGHBOURS, len(part) - 1), starts[0])
         groups = starts.to(features).split(max(1, _MOST_OUTPUTS // (_BATCH * n_clusters)))
         heads: list[LinearHead] = []
         for group in groups:
             done = len(heads) * steps  # of all heads
-            training = _Heads(part, part_labels, neighbours, group, prior, unlabelled_weight)
-            for step in training.train(generator, annealed, steps):
+            training = _Heads(part, part_labels, neighbours, group, prior, image_weights)
+            for step in training.train(generator, annealed, steps, batch):
                 on_progress((done + step * len(group)) // len(starts))
             heads += training.heads()
         clusters = [_clusters(features, head, closed) for head in heads]
-    best, stability = most_agreed(clusters)
-    head, found = heads[best], clusters[best]
-    if annealed:
-        order = class_order(found[chosen.numpy()], labels[chosen.numpy()], neighbours.cpu().numpy(), n_clusters)
-        head, found = head.reordered(torch.from_numpy(order)), order.argsort()[found]
-    return TrainedHeads(head, found, stability)
-
-
-def _odds(labels: np.ndarray) -> float:
-    """Unlabelled images for each labelled one; 1 if all or none are labelled."""
-    n_labelled = int((labels >= 0).sum())
-    return (len(labels) - n_labelled) / n_labelled if 0 < n_labelled < len(labels) else 1.0
+        found = most_voted(clusters, n_clusters, closed)
+        order = np.arange(n_clusters)
+        if annealed:
+            order = class_order(found[chosen.numpy()], labels[chosen.numpy()], neighbours.cpu().numpy(), n_clusters)
+            found = order.argsort()[found]
+        if len(heads) == 1:
+            return TrainedHeads(heads[0].reordered(torch.from_numpy(order)), found, None)
+        voted = torch.from_numpy(np.where(labels >= 0, labels, found)[chosen.numpy()]).to(device)
+        sums, sizes = cluster_sums(part, voted, n_clusters)
+        # a cluster without votes starts where its number did
+        start = torch.where(sizes.unsqueeze(1) > 0, sums, starts[0][order].to(part)).unsqueeze(0)
+        training = _Heads(part, voted, neighbours, start, None if prior is None else prior[order], image_weights)
+        for _ in training.train(generator, annealed=False, steps=steps, size=batch):
+            pass
+        head = training.heads()[0]
+        found = _clusters(features, head, None if closed is None else closed[order])
+    return TrainedHeads(head, found, np.mean([_same(found, own) for own in clusters], axis=0))
 
 
 class _Heads:
@@ -205,10 +219,10 @@ class _Heads:
         neighbours: Tensor,
         starts: Tensor,
         prior: Tensor | None,
-        unlabelled_weight: float = 1.0,
+        image_weights: Tensor,
     ) -> None:
         self.features, self.labels, self.neighbours = features, labels, neighbours
-        self.image_weights = torch.where(labels < 0, unlabelled_weight, 1.0).to(features)
+        self.image_weights = image_weights
         self.prior = None if prior is None else prior.to(features)
         self.weight = F.normalize(starts, dim=2).requires_grad_()
         self.bias = starts.new_zeros(starts.shape[:2]).requires_grad_()
@@ -217,7 +231,7 @@ class _Heads:
         weights, biases = SHARP * self.weight.detach().cpu(), self.bias.detach().cpu()
         return [LinearHead(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
 
-    def train(self, generator: torch.Generator, annealed: bool, steps: int) -> Iterator[int]:
+    def train(self, generator: torch.Generator, annealed: bool, steps: int, size: int = _BATCH) -> Iterator[int]:
         """Yields the number of finished steps."""
         first_lr = _LR if annealed else _LR_WITHOUT_ANNEALING
         optimiser = torch.optim.Adam([self.weight, self.bias], lr=first_lr)
@@ -226,7 +240,7 @@ class _Heads:
             for group in optimiser.param_groups:
                 decay = (1 + math.cos(math.pi * step / steps)) / 2
                 group["lr"] = _LAST_LR + (first_lr - _LAST_LR) * decay
-            batch = torch.randperm(len(self.features), generator=generator)[:_BATCH]
+            batch = torch.randperm(len(self.features), generator=generator)[:size]
             sharpness = SOFT * (SHARP / SOFT) ** progress
             neighbours = self._one_neighbour(batch, generator)
             self.weight.grad, self.bias.grad = self._gradients(batch, neighbours, sharpness, progress * ENTROPY_WEIGHT)
@@ -247,36 +261,43 @@ class _Heads:
         images = images.to(self.features.device)
         labels, n = self.labels[images], len(images)
         x, x_pair = self.features[images], self.features[neighbours]
-        log_p, log_q = (self._log_probabilities(rows, sharpness) for rows in (x, x_pair))
-        p, q = log_p.exp(), log_q.exp()
         labelled = labels >= 0
         agree = (labels < 0) | (self.labels[neighbours] < 0) | (labels == self.labels[neighbours])
-        log_m = (p + q).div_(2).clamp_(min=_LEAST).log_()
         weights = self.image_weights[images].view(n, 1, 1)
-        pairs = agree.view(n, 1, 1) * weights / (2 * weights.sum())
+        shares = weights / weights.sum()
+        pairs = agree.view(n, 1, 1) * shares / 2
         unlabelled = (~labelled * (entropy_weight / (~labelled).sum().clamp(min=1))).view(n, 1, 1)
-        # dL/dp, without terms that are the same for all clusters: they do not change the result
-        by_p = log_p.mul_(pairs - unlabelled).addcmul_(log_m, pairs, value=-1)
-        if self.prior is not None:
-            mean = (p * weights).sum(dim=0) / weights.sum()
-            difference = mean.clamp(min=_LEAST).log() - self.prior.clamp(min=_LEAST).log()
-            by_p.addcmul_(weights, difference / weights.sum())
-        by_q = log_q.sub_(log_m).mul_(pairs)
-        by_output, by_pair_output = (
-            g.sub_((g * share).sum(dim=2, keepdim=True)).mul_(share) for g, share in ((by_p, p), (by_q, q))
-        )
-        own = labels.clamp(min=0).view(n, 1, 1).expand(-1, p.shape[1], -1)
-        counted = labelled.view(n, 1, 1) & (p.gather(2, own) >= _LEAST)  # as the loss, which is constant below
-        weight = counted * (LABEL_WEIGHT / labelled.sum().clamp(min=1))
-        by_output.addcmul_(p, weight).scatter_add_(2, own, -weight)
-        by_weight = torch.addmm(by_output.view(n, -1).T @ x, by_pair_output.view(n, -1).T, x_pair)
-        by_bias = by_output.sum(dim=0) + by_pair_output.sum(dim=0)
-        return sharpness * by_weight.view_as(self.weight), by_bias
+        by_label = labelled * (LABEL_WEIGHT / labelled.sum().clamp(min=1))
 
-    def _log_probabilities(self, features: Tensor, sharpness: float) -> Tensor:
-        """Images x heads x clusters, from one matrix product."""
-        outputs = torch.addmm(self.bias.flatten(), features, self.weight.flatten(0, 1).T, alpha=sharpness)
-        return torch.log_softmax(outputs.view(len(features), *self.bias.shape), dim=2)
+        def gradients(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+            log_p, log_q = (_log_probabilities(rows, weight, bias, sharpness) for rows in (x, x_pair))
+            p, q = log_p.exp(), log_q.exp()
+            log_m = (p + q).div_(2).clamp_(min=_LEAST).log_()
+            # dL/dp, without terms that are the same for all clusters: they do not change the result
+            by_p = log_p.mul_(pairs - unlabelled).addcmul_(log_m, pairs, value=-1)
+            if self.prior is not None:
+                mean = (p * shares).sum(dim=0)
+                by_p.addcmul_(shares, mean.clamp(min=_LEAST).log() - self.prior.clamp(min=_LEAST).log())
+            by_q = log_q.sub_(log_m).mul_(pairs)
+            by_output, by_pair_output = (
+                g.sub_((g * share).sum(dim=2, keepdim=True)).mul_(share) for g, share in ((by_p, p), (by_q, q))
+            )
+            own = labels.clamp(min=0).view(n, 1, 1).expand(-1, p.shape[1], -1)
+            counted = by_label.view(n, 1, 1) * (p.gather(2, own) >= _LEAST)  # as the loss, which is constant below
+            by_output.addcmul_(p, counted).scatter_add_(2, own, -counted)
+            by_weight = torch.addmm(by_output.view(n, -1).T @ x, by_pair_output.view(n, -1).T, x_pair)
+            return sharpness * by_weight.view_as(weight), by_output.sum(dim=0) + by_pair_output.sum(dim=0)
+
+        at_once = len(self.weight) if x.device.type != "cpu" else max(1, _CACHED_OUTPUTS // (n * self.bias.shape[1]))
+        parts = zip(self.weight.split(at_once), self.bias.split(at_once), strict=True)
+        by_weight, by_bias = zip(*(gradients(weight, bias) for weight, bias in parts), strict=True)
+        return torch.cat(by_weight), torch.cat(by_bias)
+
+
+def _log_probabilities(features: Tensor, weight: Tensor, bias: Tensor, sharpness: float) -> Tensor:
+    """Images x heads x clusters, from one matrix product."""
+    outputs = torch.addmm(bias.flatten(), features, weight.flatten(0, 1).T, alpha=sharpness)
+    return torch.log_softmax(outputs.view(len(features), *bias.shape), dim=2)
 
 
 def _clusters(features: Tensor, head: LinearHead, closed: Tensor | None) -> np.ndarray:
@@ -286,14 +307,44 @@ def _clusters(features: Tensor, head: LinearHead, closed: Tensor | None) -> np.n
     return torch.cat(found).cpu().numpy()
 
 
-def most_agreed(clusters: list[np.ndarray]) -> tuple[int, np.ndarray | None]:
-    """The number of the clustering that has the largest mean agreement with the others, the first of several; and of
-    each image, the share of the others that have it in the matching cluster (None if there is no other clustering)."""
-    agreed = np.zeros((len(clusters), len(clusters[0])), dtype=np.int16)
+def most_voted(clusters: list[np.ndarray], n_clusters: int, closed: Tensor | None = None) -> np.ndarray:
+    """The cluster of each image that most clusterings vote for.
+
+    Clusters have the numbers of the clustering with the largest mean agreement with the others. Those of the others are
+    matched one to one to the result so that most images agree, the votes are counted, and so on until nothing changes.
+    Of equal votes, those of the first clustering count, and the most agreed one is the first. ``closed`` clusters (a
+    mask) have no images, and are matched to themselves.
+    """
+    best = _most_agreed(clusters)
+    ordered = [clusters[best], *clusters[:best], *clusters[best + 1 :]]
+    found = ordered[0]
+    for _ in range(_ROUNDS if len(clusters) > 2 else 0):
+        renamed = np.stack([_renamed(own, found, n_clusters, closed) for own in ordered])
+        votes = np.ones(renamed.shape, dtype=np.int16)
+        for i, j in combinations(range(len(renamed)), 2):
+            votes[[i, j]] += renamed[i] == renamed[j]
+        voted = renamed[votes.argmax(axis=0), np.arange(len(found))]
+        if (voted == found).all():
+            break
+        found = voted
+    return found
+
+
+def _most_agreed(clusters: list[np.ndarray]) -> int:
+    """The number of the clustering that has the largest mean agreement with the others, the first of several."""
+    agreed = np.zeros(len(clusters), dtype=np.int64)
     for (i, first), (j, second) in combinations(enumerate(clusters), 2):
-        agreed[[i, j]] += _same(first, second)
-    best = int(agreed.mean(axis=1).argmax())
-    return best, agreed[best] / (len(clusters) - 1) if len(clusters) > 1 else None
+        agreed[[i, j]] += int(_same(first, second).sum())
+    return int(agreed.argmax())
+
+
+def _renamed(clusters: np.ndarray, like: np.ndarray, n_clusters: int, closed: Tensor | None) -> np.ndarray:
+    """Clusters with the numbers of those that they are matched to."""
+    shared = contingency_table(clusters, like, n_clusters, n_clusters)
+    if closed is not None:
+        kept = np.flatnonzero(closed.cpu().numpy())
+        shared[kept, kept] = len(clusters) + 1
+    return linear_sum_assignment(shared, maximize=True)[1][clusters]
 
 
 def class_order(clusters: np.ndarray, labels: np.ndarray, neighbours: np.ndarray, n_clusters: int) -> np.ndarray:

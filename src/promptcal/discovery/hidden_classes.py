@@ -127,22 +127,16 @@ def count_with_interval(
     problem = CountProblem(features, labels, images or ImageCounts.of(labels))
     kmeans = KMeansSettings(_STARTS, max_iter, tol)
     found = estimate(problem.part(MOST_IMAGES, seed), max_classes, kmeans, seed, on_step)
-    errors: dict[str, list[float]] = {name: [] for name in found.numbers}
-    spreads: list[float] = []
+    k, bounds = problem.n_known, (problem.n_known, max_classes)
+    rounds = []
     for number, (hidden, _) in enumerate(hidden_problems(problem, seed)):
-        k = problem.n_known
         most = max(k + 1, min(len(hidden.labels) // 2, round(max_classes * k / found.numbers[SHARE])))
-        again = estimate(hidden, most, kmeans, derive_seed(seed, "round", number), on_step)
-        for name, value in again.numbers.items():
-            errors[name].append(math.log(value / k))
-        spreads.append(float(np.log(again.draws).std()))
-    bounds = problem.n_known, max_classes
-    calibrated = [
-        _calibrate(name, value, errors[name], bounds) for name, value in found.numbers.items() if name != SHARE
-    ]
-    calibrated.append(_calibrate_share(found, errors[SHARE], spreads, bounds))
-    ranked = sorted(calibrated, key=lambda c: _rank(c, problem.n_known))
-    return CalibratedCount(tuple(ranked), found.trials)
+        rounds.append(estimate(hidden, most, kmeans, derive_seed(seed, "round", number), on_step))
+    errors = {name: [math.log(again.numbers[name] / k) for again in rounds] for name in found.numbers}
+    spreads = [float(np.log(again.draws).std()) for again in rounds]
+    others = [_calibrate(name, value, errors[name], bounds) for name, value in found.numbers.items() if name != SHARE]
+    calibrated = [*others, _calibrate_share(found, errors[SHARE], spreads, bounds)]
+    return CalibratedCount(tuple(sorted(calibrated, key=lambda c: _rank(c, k))), found.trials)
 
 
 def _rank(found: Calibrated, n_known: int) -> float:
@@ -176,22 +170,24 @@ def hidden_problems(problem: CountProblem, seed: int) -> list[HiddenProblem]:
     """
     labelled = np.flatnonzero(problem.labels >= 0)
     features, labels = problem.features[torch.from_numpy(labelled)], problem.labels[labelled]
+    whole = CountProblem(features, labels, ImageCounts(len(labels), 0))
     generator = np.random.default_rng(derive_seed(seed, "hidden"))
     classes = generator.permutation(np.unique(labels))
     rounds = min(ROUNDS, len(classes))
     found = []
     for number in range(rounds):
-        whole = CountProblem(features, labels, ImageCounts(len(labels), 0))
         part = whole.part(_MOST_IN_ROUNDS, derive_seed(seed, "part", number))
-        remaining = np.full(len(part.labels), -1)
-        for label in np.setdiff1d(part.labels, classes[number::rounds]):
-            members = generator.permutation(np.flatnonzero(part.labels == label))
-            remaining[members[: max(2, len(members) // 2)]] = label
-        n_labelled = int((remaining >= 0).sum())
-        if can_measure(remaining) and n_labelled < len(remaining):
-            images = ImageCounts(n_labelled, len(remaining) - n_labelled)
-            found.append(HiddenProblem(part._replace(labels=remaining, images=images), part.labels))
-    return found
+        found.append(_hide(part, classes[number::rounds], generator))
+    return [hidden for hidden in found if can_measure(hidden.problem.labels) and hidden.problem.images.unlabelled]
+
+
+def _hide(part: CountProblem, classes: np.ndarray, generator: np.random.Generator) -> HiddenProblem:
+    """Remove all labels of these classes and half of those of the others, but not the last two."""
+    remaining = np.full(len(part.labels), -1)
+    for label in np.setdiff1d(part.labels, classes):
+        members = generator.permutation(np.flatnonzero(part.labels == label))
+        remaining[members[: max(2, len(members) // 2)]] = label
+    return HiddenProblem(part._replace(labels=remaining, images=ImageCounts.of(remaining)), part.labels)
 
 
 def estimate(
@@ -202,8 +198,31 @@ def estimate(
     draws = share.draw(_DRAWS, derive_seed(seed, "draws"))
     on_step(SHARE)
     part = problem.part(_MOST_CLUSTERED, derive_seed(seed, "clustered"))
-    k, n = part.n_known, len(part.labels)
-    most = max(k + 1, min(max_classes, n // 2, math.ceil(2 * np.quantile(draws, COVERAGE))))
+    k, likely = part.n_known, float(np.quantile(draws, COVERAGE))
+    most = max(k + 1, min(max_classes, len(part.labels) // 2, math.ceil(2 * likely)))
+    trials = _cluster_on_grid(part, most, kmeans, seed, on_step)
+    n_over = max(k + 1, min(most, math.ceil(_MORE * likely), k + int((part.labels < 0).sum())))
+    over = SemiSupervisedKMeans(n_over, kmeans.n_init, kmeans.max_iter, kmeans.tol, derive_seed(seed, "over"))
+    over.fit(part.features, part.labels)
+    by_head = _count_by_head(part, over, seed)
+    on_step("trained head")
+    by_merging = _count_by_merging(part, over, seed)
+    on_step("merged clusters")
+    tried = np.array([trial.n_classes for trial in trials], dtype=np.float64)
+    numbers = {
+        SHARE: min(share.n_classes, float(max_classes)),
+        "labelled accuracy": peak(tried, np.array([trial.accuracy for trial in trials])),
+        "silhouette": peak(tried, np.array([trial.silhouette for trial in trials])),
+        "head": by_head,
+        "merge": by_merging,
+    }
+    return Estimates(numbers, share, draws, tuple(trials))
+
+
+def _cluster_on_grid(
+    part: CountProblem, most: int, kmeans: KMeansSettings, seed: int, on_step: Callable[[str], None]
+) -> Trials:
+    """k-means with numbers of clusters from half of the known classes to ``most``."""
     trials = Trials(
         part.features,
         part.labels,
@@ -214,23 +233,12 @@ def estimate(
         silhouette_points=_SILHOUETTE_POINTS,
         on_trial=lambda trial: on_step(f"{trial.n_classes} clusters"),
     )
-    grid = sorted({round(number) for number in np.geomspace(max(2, k // 2), most, _GRID)})
+    grid = sorted({round(number) for number in np.geomspace(max(2, part.n_known // 2), most, _GRID)})
     for number in grid:
         trials(number)
     for _ in range(_GRID - len(grid)):
         on_step("")
-    numbers = np.array([trial.n_classes for trial in trials], dtype=np.float64)
-    values = {
-        SHARE: min(share.n_classes, float(max_classes)),
-        "labelled accuracy": peak(numbers, np.array([trial.accuracy for trial in trials])),
-        "silhouette": peak(numbers, np.array([trial.silhouette for trial in trials])),
-    }
-    n_over = max(k + 1, min(most, math.ceil(_MORE * np.quantile(draws, COVERAGE)), k + int((part.labels < 0).sum())))
-    values["head"] = _count_by_head(part, n_over, kmeans, seed)
-    on_step("trained head")
-    values["merge"] = _count_by_merging(part, n_over, kmeans, seed)
-    on_step("merged clusters")
-    return Estimates(values, share, draws, tuple(trials))
+    return trials
 
 
 def peak(numbers: np.ndarray, values: np.ndarray) -> float:
@@ -244,26 +252,21 @@ def peak(numbers: np.ndarray, values: np.ndarray) -> float:
     return float(numbers[best] * math.exp(np.clip(-b / (2 * a), x[0] - x[1], x[2] - x[1]))) if a < 0 else numbers[best]
 
 
-def _over_clustered(part: CountProblem, n_clusters: int, kmeans: KMeansSettings, seed: int) -> SemiSupervisedKMeans:
-    fitted = SemiSupervisedKMeans(n_clusters, kmeans.n_init, kmeans.max_iter, kmeans.tol, derive_seed(seed, "over"))
-    return fitted.fit(part.features, part.labels)
-
-
-def _count_by_head(part: CountProblem, n_clusters: int, kmeans: KMeansSettings, seed: int) -> float:
-    fitted = _over_clustered(part, n_clusters, kmeans, seed)
-    numbers = np.where(part.labels >= 0, np.searchsorted(fitted.classes_, part.labels), -1)
-    starts = torch.from_numpy(fitted.cluster_centers_[None])
+def _count_by_head(part: CountProblem, over: SemiSupervisedKMeans, seed: int) -> float:
+    """How many of too many clusters a trained read-out uses."""
+    numbers = np.where(part.labels >= 0, np.searchsorted(over.classes_, part.labels), -1)
+    starts = torch.from_numpy(over.cluster_centers_[None])
     head = train_heads(part.features, numbers, starts, prior=None, seed=seed, steps=_HEAD_STEPS)
-    sizes = np.bincount(head.clusters, minlength=n_clusters) / len(head.clusters)
+    sizes = np.bincount(head.clusters, minlength=over.n_clusters) / len(head.clusters)
     used = sizes[sizes > 0]
     return max(float(part.n_known), float(np.exp(-(used * np.log(used)).sum())))
 
 
-def _count_by_merging(part: CountProblem, n_clusters: int, kmeans: KMeansSettings, seed: int) -> float:
-    clusters = _over_clustered(part, n_clusters, kmeans, seed).labels_
-    connections = measure_connections(part.features, clusters, n_clusters, part.n_known, seed=seed)
+def _count_by_merging(part: CountProblem, over: SemiSupervisedKMeans, seed: int) -> float:
+    """How many of too many clusters are left after indistinguishable ones are merged."""
+    connections = measure_connections(part.features, over.labels_, over.n_clusters, part.n_known, seed=seed)
     merges = merge_indistinguishable(connections, least=part.n_known, into_known=True)
-    return float((np.bincount(clusters, minlength=n_clusters) > 0).sum() - len(merges))
+    return float((np.bincount(over.labels_, minlength=over.n_clusters) > 0).sum() - len(merges))
 
 
 def _calibrate(name: str, value: float, errors: list[float], bounds: tuple[int, int]) -> Calibrated:
@@ -286,12 +289,11 @@ def _calibrate_share(
 ) -> Calibrated:
     """The interval of the bootstrap, widened if the errors on hidden classes are larger than it says, and because a
     few classes say little about others."""
-    value = found.numbers[SHARE]
-    bias = shrunk_mean(np.array(errors))
-    ratio = math.sqrt(max(1.0, float(np.mean(np.square(errors)) / max(np.mean(np.square(spreads)), _LEAST_VARIANCE))))
-    few = student.ppf((1 + COVERAGE) / 2, found.share.n_known - 1) / student.ppf((1 + COVERAGE) / 2, 10**6)
-    tails = (1 - COVERAGE) / 2
-    low, high = (np.log(np.quantile(found.draws, q) / value) * ratio * few for q in (tails, 1 - tails))
+    value, bias = found.numbers[SHARE], shrunk_mean(np.array(errors))
+    variance, tails = max(np.mean(np.square(spreads)), _LEAST_VARIANCE), (1 - COVERAGE) / 2
+    by_errors = math.sqrt(max(1.0, float(np.mean(np.square(errors)) / variance)))
+    by_few_classes = student.ppf(1 - tails, found.share.n_known - 1) / student.ppf(1 - tails, 10**6)
+    low, high = (np.log(np.quantile(found.draws, q) / value) * by_errors * by_few_classes for q in (tails, 1 - tails))
     numbers = (value * math.exp(x - bias) for x in (0, min(low, 0.0), max(high, 0.0)))
     return _within(Calibrated(SHARE, value, tuple(errors), *numbers), bounds)
 

@@ -245,6 +245,15 @@ def _principal_axes(points: Tensor, n: int) -> Tensor:
     return torch.linalg.eigh(points.T @ points).eigenvectors[:, -n:]
 
 
+class _Start(NamedTuple):
+    """What a start of k-means ended with."""
+
+    inertia: float
+    centroids: Tensor
+    labels: Tensor
+    n_iter: int
+
+
 class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
     r"""k-means with labels, as a scikit-learn estimator.
 
@@ -333,31 +342,63 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             generator.manual_seed(self.random_state)
         if limits is not None:
             limits = limits._replace(mask=limits.mask.to(points.device), closed=limits.closed.to(points.device))
+        init = None if init is None else _as_points(init).to(points)
+        search = self._search_all if self._n_searched(len(points)) == len(points) else self._search_part
         with device_context(points.device, torch.float32), threads_for(points.numel() * self.n_clusters):
-            most = len(points) if self.max_points_per_cluster is None else self.max_points_per_cluster * self.n_clusters
-            if len(points) <= max(most, _MIN_PART):
-                points = points - offset
-                first = self._class_means(points, fixed) if init is None else _as_points(init).to(points) - offset
-                starts = self._best_starts(points, fixed, first, limits, generator, on_progress)
-            else:
-                first = (self._class_means(points, fixed) if init is None else _as_points(init).to(points)) - offset
-                part = sample_rows(fixed.cpu().numpy(), max(most, _MIN_PART), generator).to(points.device)
-                sampled = points[part].sub_(offset)
-                axes = _principal_axes(sampled, _COMPONENTS)
-                limits_of_part = None if limits is None else limits._replace(mask=limits.mask[part])
-                starts = self._best_starts(
-                    sampled @ axes, fixed[part], first @ axes, limits_of_part, generator, on_progress, race=True
-                )
-                starts = [(start[0], _means(sampled, start[2], start[1] @ axes.T), *start[2:]) for start in starts]
-                max_iter = min(self.max_iter, _LAST_ITERATIONS)
-                starts[0] = lloyd_in_blocks(
-                    points, offset, starts[0][1], fixed, max_iter=max_iter, tol=self.tol, limits=limits
-                )
-        self.inertia_, centroids, labels, self.n_iter_ = starts[0]
-        self.cluster_centers_ = (centroids + offset).cpu().numpy()
-        self.labels_ = labels.cpu().numpy()
-        self.kept_centers_ = np.stack([(start[1] + offset).cpu().numpy() for start in starts])
+            starts = search(points, offset, fixed, init, limits, generator, on_progress)
+        best = starts[0]
+        self.inertia_, self.n_iter_ = best.inertia, best.n_iter
+        self.cluster_centers_ = (best.centroids + offset).cpu().numpy()
+        self.labels_ = best.labels.cpu().numpy()
+        self.kept_centers_ = np.stack([(start.centroids + offset).cpu().numpy() for start in starts])
         return self
+
+    def _n_searched(self, n: int) -> int:
+        """On how many of ``n`` points the starts are searched."""
+        if self.max_points_per_cluster is None:
+            return n
+        return min(n, max(self.max_points_per_cluster * self.n_clusters, _MIN_PART))
+
+    def _search_all(
+        self,
+        points: Tensor,
+        offset: Tensor,
+        fixed: Tensor,
+        init: Tensor | None,
+        limits: Limits | None,
+        generator: torch.Generator,
+        on_progress: Callable[[int], None],
+    ) -> list[_Start]:
+        """All starts on all points."""
+        points = points - offset
+        first = self._class_means(points, fixed) if init is None else init - offset
+        return self._best_starts(points, fixed, first, limits, generator, on_progress)
+
+    def _search_part(
+        self,
+        points: Tensor,
+        offset: Tensor,
+        fixed: Tensor,
+        init: Tensor | None,
+        limits: Limits | None,
+        generator: torch.Generator,
+        on_progress: Callable[[int], None],
+    ) -> list[_Start]:
+        """All starts on a part of the points, in its principal components; the best one is finished on all points."""
+        first = (self._class_means(points, fixed) if init is None else init) - offset
+        part = sample_rows(fixed.cpu().numpy(), self._n_searched(len(points)), generator).to(points.device)
+        sampled = points[part].sub_(offset)
+        axes = _principal_axes(sampled, _COMPONENTS)
+        limits_of_part = None if limits is None else limits._replace(mask=limits.mask[part])
+        found = self._best_starts(
+            sampled @ axes, fixed[part], first @ axes, limits_of_part, generator, on_progress, race=True
+        )
+        best, *others = (s._replace(centroids=_means(sampled, s.labels, s.centroids @ axes.T)) for s in found)
+        max_iter = min(self.max_iter, _LAST_ITERATIONS)
+        finished = lloyd_in_blocks(
+            points, offset, best.centroids, fixed, max_iter=max_iter, tol=self.tol, limits=limits
+        )
+        return [_Start(*finished), *others]
 
     def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
         """`fit`, then `labels_` (scikit-learn's default ignores ``y``).
@@ -417,37 +458,40 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         on_progress: Callable[[int], None],
         *,
         race: bool = False,
-    ) -> list[tuple[float, Tensor, Tensor, int]]:
-        """Inertia, centroids, labels and iterations of the ``n_kept`` best starts, the best first.
+    ) -> list[_Start]:
+        """The ``n_kept`` best starts, the best first.
 
         The first centroids start at ``given``. In a ``race``, only the best starts after a few iterations go on.
         """
         n_drawn = self.n_clusters - len(given)
         free = fixed < 0 if limits is None else (fixed < 0) & ~limits.mask
         starts = self.n_init if n_drawn else 1  # otherwise nothing is random
-        best: list[tuple[float, Tensor, Tensor, int]] = []
+        best: list[_Start] = []
         done = 0
         max_iter, n_best = (_FIRST_ITERATIONS, _FINALISTS * self.n_kept) if race else (self.max_iter, self.n_kept)
         size = max(1, (_MAX_DRAWN_FROM_PART if race else _MAX_DRAWN_FROM) // len(points))
         for first in range(0, starts, size):
             drawn = kmeans_plus_plus(points[free], given, n_drawn, min(size, starts - first), generator)
             for centroids in drawn.split(self._max_batch(points)):
-                labels, centroids, inertia, n_iter = lloyd(
-                    points, centroids, fixed, max_iter=max_iter, tol=self.tol, limits=limits
-                )
-                found = zip(inertia.tolist(), centroids, labels, n_iter.tolist(), strict=True)
-                best = sorted([*best, *found], key=lambda start: start[0])[:n_best]
+                found = self._run(points, centroids, fixed, limits, max_iter)
+                best = sorted([*best, *found], key=lambda start: start.inertia)[:n_best]
                 done += len(centroids)
                 on_progress(done)
         if not race:
             return best
-        finished: list[tuple[float, Tensor, Tensor, int]] = []
-        for centroids in torch.stack([start[1] for start in best]).split(self._max_batch(points)):
-            labels, centroids, inertia, n_iter = lloyd(
-                points, centroids, fixed, max_iter=self.max_iter, tol=self.tol, limits=limits
-            )
-            finished += zip(inertia.tolist(), centroids, labels, n_iter.tolist(), strict=True)
-        return sorted(finished, key=lambda start: start[0])[: self.n_kept]
+        finished: list[_Start] = []
+        for centroids in torch.stack([start.centroids for start in best]).split(self._max_batch(points)):
+            finished += self._run(points, centroids, fixed, limits, self.max_iter)
+        return sorted(finished, key=lambda start: start.inertia)[: self.n_kept]
+
+    def _run(
+        self, points: Tensor, centroids: Tensor, fixed: Tensor, limits: Limits | None, max_iter: int
+    ) -> list[_Start]:
+        """`lloyd` for a batch of starts."""
+        labels, centroids, inertia, n_iter = lloyd(
+            points, centroids, fixed, max_iter=max_iter, tol=self.tol, limits=limits
+        )
+        return list(map(_Start, inertia.tolist(), centroids, labels, n_iter.tolist()))
 
     def _max_batch(self, points: Tensor) -> int:
         if points.device.type == "cpu":

@@ -127,31 +127,19 @@ def can_measure(labels: np.ndarray) -> bool:
 
 def measure_known_share(features: Tensor, labels: np.ndarray, images: ImageCounts, *, seed: int) -> KnownShare:
     """Measure the share in L2-normalised embeddings with labels (-1: none), if `can_measure`."""
-    labelled = np.flatnonzero(labels >= 0)
-    classes, own = np.unique(labels[labelled], return_inverse=True)
+    classes, own = np.unique(labels[labels >= 0], return_inverse=True)
     k, generator = len(classes), np.random.default_rng(seed)
     parts = min(PARTS, k)
-    part_of_class = _parts(np.arange(k), parts, generator)
-    part_of_image = np.empty(len(labelled), dtype=np.int64)
-    for number in range(k):
-        members = np.flatnonzero(own == number)
-        part_of_image[members] = _parts(members, PARTS, generator) if len(members) > 1 else -1
-    described, hidden, known = [], [], []
-    for part in range(parts):
-        hidden.append(part_of_class[own] == part)
-        known.append(~hidden[-1] & (part_of_image == part))
-        remaining = np.full(len(labels), -1)
-        is_reference = ~(hidden[-1] | known[-1])
-        remaining[labelled[is_reference]] = np.unique(own[is_reference], return_inverse=True)[1]
-        described.append(describe_images(whitened(features, remaining), remaining))
-    of_labelled, of_unlabelled = _scores(
-        [rows[labelled] for rows in described],
-        [rows[labels < 0] for rows in described],
-        hidden, known, part_of_class[own],
-    )  # fmt: skip
+    part_of_class = _parts(np.arange(k), parts, generator)[own]  # of each labelled image
+    part_of_image = _parts_of_images(own, k, generator)
+    rounds = [
+        _hide(features, labels, part_of_class == part, (part_of_class != part) & (part_of_image == part))
+        for part in range(parts)
+    ]
+    of_labelled, of_unlabelled = _scores(rounds, part_of_class)
     return KnownShare(
-        _means(of_labelled, known, own, k),
-        _means(of_labelled, hidden, own, k),
+        _means(of_labelled, [r.known for r in rounds], own, k),
+        _means(of_labelled, [r.hidden for r in rounds], own, k),
         of_unlabelled,
         np.bincount(own, minlength=k).astype(np.float64),
         images,
@@ -163,6 +151,38 @@ def whitened(features: Tensor, labels: np.ndarray) -> Tensor:
     """Embeddings in which the labelled classes have equal spread in all directions; unchanged for one image of each."""
     found = whitening(features, labels, _SHRINKAGE)
     return features if found is None else found.apply(features)
+
+
+class _Round(NamedTuple):
+    """Masks of the labelled images whose labels are removed in a round: those of hidden classes, and those of known
+    ones. What describes each labelled and each unlabelled image then (images x 5)."""
+
+    hidden: np.ndarray
+    known: np.ndarray
+    of_labelled: np.ndarray
+    of_unlabelled: np.ndarray
+
+    @property
+    def removed(self) -> np.ndarray:
+        return self.hidden | self.known
+
+
+def _hide(features: Tensor, labels: np.ndarray, hidden: np.ndarray, known: np.ndarray) -> _Round:
+    """Describe the images without these labels. The other labels are references, with numbers from 0."""
+    references = np.flatnonzero(labels >= 0)[~(hidden | known)]
+    remaining = np.full(len(labels), -1)
+    remaining[references] = np.unique(labels[references], return_inverse=True)[1]
+    described = describe_images(whitened(features, remaining), remaining)
+    return _Round(hidden, known, described[labels >= 0], described[labels < 0])
+
+
+def _parts_of_images(own: np.ndarray, n_classes: int, generator: np.random.Generator) -> np.ndarray:
+    """A random part of each image of each class; -1 for the only image of a class, whose label is a reference."""
+    parts = np.empty(len(own), dtype=np.int64)
+    for number in range(n_classes):
+        members = np.flatnonzero(own == number)
+        parts[members] = _parts(members, PARTS, generator) if len(members) > 1 else -1
+    return parts
 
 
 def _parts(items: np.ndarray, n_parts: int, generator: np.random.Generator) -> np.ndarray:
@@ -211,29 +231,23 @@ def _class_cosines(features: Tensor, labels: np.ndarray) -> np.ndarray:
     return (features @ F.normalize(sums, dim=1).T).cpu().numpy()
 
 
-def _scores(
-    of_labelled: list[np.ndarray],
-    of_unlabelled: list[np.ndarray],
-    hidden: list[np.ndarray],
-    known: list[np.ndarray],
-    groups: np.ndarray,
-) -> tuple[list[np.ndarray], float]:
+def _scores(rounds: list[_Round], groups: np.ndarray) -> tuple[list[np.ndarray], float]:
     """Probabilities of a known class: of the labelled images in each round, and the mean over the unlabelled images.
 
     No class is scored by a model that was trained on it: there is a model for each of the ``groups`` of labelled
     images, trained on the other groups. Known and hidden images count the same in training.
     """
-    training = np.concatenate([rows[h | n] for rows, h, n in zip(of_labelled, hidden, known, strict=True)])
-    is_known = np.concatenate([n[h | n] for h, n in zip(hidden, known, strict=True)])
-    group = np.concatenate([groups[h | n] for h, n in zip(hidden, known, strict=True)])
+    training = np.concatenate([r.of_labelled[r.removed] for r in rounds])
+    is_known = np.concatenate([r.known[r.removed] for r in rounds])
+    group = np.concatenate([groups[r.removed] for r in rounds])
     mean, scale = training.mean(axis=0), np.maximum(training.std(axis=0), 1e-9)
-    found = [np.zeros(len(rows)) for rows in of_labelled]
+    found = [np.zeros(len(groups)) for _ in rounds]
     unlabelled = []
     for number in range(int(groups.max()) + 1):
         score = _trained((training[group != number] - mean) / scale, is_known[group != number])
-        for scores, rows in zip(found, of_labelled, strict=True):
-            scores[groups == number] = score((rows[groups == number] - mean) / scale)
-        unlabelled += [score((rows - mean) / scale).mean() for rows in of_unlabelled if len(rows)]
+        for scores, r in zip(found, rounds, strict=True):
+            scores[groups == number] = score((r.of_labelled[groups == number] - mean) / scale)
+        unlabelled += [score((r.of_unlabelled - mean) / scale).mean() for r in rounds if len(r.of_unlabelled)]
     return found, float(np.mean(unlabelled)) if unlabelled else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Run records: what a finished run contributes to tables, documents and figures.
+"""Run records: what a finished run contributes to tables and documents.
 
 A record is read from a run directory, or from a file where only the record of a run was kept.
 """
@@ -8,10 +8,9 @@ import json
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from promptcal.config import Config, flatten
 from promptcal.data.benchmarks import get_benchmark
@@ -44,10 +43,11 @@ class RunRecord(JSONModel):
 
     ``commit`` is that of the package, if it ran from a checkout. ``settings`` are those that differ from the preset of
     the benchmark, ``config_hash`` is of all of them.
-    ``baselines`` are accuracies of the frozen backbone. ``readouts`` are accuracies of the last epoch's weights with
-    other embeddings or assignments, one for each seed of k-means. ``unmet_conditions`` are those of `RunResults`.
+    ``baselines`` are accuracies of the frozen backbone. ``unmet_conditions`` are those of `RunResults`.
     ``epochs`` are the values of each epoch.
     """
+
+    model_config = ConfigDict(extra="ignore")  # records of earlier versions also have read-outs
 
     promptcal: str
     commit: str | None = None
@@ -61,7 +61,6 @@ class RunRecord(JSONModel):
     stages: dict[str, StageResult] = Field(default_factory=dict)
     selected: Scores
     last: Scores
-    readouts: dict[str, list[Scores]] = Field(default_factory=dict)
     unmet_conditions: list[str] | None = None
     epochs: list[dict[str, Any]] = Field(default_factory=list)
 
@@ -72,7 +71,7 @@ class RunRecord(JSONModel):
         files.write_text(file, f'{head},\n "epochs": [\n{epochs}\n ]\n}}\n')
 
     def values_of(self, score: str) -> ScoreValues:
-        """``score`` is "final", or the name of a stage, of a baseline or of a read-out."""
+        """``score`` is "final", or the name of a stage or of a baseline."""
         if score == FINAL:
             return ScoreValues(self.selected.percent(), self.last.percent())
         stage = self.stages.get(score)
@@ -81,13 +80,9 @@ class RunRecord(JSONModel):
             return ScoreValues(selected, selected if stage.kept_last_epoch else {})
         if score in self.baselines:
             return ScoreValues(self.baselines[score].percent(), {})
-        if score in self.readouts:
-            repeats = [scores.percent() for scores in self.readouts[score]]
-            return ScoreValues({}, {part: mean(r[part] for r in repeats) for part in repeats[0]})
         scored = [name for name, found in self.stages.items() if found.accuracy is not None]
         raise RunError(
-            f"this run of {self.method} has no score {score!r}; "
-            f"it has {', '.join([FINAL, *scored, *self.baselines, *self.readouts])}"
+            f"this run of {self.method} has no score {score!r}; it has {', '.join([FINAL, *scored, *self.baselines])}"
         )
 
     @property
@@ -162,7 +157,7 @@ def short_hash(value: Any) -> str:
 
 
 def _shown_values(record: dict[str, Any]) -> dict[str, Any]:
-    """The values of an epoch that tables and figures show, to four digits."""
+    """The values of an epoch that a record keeps, to four digits."""
     epoch = {key: record[key] for key in ("stage", "epoch")}
     for key, value in record.items():
         name = key.removeprefix("cls/").removeprefix("validation/").removesuffix("_known").removesuffix("_new")

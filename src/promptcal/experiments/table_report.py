@@ -183,8 +183,7 @@ def _detail(c: CellSummary, detail: Detail) -> str:
         return ""
     first, score = records[0], c.cell.score
     if detail == "minutes":
-        is_whole_run = score == FINAL or score in first.readouts
-        return f"{c.seconds / 60:.1f}" if is_whole_run and all(r.has_all_seconds() for r in records) else ""
+        return f"{c.seconds / 60:.1f}" if score == FINAL and all(r.has_all_seconds() for r in records) else ""
     if score in first.baselines:
         return ""
     if detail == "epochs":

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from promptcal.config import Config
 from promptcal.methods.base import ClassifierMethod
 from promptcal.methods.losses import semi_supervised_terms
-from promptcal.methods.parametric import ParametricSettings, parametric_terms
+from promptcal.methods.parametric import ParametricSettings, parametric_terms, teacher_temperature
 from promptcal.models import CosineNetwork, DiscoveryNetwork, PromptedViT
 from promptcal.models.head import initialize_projection
 from promptcal.training.stage import Batch, Stage, StepResult
@@ -66,6 +66,9 @@ class SimGCDNetwork(CosineNetwork):
 
 
 class SimGCDStage(Stage):
+    def recording_key(self, epochs_done: float) -> float:
+        return teacher_temperature(self.config.simgcd, int(epochs_done))
+
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss
         cosines, z = self.network(batch.views)

@@ -58,8 +58,8 @@ def create_backbone(name: str, *, image_size: int | None = None, pretrained: boo
         reason = unreachable or (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise WeightsError(
             f"the weights of {name} could not be downloaded ({reason.rstrip('.')}); connect to the network once, "
-            "or point HF_HOME at a filled Hugging Face cache, or give a local file (--weights FILE), or use "
-            "--preset quick, whose small backbone is included"
+            "or point HF_HOME at a filled Hugging Face cache, or give a local file (--set model.weights=FILE), or use "
+            "`promptcal fit --preset quick`, whose small backbone is included"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """Networks that methods train: a prompted ViT, and one with a projection head per token."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,10 @@ class DiscoveryNetwork(nn.Module):
 
     def set_compute_dtype(self, dtype: torch.dtype) -> None:
         self.vit.set_compute_dtype(dtype)
+
+    def compile(self, **options: Any) -> None:
+        """Compile the ViT's blocks; a subclass adds its heads."""
+        self.vit.compile(**options)
 
     def join_process_group(self, group: Group) -> None:
         """Train together with other processes: broadcast rank 0's values; each process gets its part of a batch."""
@@ -90,10 +94,15 @@ class ProjectionNetwork(DiscoveryNetwork):
     def tokens(self) -> tuple[str, ...]:
         return tuple(self.heads)
 
+    def compile(self, **options: Any) -> None:
+        super().compile(**options)
+        for head in self.heads.values():
+            head.compile(dynamic=False, **options)
+
     def reset_prompt_head(self) -> None:
         """Reinitialize the head of the prompt token, as the official second stage does."""
         if "prompt" in self.heads:
-            self.heads["prompt"] = self._new_head().to(next(self.parameters()).device)
+            self.heads["prompt"].load_state_dict(self._new_head().state_dict())
 
     def load_previous(self, state: dict[str, Tensor], outputs: Callable[[], Sequence[int]]) -> None:
         """Load all but the auxiliary classifier, which starts again at the clusters."""

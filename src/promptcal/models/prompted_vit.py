@@ -1,5 +1,6 @@
 """A ViT with deep visual prompts (VPT-deep): each block has its own prompts, directly after the prefix tokens."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +10,49 @@ from torch.nn import functional as F
 from promptcal.errors import ArgumentError
 from promptcal.models.backbones import create_backbone, preprocessing, require_vit
 from promptcal.models.shortcuts import can_forward_prefix, embed_patches, forward_prefix_tokens
+
+
+def insert_prompts(tokens: Tensor, prompts: Tensor, prefix: int, *, is_first: bool) -> Tensor:
+    """Insert a block's prompts in place of the outputs of the previous block's prompts."""
+    patches = tokens[:, prefix if is_first else prefix + len(prompts) :]
+    own = prompts.to(tokens.dtype).expand(tokens.shape[0], -1, -1)  # len() is constant in an export
+    return torch.cat([tokens[:, :prefix], own, patches], dim=1)
+
+
+RunBlock = Callable[..., Tensor]
+
+
+def run_block(
+    block: Any,
+    tokens: Tensor,
+    prompts: Tensor | None,
+    prefix: int,
+    *,
+    is_first: bool,
+    rope: Tensor | None = None,
+    read: int | None = None,
+) -> Tensor:
+    """A block of the ViT on tokens in which its own prompts replace the outputs of the previous block's prompts.
+
+    Args:
+        block: A block of timm.
+        tokens: Output of the previous block, or the embedded patches (n x tokens x dim).
+        prompts: The block's prompts (prompts x dim); None for a plain ViT.
+        prefix: Number of tokens before the prompts.
+        is_first: Whether there are no earlier prompts to replace.
+        rope: The table of rotary embeddings.
+        read: How many of the first tokens to compute, in a block for which that is faster; None: all.
+
+    Returns:
+        All tokens, or the first ``read`` ones.
+    """
+    if prompts is not None:
+        tokens = insert_prompts(tokens, prompts, prefix, is_first=is_first)
+    if rope is not None:
+        return block(tokens, rope=rope)
+    if read is not None and can_forward_prefix(block):
+        return forward_prefix_tokens(block, tokens, read)
+    return block(tokens)
 
 
 class TokenEmbeddings(NamedTuple):
@@ -69,6 +113,7 @@ class PromptedViT(nn.Module):
         self.dim: int = backbone.embed_dim
         self.compute_dtype = torch.float32
         self.preprocessing = preprocessing(backbone)
+        self._run_block: RunBlock = run_block
         self.prompts = nn.Parameter(torch.empty(depth, prompts, self.dim)) if prompts else None
         if self.prompts is not None:
             nn.init.trunc_normal_(self.prompts, std=0.02)
@@ -82,10 +127,22 @@ class PromptedViT(nn.Module):
             raise ValueError(f"dtype must be float32 or bfloat16, not {dtype}")
         self.compute_dtype = dtype
 
+    def compile(self, **options: Any) -> None:
+        """Compile the blocks one by one, for fixed batch sizes. Equal blocks share what is compiled.
+
+        Compiling the whole network takes three times as long, and saves 4 to 8 % of a training step.
+
+        Args:
+            options: Options of `torch.compile`.
+        """
+        # a block is frozen or trained, with or without gradient, for training or inference, and the first or last one
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+        self._run_block = torch.compile(run_block, **{"dynamic": False, **options})
+
     @property
     def is_compiled(self) -> bool:
         """Whether `compile` was called."""
-        return self._compiled_call_impl is not None
+        return self._run_block is not run_block
 
     def arithmetic(self, device: torch.device) -> torch.autocast:
         return torch.autocast(device.type, torch.bfloat16, enabled=self.compute_dtype == torch.bfloat16)
@@ -100,7 +157,7 @@ class PromptedViT(nn.Module):
             The class token and [P] (each n x dim, not L2-normalised; [P] is None without supervised prompts).
         """
         first = self.backbone.num_prefix_tokens
-        output = self.forward_tokens(images, read=first + self.n_supervised)
+        output = self._tokens(images, first + self.n_supervised, self._run_block)
         return TokenEmbeddings(output[:, 0], self.pool_prompts(output[:, first:]) if self.n_supervised else None)
 
     def pool_prompts(self, supervised: Tensor) -> Tensor:
@@ -117,7 +174,7 @@ class PromptedViT(nn.Module):
         return supervised.mean(dim=1)
 
     def forward_tokens(self, images: Tensor, read: int | None = None) -> Tensor:
-        """Tokens after the final norm in the order prefix, prompts, patches.
+        """Tokens after the final norm in the order prefix, prompts, patches; never compiled.
 
         Args:
             images: Normalised images (n x 3 x side x side).
@@ -126,29 +183,27 @@ class PromptedViT(nn.Module):
         Returns:
             The tokens (n x tokens x dim).
         """
+        return self._tokens(images, read, run_block)
+
+    def _tokens(self, images: Tensor, read: int | None, run: RunBlock) -> Tensor:
         with self.arithmetic(images.device):
             vit = self.backbone
             tokens, rope = self._embed(images)
+            last, is_mixed = len(vit.blocks) - 1, getattr(vit, "rope_mixed", False)
             for i, block in enumerate(vit.blocks):
-                tokens = self._insert_prompts(i, tokens)
-                if rope is not None:
-                    tokens = block(tokens, rope=rope[i] if getattr(vit, "rope_mixed", False) else rope)
-                elif read is not None and i == len(vit.blocks) - 1 and can_forward_prefix(block):
-                    tokens = forward_prefix_tokens(block, tokens, read)
-                else:
-                    tokens = block(tokens)
+                prompts = None if self.prompts is None else self.prompts[i]
+                tokens = run(
+                    block,
+                    tokens,
+                    prompts,
+                    vit.num_prefix_tokens,
+                    is_first=i == 0,
+                    rope=rope[i] if rope is not None and is_mixed else rope,
+                    read=read if i == last else None,
+                )
             # models pooled by average keep their final norm in fc_norm
             final_norm = vit.fc_norm if isinstance(vit.norm, nn.Identity) else vit.norm
             return final_norm(tokens[:, :read])
-
-    def _insert_prompts(self, block: int, tokens: Tensor) -> Tensor:
-        """Insert the block's prompts in place of the outputs of the previous block's prompts."""
-        if self.prompts is None:
-            return tokens
-        prefix = self.backbone.num_prefix_tokens
-        patches = tokens[:, prefix if block == 0 else prefix + self.n_prompts :]
-        prompts = self.prompts[block].to(tokens.dtype).expand(tokens.shape[0], -1, -1)  # len() is constant in an export
-        return torch.cat([tokens[:, :prefix], prompts, patches], dim=1)
 
     def _embed(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Prefix and patch tokens with positional embeddings, and the table of rotary embeddings if the ViT has one."""

@@ -1,7 +1,7 @@
 """Step 3 of a fit: assign every image with the selected weights, calibrate, and write the results."""
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,12 @@ from promptcal.discovery.calibration import Calibration
 from promptcal.discovery.partition import Partition, rank_in_blocks
 from promptcal.exporters.table_files import write_parquet_if_installed
 from promptcal.methods.assignment import Assignment
-from promptcal.pipeline.agreed_number import compares_numbers, partition_by_agreement
+from promptcal.pipeline.agreed_number import agreed_number, compares_numbers
 from promptcal.pipeline.automatic_merges import JoinedClusters, find_merges
 from promptcal.pipeline.calibrating import calibrate_result
 from promptcal.pipeline.clustering import embed_all
 from promptcal.pipeline.comparison import FirstResult, compare
+from promptcal.pipeline.final_partition import final_partition
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.scoring import score_network, score_test, score_unlabelled
 from promptcal.pipeline.session import Session, warn
@@ -45,9 +46,10 @@ _LOSS_REMEDY = {  # by whether the images were kept
 
 @dataclass(frozen=True)
 class Outcome:
-    """A result of a fit. ``accuracy`` is None if the truth is unknown. ``losses``: see `FinalPartition`. ``merges``: of
-    clusters that cannot be told apart; None if the number of classes was given."""
+    """A result of a fit, with ``n_classes`` categories. ``accuracy`` is None if the truth is unknown. ``losses``: see
+    `FinalPartition`. ``merges``: of clusters that cannot be told apart; None if nothing was to be merged."""
 
+    n_classes: int
     features: Tensor
     partition: Partition
     calibration: Calibration
@@ -70,7 +72,8 @@ def finalize(trained: Trained, first: FirstResult | None, session: Session) -> N
     if outcome.accuracy is not None:
         results = _with_final_scores(prepared, results, outcome.accuracy, last_epoch)
     if first is not None:
-        comparison = compare(prepared, first, features, outcome.partition.stability, session)
+        task = prepared.with_n_classes(outcome.n_classes)
+        comparison = compare(task, first, features, outcome.partition.stability, session)
         results = results.model_copy(update={"comparison": comparison})
     if session.group.is_first:
         if first is not None and results.comparison is not None and results.comparison.kept == "first":
@@ -86,24 +89,25 @@ def keep_first_result(first: FirstResult, session: Session) -> None:
         _finish_with_first(first, results, session)
 
 
-def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
+def assign(task: Task, features: Tensor, session: Session) -> Outcome:
     """The category of each image by its embedding."""
-    problem, assignment = prepared.problem, prepared.method.assignment(prepared.network)
-    is_compared = compares_numbers(prepared, assignment)
-    found = None if is_compared else find_merges(prepared, assignment, features, session)
+    problem, assignment = task.problem, task.method.assignment(task.network)
+    is_compared = compares_numbers(task, assignment)
+    found = None if is_compared else find_merges(task, assignment, features, session)
     if found is not None:
-        prepared = replace(prepared, config=prepared.config.model_copy(update={"n_classes": found.n_left}))
-    prepared, (partition, losses) = partition_by_agreement(prepared, assignment, features, session)
+        task = task.with_n_classes(found.n_left)
+    task = task.with_n_classes(agreed_number(task, assignment, features, session))
+    partition, losses = final_partition(task, assignment, features, session)
     return_freed_memory()
     merges = None if found is None else found.joined(partition)
     accuracy: Scores | None = None
-    if prepared.test is not None:
-        accuracy = score_test(prepared, prepared.test, prepared.network, assignment, "test features", session)
+    if task.test is not None:
+        accuracy = score_test(task, task.test, task.network, assignment, "test features", session)
     elif problem.can_be_scored:
-        accuracy = score_unlabelled(prepared, assignment, features, session, first=partition.clusters)
-    calibration = _calibrate(prepared, assignment, features, partition, session)
+        accuracy = score_unlabelled(task, assignment, features, session, first=partition.clusters)
+    calibration = _calibrate(task, assignment, features, partition, session)
     return_freed_memory()
-    partition, names = _numbered(prepared, partition)
+    partition, names = _numbered(task, partition)
     ranked = rank_in_blocks(
         features,
         torch.from_numpy(partition.clusters),
@@ -117,7 +121,8 @@ def assign(prepared: Task, features: Tensor, session: Session) -> Outcome:
         problem.labels >= 0,
         stability=partition.stability,
     )
-    return Outcome(features, partition, calibration, assignments, accuracy, losses, _named(merges, partition, names))
+    named = _named(merges, partition, names)
+    return Outcome(task.config.n_classes, features, partition, calibration, assignments, accuracy, losses, merges=named)
 
 
 def _named(merges: list[JoinedClusters] | None, partition: Partition, names: list[str]) -> list[AutomaticMerge] | None:
@@ -159,32 +164,32 @@ def _with_accuracy(results: RunResults, stage: str, scores: Scores) -> RunResult
 
 
 def _calibrate(
-    prepared: Task, assignment: Assignment, features: Tensor, partition: Partition, session: Session
+    task: Task, assignment: Assignment, features: Tensor, partition: Partition, session: Session
 ) -> Calibration:
     with session.clock.phase(CALIBRATION, session.device), working(session.console, "calibrating"):
         found = calibrate_result(
             assignment,
             features,
             partition,
-            prepared.problem.labels,
-            prepared.held_out,
+            task.problem.labels,
+            task.held_out,
             labels_in_centroids=assignment.labels_in_centroids,
         )
-    if not found.n and prepared.problem.classes:
+    if not found.n and task.problem.classes:
         warn("no label can be held out for calibration, so confidences are not calibrated")
     return found
 
 
-def _numbered(prepared: Task, partition: Partition) -> tuple[Partition, list[str]]:
+def _numbered(task: Task, partition: Partition) -> tuple[Partition, list[str]]:
     """New clusters by size, or with the numbers and names of the previous run."""
-    partition = partition.new_by_size(len(prepared.problem.classes))
-    if prepared.previous is not None:
-        return prepared.previous.renumber(partition, prepared.problem)
-    return partition, category_names(prepared.problem.classes, len(partition.centroids))
+    partition = partition.new_by_size(len(task.problem.classes))
+    if task.previous is not None:
+        return task.previous.renumber(partition, task.problem)
+    return partition, category_names(task.problem.classes, len(partition.centroids))
 
 
 def write_result(
-    prepared: Task, outcome: Outcome, results: RunResults, session: Session, *, is_first: bool = False
+    task: Task, outcome: Outcome, results: RunResults, session: Session, *, is_first: bool = False
 ) -> None:
     """Write a result: the first one, after which training begins, or the final one, which replaces it."""
     directory, assignments = session.directory, outcome.assignments
@@ -192,7 +197,7 @@ def write_result(
         directory.update_info(status="running")
     shutil.rmtree(directory.sheets_folder, ignore_errors=True)
     directory.report_file.unlink(missing_ok=True)
-    files.write_safetensors(directory.model_file, prepared.network.state_dict())
+    files.write_safetensors(directory.model_file, task.network.state_dict())
     partition = outcome.partition
     files.write_safetensors(directory.centroids_file, partition.tensors())
     features = outcome.features.cpu().numpy()
@@ -201,21 +206,21 @@ def write_result(
     write_parquet_if_installed(directory.assignments_parquet_file, assignments.table())
     return_freed_memory()
     outcome.calibration.write(directory.calibration_file)
-    _held_out(prepared).write(directory.held_out_file)
+    _held_out(task).write(directory.held_out_file)
     former_names: list[str] = []
-    if prepared.previous is not None:
-        changes = prepared.previous.changes(assignments, outcome.losses)
+    if task.previous is not None:
+        changes = task.previous.changes(assignments, outcome.losses)
         if not is_first:
             _warn_of_losses(outcome.losses)
         changes.write_table(directory.changes_file)
         summary = changes.summary()
         summary.write(directory.changes_summary_file)
         results = results.model_copy(update={"changes": summary})
-        former_names = prepared.previous.former_names(assignments.names)
+        former_names = task.previous.former_names(assignments.names)
     with session.clock.phase(REPORT, session.device):
-        if prepared.pictures is not None:
-            write_contact_sheets(directory.sheets_folder, prepared.pictures, assignments)
-        _write_report_inputs(prepared, assignments, session)
+        if task.pictures is not None:
+            write_contact_sheets(directory.sheets_folder, task.pictures, assignments)
+        _write_report_inputs(task, assignments, session)
         with working(session.console, "describing the categories"):
             categories = describe_categories(assignments, outcome.features)
     categories.write_csv(directory.categories_file)
@@ -230,13 +235,13 @@ def write_result(
     update = {
         "categories": categories,
         "automatic_merges": outcome.merges,
-        "weights": None if not is_first else "previous" if prepared.method.trains else "frozen",
+        "weights": None if not is_first else "previous" if task.method.trains else "frozen",
         "stability": assignments.mean_stability,
     }
     results.model_copy(update=update).timed(session.clock.phases()).write(directory.results_file)
     directory.update_info(
         status="training" if is_first else "finished",
-        is_frozen=is_first and not prepared.method.trains,
+        is_frozen=is_first and not task.method.trains,
         categories=assignments.names,
         n_classes=len(assignments.names),
         former_names=former_names,
@@ -244,11 +249,11 @@ def write_result(
     )
 
 
-def _held_out(prepared: Task) -> HeldOut:
-    held_out, unused = prepared.held_out >= 0, np.zeros(len(prepared.held_out), dtype=bool)
-    if prepared.previous is not None and prepared.method.trains and not prepared.stages:
-        unused = prepared.previous.unused_labels(prepared.problem) & ~held_out
-    names = prepared.problem.images.names
+def _held_out(task: Task) -> HeldOut:
+    held_out, unused = task.held_out >= 0, np.zeros(len(task.held_out), dtype=bool)
+    if task.previous is not None and task.method.trains and not task.stages:
+        unused = task.previous.unused_labels(task.problem) & ~held_out
+    names = task.problem.images.names
     paths, others = ([names[i] for i in np.flatnonzero(mask)] for mask in (held_out, unused))
     return HeldOut(paths=paths, unused=others)
 
@@ -268,15 +273,15 @@ def _finish_with_first(first: FirstResult, results: RunResults, session: Session
     session.directory.update_info(status="finished")
 
 
-def _write_report_inputs(prepared: Task, assignments: Assignments, session: Session) -> None:
+def _write_report_inputs(task: Task, assignments: Assignments, session: Session) -> None:
     """Thumbnails, a few examples as the network sees them, and the truth: a report needs no image folder."""
-    directory, problem = session.directory, prepared.problem
-    shown = select_images(assignments, MAX_IMAGES if prepared.pictures is not None else _MAX_TEXTS)
+    directory, problem = session.directory, task.problem
+    shown = select_images(assignments, MAX_IMAGES if task.pictures is not None else _MAX_TEXTS)
     with show_progress(session.console, "thumbnails", len(shown)) as show:
         thumbnails = make_thumbnails(problem.images, shown, show)
     thumbnails.write(directory.thumbnails_folder)
     chosen = choose_examples(assignments)
-    views = prepared.example_views(chosen) if len(chosen) else None
+    views = task.example_views(chosen) if len(chosen) else None
     if views is not None:
         Examples.from_views(views[0], chosen, views[1]).write(directory.examples_file)
     if problem.truth is not None:

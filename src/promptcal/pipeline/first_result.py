@@ -6,6 +6,7 @@ at the end. If the process is killed in between, it stays usable.
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,7 +44,9 @@ def make_first_result(prepared: Prepared, session: Session, *, report: bool) -> 
         return None
     stored = session.group.on_first(lambda: _stored(session))
     if stored is not None:
-        return FirstResult(task, stored[0].to(session.device), stored[1], stabilities=None)
+        if task.previous is None:  # the categories of a previous run are given
+            task = task.with_n_classes(stored.n_classes)
+        return FirstResult(task, stored.features.to(session.device), stored.accuracy, stabilities=None)
     if prepared.is_continued:
         features = embed_all(task.network, task.view, len(task.problem.images), "embedding", session)
     else:
@@ -57,7 +60,7 @@ def make_first_result(prepared: Prepared, session: Session, *, report: bool) -> 
     if session.group.is_first:
         basis = "weights of the previous run" if prepared.is_continued else "frozen backbone"
         _announce(session, basis, report=report)
-    return FirstResult(task, features, outcome.accuracy, outcome.partition.stability)
+    return FirstResult(task.with_n_classes(outcome.n_classes), features, outcome.accuracy, outcome.partition.stability)
 
 
 def _with_previous_weights(prepared: Prepared, session: Session) -> Prepared | None:
@@ -88,12 +91,18 @@ def _baselines(
     return score_frozen(prepared, session, features, semi_supervised=accuracy)
 
 
-def _stored(session: Session) -> tuple[Tensor, Scores | None] | None:
-    """Embeddings and accuracy of the first result of a resumed run, if it is complete."""
+class _Stored(NamedTuple):
+    features: Tensor
+    accuracy: Scores | None
+    n_classes: int
+
+
+def _stored(session: Session) -> _Stored | None:
+    """What is needed of the first result of a resumed run, if it is complete."""
     if session.directory.info().status != "training":
         return None
     run, results = Run(session.directory.path, "cpu", warn_if_unfinished=False), session.directory.results()
-    return torch.from_numpy(run.embeddings()), None if results is None else results.selected
+    return _Stored(torch.from_numpy(run.embeddings()), None if results is None else results.selected, len(run.names))
 
 
 def _announce(session: Session, basis: str, *, report: bool) -> None:

@@ -1,10 +1,11 @@
 """What is assigned to categories, and how: the part of a fit that needs no images."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
+from typing_extensions import Self
 
 from promptcal.config import Config
 from promptcal.data import StreamedView, View
@@ -53,6 +54,10 @@ class Task:
     def training_labels(self) -> np.ndarray:
         """-1 where unlabelled or held out."""
         return np.where(self.held_out >= 0, -1, self.problem.labels)
+
+    def with_n_classes(self, number: int) -> Self:
+        """The same with another number of categories."""
+        return replace(self, config=self.config.model_copy(update={"n_classes": number}))
 
     def example_views(self, images: np.ndarray) -> tuple[Tensor, Normalise] | None:
         """Some images as the network sees them, and their normalisation; None if it sees no images."""

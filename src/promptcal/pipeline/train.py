@@ -1,6 +1,7 @@
 """Step 2 of a fit: train the method's stages, each from the best weights of the previous one."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from promptcal.pipeline.clustering import embed_all, final_clustering, validatio
 from promptcal.pipeline.prepare import Prepared
 from promptcal.pipeline.scoring import score_frozen
 from promptcal.pipeline.session import Session, warn
+from promptcal.pipeline.shared_stage import SharedStage
 from promptcal.pipeline.time_limit import Consent, estimate_time, has_consent
 from promptcal.run.results import RunResults, StageResult
-from promptcal.runtime.device import choose_compile, compile_in_place
+from promptcal.runtime.device import choose_compile
 from promptcal.runtime.phases import START_UP
 from promptcal.runtime.seeds import derive_seed, isolated_rng
 from promptcal.training.embedding import embed
@@ -46,65 +48,100 @@ def train(prepared: Prepared, consent: Consent, session: Session) -> Trained | N
         return None if trained is None else Trained(prepared, trained)
 
 
-def _train_stages(prepared: Prepared, results: RunResults, consent: Consent, session: Session) -> RunResults | None:
-    stages, config, method, group = prepared.stages, prepared.config, prepared.method, session.group
-    if not stages:
-        return results
+@dataclass(frozen=True)
+class _TrainingStart:
+    """Where training begins. ``left`` are the stages to train; the first of them continues from ``state``, the last
+    checkpoint of a resumed run. ``shared`` is the first stage of another run, which is not trained here."""
+
+    left: list[str]
+    state: dict[str, Any] | None = None
+    shared: SharedStage | None = None
+
+
+def _find_start(prepared: Prepared, session: Session) -> _TrainingStart:
+    stages, shared = prepared.stages, prepared.shared
     state = session.checkpoints.load_last() if prepared.is_resumed else None
     if prepared.is_resumed:
         session.clock.add_earlier(state["phases"] if state else prepared.results.phases)
-    folder, console = session.directory.path, session.console
-    titles = {name: method.stage_titles.get(name, method.title) for name in stages}
-    recorder = Recorder(
-        folder,
-        console,
-        tensorboard=config.tensorboard,
-        writes=group.is_first,
-        titles=titles,
-        verbose=session.verbose,
-    )
-    if state is not None and state["stage"] not in stages:
+    if state is not None:
         with session.checkpoints.restoring():
-            raise ValueError(f"it is of the stage {state['stage']}")
-    recorder.rewind(state["records"] if state else 0)  # drop what was recorded after the last checkpoint
-    labels = prepared.training_labels
-    data = TrainingData(
-        prepared.view,
-        torch.from_numpy(labels).to(session.device),
-        build_sampler(
-            config.data.sampling, torch.from_numpy(labels >= 0), config.data.batch_size, _training_images(prepared)
-        ),
-        group.part(config.data.batch_size),
-        method.augment,
-    )
-    validator = _validator(prepared)
-    shared = prepared.shared if state is None else None
-    done = stages[: stages.index(state["stage"])] if state else [shared.name] if shared else []
-    per_epoch = data.sampler.steps_per_epoch
-    steps = {name: method.epochs()[name] * per_epoch for name in stages}
-    left = {name: n for name, n in steps.items() if name not in done}
-    with session.clock.phase(START_UP, session.device):
-        time_left = estimate_time(prepared, left, per_epoch, session)
-    if state is None and not has_consent(time_left, consent, session):  # a resumed run is allowed already
-        return None
-    _compile_if_worth_it(prepared, sum(steps.values()), session)
+            if state["stage"] not in stages:
+                raise ValueError(f"it is of the stage {state['stage']}")
+        return _TrainingStart(stages[stages.index(state["stage"]) :], state=state)
     if shared is not None:
-        reused = group.on_first(lambda: shared.copy_into(session.checkpoints, recorder.path))
-        results = _with_stage(results, shared.name, reused)
+        return _TrainingStart([name for name in stages if name != shared.name], shared=shared)
+    return _TrainingStart(stages)
+
+
+def _train_stages(prepared: Prepared, results: RunResults, consent: Consent, session: Session) -> RunResults | None:
+    if not prepared.stages:
+        return results
+    start = _find_start(prepared, session)
+    recorder = _recorder(prepared, session)
+    recorder.rewind(start.state["records"] if start.state else 0)  # drop what was recorded after the last checkpoint
+    data, validator = _training_data(prepared, session), _validator(prepared)
+    time_left = _estimate_time(prepared, start, data, session)
+    if start.state is None and not has_consent(time_left, consent, session):  # a resumed run is allowed already
+        return None
+    _compile_if_worth_it(prepared, sum(_steps(prepared, prepared.stages, data).values()), session)
+    if start.shared is not None:
+        results = _take_stage(start.shared, results, recorder, session)
+    state = start.state
+    previous = {stage: before for before, stage in pairwise(prepared.stages)}
+    for name in start.left:
+        if name in previous:
+            session.checkpoints.load_best(previous[name], prepared.network)
+        context = _context(prepared, session, is_resumed=state is not None)
+        stage = prepared.method.stage(name, prepared.network, context)
+        trained = _run_stage(stage, prepared, data, validator, recorder, state, time_left, session)
+        results = _with_stage(results, name, trained)
         _write(results, session)
-    for number, name in enumerate(stages):
-        if name in done:
-            continue
-        if number:
-            session.checkpoints.load_best(stages[number - 1], prepared.network)
-        stage = method.stage(name, prepared.network, _context(prepared, session, is_resumed=state is not None))
-        results = _with_stage(
-            results, name, _run_stage(stage, prepared, data, validator, recorder, state, time_left, session)
-        )
-        _write(results, session)
-        if session.stop.requested_by_any(group):
+        if session.stop.requested_by_any(session.group):
             raise Interrupted(f"stopped after {name}; run the same command with --resume", session.stop.exit_code)
         state = None
+    return results
+
+
+def _recorder(prepared: Prepared, session: Session) -> Recorder:
+    method = prepared.method
+    return Recorder(
+        session.directory.path,
+        session.console,
+        tensorboard=prepared.config.tensorboard,
+        writes=session.group.is_first,
+        titles={name: method.stage_titles.get(name, method.title) for name in prepared.stages},
+        verbose=session.verbose,
+    )
+
+
+def _training_data(prepared: Prepared, session: Session) -> TrainingData:
+    labels, config = torch.from_numpy(prepared.training_labels), prepared.config.data
+    return TrainingData(
+        prepared.view,
+        labels.to(session.device),
+        build_sampler(config.sampling, labels >= 0, config.batch_size, _training_images(prepared)),
+        session.group.part(config.batch_size),
+        prepared.method.augment,
+    )
+
+
+def _steps(prepared: Prepared, stages: list[str], data: TrainingData) -> dict[str, int]:
+    """The steps of each stage."""
+    epochs = prepared.method.epochs()
+    return {name: epochs[name] * data.sampler.steps_per_epoch for name in stages}
+
+
+def _estimate_time(prepared: Prepared, start: _TrainingStart, data: TrainingData, session: Session) -> TimeEstimate:
+    with session.clock.phase(START_UP, session.device):
+        steps = _steps(prepared, start.left, data)
+        return estimate_time(prepared, steps, data.sampler.steps_per_epoch, session)
+
+
+def _take_stage(shared: SharedStage, results: RunResults, recorder: Recorder, session: Session) -> RunResults:
+    """Copy the weights and the records of another run's stage."""
+    copied = session.group.on_first(lambda: shared.copy_into(session.checkpoints, recorder.path))
+    results = _with_stage(results, shared.name, copied)
+    _write(results, session)
     return results
 
 
@@ -234,12 +271,12 @@ def _compile_if_worth_it(prepared: Prepared, steps: int, session: Session) -> No
     vit, device, world = prepared.network.vit, session.device, session.group.world
     is_compiled = choose_compile(prepared.config.compile, device, steps)
     if is_compiled:
-        # drop what an earlier fit of this process compiled: its CUDA graphs hold GPU memory, and its versions count
-        # towards the number after which the compiler gives up
+        # the versions that an earlier fit of this process compiled count towards the number after which the compiler
+        # gives up
         torch.compiler.reset()
-        compile_in_place(vit, device, alone=world == 1)
+        prepared.network.compile()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    details = ", compiled (the first steps take half a minute)" if is_compiled else ""
+    details = ", compiled (the first steps take some seconds)" if is_compiled else ""
     details += f", in {world} processes" if world > 1 else ""
     dtype = f" in {str(vit.compute_dtype).removeprefix('torch.')}" if session.verbose else ""
     session.console.print(f"Training on {name}{dtype}{details}", highlight=False)

@@ -5,7 +5,7 @@ Tiles are sorted by category, then from typical to doubtful, so a gallery needs 
 
 import io
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -116,9 +116,9 @@ def make_thumbnails(
 
     side = _side(source, images)
     pitch = -(-(side + 2 * _MARGIN) // _BLOCK) * _BLOCK
-    sheets: list[bytes] = []
+    sheets: list[Future[bytes]] = []
     sizes: list[tuple[int, int]] = []
-    quality = 0
+    quality: int | None = None
     with ThreadPoolExecutor(distributed.cores()) as threads:
         parts = [images[first : first + _PER_SHEET] for first in range(0, len(images), _PER_SHEET)]
         decoded = (threads.map(lambda i: _thumbnail(source, int(i), side), part) for part in parts)
@@ -137,9 +137,14 @@ def make_thumbnails(
                 cell[:, :_MARGIN], cell[:, right:] = cell[:, _MARGIN : _MARGIN + 1], cell[:, right - 1 : right]
                 sizes.append((width, height))
                 on_progress(len(sizes))
-            sheet, quality = _encode(canvas, MAX_BYTES * len(part) // len(images), max(0, quality - 1))
-            sheets.append(sheet)
-    return Thumbnails(np.asarray(images, dtype=np.int64), np.array(sizes, dtype=np.int64).reshape(-1, 2), pitch, sheets)
+            most = MAX_BYTES * len(part) // len(images)
+            if quality is None:  # every sheet would come to about the same one
+                quality = _encode(canvas, most, 0)[1]
+            sheets.append(threads.submit(lambda *given: _encode(*given)[0], canvas, most, quality))
+        encoded = [sheet.result() for sheet in sheets]
+    return Thumbnails(
+        np.asarray(images, dtype=np.int64), np.array(sizes, dtype=np.int64).reshape(-1, 2), pitch, encoded
+    )
 
 
 def _side(source: ImageSet, images: np.ndarray) -> int:

@@ -41,7 +41,7 @@ class Assignments:
         second_confidence: Its probability (n).
         similarity: Of new images: the cosine with the nearest centroid (n).
         accepted: Of new images: whether that is enough to belong to any category (n).
-        stability: Of the fit's images: share of the other read-outs that agree on the category (n).
+        stability: Of the fit's images: share of the read-out's heads that agree on the category (n).
     """
 
     paths: list[str]

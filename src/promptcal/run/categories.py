@@ -17,7 +17,7 @@ from promptcal.run.assignments import Assignments
 from promptcal.runtime import files
 from promptcal.runtime.json_model import JSONModel
 
-LOW_STABILITY = 0.5  # fewer than half of the other read-outs agree
+LOW_STABILITY = 0.5  # fewer than half of the read-out's heads agree
 _MOST_COMPARED = 5000  # categories; tables of all pairs take memory by the square, and few images of each are drawn
 _LEAST_LABELLED = 2  # labelled images of a known class that are nearest to a category that is part of it
 _LEAST_RATIO = 0.5  # of their share to the expected one

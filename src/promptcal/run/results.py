@@ -92,7 +92,7 @@ class ResultQuality(JSONModel):
     """How good a result is without hidden labels; both measures are from 0 to 1.
 
     ``held_out`` is the accuracy on the ``n_held_out`` labels that training did not use (None if there are none),
-    ``stability`` the share of the other read-outs that agree on an unlabelled image, or for k-means the mean adjusted
+    ``stability`` the share of the read-out's heads that agree on an unlabelled image, or for k-means the mean adjusted
     Rand index of clusterings of random parts of the images. A continued run begins with given clusters, so it has no
     stability.
     """

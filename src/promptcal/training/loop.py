@@ -20,6 +20,7 @@ from promptcal.runtime.phases import COMPILING, SAVING, VALIDATION, PhaseClock, 
 from promptcal.runtime.progress import progress_bar
 from promptcal.runtime.seeds import derive_seed
 from promptcal.training.checkpoints import Checkpoints, load_trained
+from promptcal.training.recorded_step import RecordedUpdate, Update
 from promptcal.training.recorder import AsyncScalars, Recorder
 from promptcal.training.schedule import learning_rate
 from promptcal.training.stage import Batch, Stage
@@ -43,7 +44,7 @@ class Position:
     def add(self, logs: dict[str, Tensor]) -> None:
         """Add values to log: numbers, of which the mean is taken, or pairs of a sum and a count."""
         for key, value in logs.items():
-            self.sums[key] = self.sums[key] + value.detach() if key in self.sums else value.detach()
+            self.sums[key] = self.sums[key] + value if key in self.sums else value.clone()
             self.counts[key] = self.counts.get(key, 0) + 1
 
     def means(self) -> dict[str, Tensor]:
@@ -115,13 +116,19 @@ class Loop:
         self.is_first_step = True
         self.position = Position()
         self.parameters = stage.network.trained_parameters()
+        device = data.view.device
+        on_gpu = device.type == "cuda"
         self.optimiser = torch.optim.SGD(
             parameter_groups or [{"params": list(self.parameters.values())}],
             lr=optim.lr,
             momentum=optim.momentum,
             weight_decay=optim.weight_decay,
-            fused=data.view.device.type == "cuda",
+            fused=on_gpu,
         )
+        # recorded steps read the learning rates from the device
+        self._rates = [torch.zeros((), device=device) for _ in self.optimiser.param_groups] if on_gpu else []
+        is_alone = stage.network.group.world == 1
+        self.update: Update = RecordedUpdate(self.compute, stage.recording_key) if on_gpu and is_alone else self.compute
 
     def run(self) -> None:
         steps = self.data.sampler.steps_per_epoch
@@ -153,8 +160,7 @@ class Loop:
     def _steps(self, progress: Progress, task: TaskID) -> dict[str, Any]:
         """The steps of an epoch, from the current one on; returns the record of the epoch, for which it waits."""
         position = self.position
-        for group in self.optimiser.param_groups:
-            group["lr"] = group.get("lr_scale", 1.0) * learning_rate(self.optim, position.epoch, self.epochs)
+        rate = self.set_learning_rate()
         if position.step == 0:  # not when an interrupted epoch is resumed
             self.stage.before_epoch(position.epoch)
         order = self.data.sampler.epoch(derive_seed(self.seed, self.stage.name, "order", position.epoch))
@@ -181,7 +187,7 @@ class Loop:
             "stage": self.stage.name,
             "epoch": position.epoch + 1,
             "epochs": self.epochs,
-            "lr": self.optimiser.param_groups[0]["lr"],
+            "lr": rate,
             **AsyncScalars(position.means()).values(),
         }
 
@@ -198,8 +204,22 @@ class Loop:
             position = self.position
             self.time_left.begin(self.stage.name, position.epoch * self.data.sampler.steps_per_epoch + position.step)
 
+    def set_learning_rate(self) -> float:
+        """Set the rate of each parameter group for the present epoch; returns that of the first group."""
+        rate = learning_rate(self.optim, self.position.epoch, self.epochs)
+        groups = self.optimiser.param_groups
+        rates = [group.get("lr_scale", 1.0) * rate for group in groups]
+        for i, group in enumerate(groups):
+            group["lr"] = self._rates[i].fill_(rates[i]) if self._rates else rates[i]
+        return rates[0]
+
     def step(self, batch: Batch, epochs_done: float) -> None:
-        position = self.position
+        self.position.add(self.update(batch, epochs_done))
+        self.position.step += 1
+        self.stop.has_progressed = True
+
+    def compute(self, batch: Batch, epochs_done: float) -> dict[str, Tensor]:
+        """A step on the device: loss, gradient, new weights, and what the stage changes; returns the values to log."""
         result = self.stage.step(batch, epochs_done)
         self.optimiser.zero_grad(set_to_none=True)
         result.loss.backward()
@@ -207,9 +227,8 @@ class Loop:
         norm = get_total_norm([p.grad for p in self.parameters.values() if p.grad is not None])
         self.optimiser.step()
         self.stage.after_update()
-        position.add({"loss": result.loss, "gradient_norm": norm, **result.logs})
-        position.step += 1
-        self.stop.has_progressed = True
+        logs = {"loss": result.loss, "gradient_norm": norm, **result.logs}
+        return {name: value.detach() for name, value in logs.items()}  # a reference would keep the whole backward graph
 
     def _batches(self, order: Tensor, seeds: Sequence[int]) -> Iterator[Batch]:
         try:

@@ -1,6 +1,7 @@
 """A stage of training: the interface between the training loop and a method."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -65,6 +66,21 @@ class Stage(ABC):
         Returns:
             The loss, and what to log.
         """
+
+    def recording_key(self, epochs_done: float) -> Hashable | None:
+        """All that a step depends on besides its batch and the values of tensors.
+
+        In one process on a GPU, the training loop records the kernels of a step and replays them while the key stays
+        the same. A stage may return a key if its steps never wait for the device, keep their tensors in place, and
+        draw random numbers only from the batch's generator.
+
+        Args:
+            epochs_done: Epochs that were finished before this step, with a fraction.
+
+        Returns:
+            A key such as a tuple of numbers; None, the default, if the step cannot be recorded.
+        """
+        return None
 
     def before_epoch(self, epoch: int) -> None:  # noqa: B027
         """Called before the first step of each epoch.

@@ -16,10 +16,15 @@ from promptcal.methods.promptcal.graph.affinity_graph import (
     sparse_affinity_graph,
 )
 from promptcal.methods.promptcal.graph.diffusion import (
+    GROUP,
+    HALF_SCALE,
+    Memberships,
     consensus_graph,
     diffuse,
-    diffused_rows,
+    diffused_columns,
+    largest,
     nearest_neighbours,
+    neighbour_columns,
     neighbour_graph,
     sparse_diffusion,
     split_fp16_diffusion,
@@ -45,8 +50,30 @@ def test_sparse_products_and_selected_rows_equal_the_dense_graph(n, classes, k, 
     sparse = torch.from_numpy(sparse_diffusion(neighbours, steps, consensus).toarray())
     torch.testing.assert_close(sparse, dense, rtol=1e-5, atol=1e-7)
     selected = torch.randperm(n, generator=torch.Generator().manual_seed(1))[: max(2, n // 3)]
-    rows = diffused_rows(neighbours, selected, steps, consensus)
-    torch.testing.assert_close(rows, dense[selected], rtol=1e-5, atol=1e-6)
+    if consensus:
+        columns = diffused_columns(Memberships.of(neighbours), selected, steps)
+    else:
+        columns = neighbour_columns(neighbours, selected, steps)
+    torch.testing.assert_close(columns.T, dense[selected], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("n", "classes", "k"), SIZES)
+def test_columns_in_half_precision_keep_eleven_bits(n, classes, k):
+    graph = Memberships.of(nearest_neighbours(nodes(n, classes), k))
+    exact = diffused_columns(graph, torch.arange(n), 1)
+    found = diffused_columns(graph, torch.arange(n), 1, torch.float16).float() / HALF_SCALE
+    torch.testing.assert_close(found, exact, rtol=1e-2, atol=2e-4 * float(exact.max()))
+
+
+@pytest.mark.parametrize("k", [1, 5, 10])
+def test_the_largest_entries_by_groups_are_those_of_topk(k):
+    values = torch.randn(50, 40 * GROUP, generator=torch.Generator().manual_seed(k))
+    one_group = torch.arange(k) * 40
+    values[0, one_group] = values[0].max() + 1 + torch.arange(k)
+    expected = values.topk(k, dim=1)
+    found = largest(values, k)
+    torch.testing.assert_close(values.gather(1, found).sort(descending=True).values, expected.values)
+    assert torch.equal(found[0].sort().values, one_group)
 
 
 @pytest.mark.parametrize(("n", "classes", "k"), SIZES)

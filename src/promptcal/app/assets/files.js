@@ -30,7 +30,10 @@ async function read(input) {
   if (!file) return;
   const change = await attempt(() => post(`api/import?name=${encodeURIComponent(file.name)}`, file));
   input.value = "";
-  if (change) { await apply(change); say(`${plural(change.n, "label")} imported from ${file.name}.`, { canUndo: true }); }
+  if (!change) return;
+  await apply(change);
+  const warnings = change.warnings.map((text) => ` Warning: ${text}.`).join("");
+  say(`${plural(change.n, "label")} imported from ${file.name}.${warnings}`, { isProblem: warnings !== "", canUndo: true });
 }
 
 export const view = h("section", { class: "page" },

@@ -52,7 +52,7 @@ const entries = () => [
 const buttons = new Map();
 const sideTitle = h("div", { class: "side-title", role: "presentation" });
 function sideButton([key, name, number, extra = {}]) {
-  const shape = [extra.kind, extra.digit, model.categories.length].join();
+  const shape = [extra.kind, extra.digit].join();
   const before = buttons.get(key);
   if (!before || before.shape !== shape) {
     const made = Object.assign(entry(key, name, number, extra), { shape });

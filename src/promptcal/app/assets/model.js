@@ -81,7 +81,7 @@ function cached(key, make) {
 export const isActive = (c) => model.categories[c].mergedInto === null;
 export const display = (name) => name.replace(/^new-(\d+)$/, "new $1");
 export const nameOf = (c) => (c < 0 ? "none of these" : display(model.categories[c].name));
-export const colour = (c) => (c < 0 ? "#858585" : colourOf(c, model.categories.length));
+export const colour = (c) => (c < 0 ? "#858585" : colourOf(c));
 export const isUnnamed = (c) => !model.categories[c].known && /^new-\d+$/.test(model.categories[c].name);
 export const kindOf = (c) => (model.categories[c].known ? "known" : model.categories[c].confirmed ? "confirmed" : "new");
 

@@ -1,18 +1,29 @@
 """Stage 2, contrastive affinity learning: a teacher, a memory and an affinity graph for each token (Eq. 6 to 9)."""
 
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from promptcal.methods.losses import SemiSupervisedTerms, contrastive_loss, semi_supervised_terms
-from promptcal.methods.parametric import parametric_terms
+from promptcal.methods.parametric import parametric_terms, teacher_temperature
 from promptcal.methods.promptcal.graph import pairs
 from promptcal.methods.promptcal.graph.affinity_graph import SAMPLED_ROWS, GraphSettings, affinity_graph, select_backend
 from promptcal.methods.promptcal.graph.memory import EmbeddingMemory
 from promptcal.methods.promptcal.settings import PromptCALConfig, Recipe, applies_to
 from promptcal.models import ProjectionNetwork, Teacher, TokenOutput, projected_cosine
+from promptcal.runtime.device import SideStream
 from promptcal.training.stage import Batch, Stage, StepResult
+
+
+class MinedPairs(NamedTuple):
+    """Positives and negatives of each query among the keys (boolean, queries x keys), and what to log of them."""
+
+    keys: Tensor
+    positives: Tensor
+    negatives: Tensor
+    logs: dict[str, Tensor]
 
 
 class AffinityStage(Stage):
@@ -49,6 +60,7 @@ class AffinityStage(Stage):
             for token in network.tokens
             if applies_to(token, config.affinity.cal)
         }
+        self._beside = {token: SideStream(device, i) for i, token in enumerate(self.memories)}
         self._to_push: dict[str, tuple[Tensor, Tensor, Tensor]] = {}
         self.description = self._describe_graph()
 
@@ -62,15 +74,28 @@ class AffinityStage(Stage):
         rows = f"{SAMPLED_ROWS:,} sampled rows" if backend == "sampled" else "all rows (exact)"
         return f"Affinity graph of {nodes:,} nodes, its threshold from {rows}"
 
+    def recording_key(self, epochs_done: float) -> Hashable | None:
+        """The weight of CAL, the number of nodes while the memory fills, and the classifier's temperature."""
+        temperature = teacher_temperature(self.config.simgcd, int(epochs_done)) if self.network.classifier else None
+        return self._beta(epochs_done), *map(len, self.memories.values()), temperature
+
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config.loss
         beta = self._beta(epochs_done)
-        student, teacher = self.network(batch.views), self.teacher(batch.views)
+        teacher = self.teacher(batch.views)
+        mined: dict[str, MinedPairs] = {}
+        for token, memory in self.memories.items():
+            if len(memory):
+                with self._beside[token].run():  # the student's forward pass, which does not need the pairs
+                    mined[token] = self._mine_pairs(teacher[token].h, memory, batch)
+        student = self.network(batch.views)
+        for token in mined:
+            self._beside[token].wait()
         total = torch.zeros((), device=batch.views.device)
         logs: dict[str, Tensor] = {}
         for token in self.network.tokens:
             terms = self._semicl(token, student[token], teacher[token], batch)
-            affinity = self._affinity_term(token, student[token].h, teacher[token].h, batch)
+            affinity = self._affinity_term(token, student[token].h, teacher[token].h, mined.get(token))
             loss = weights.alpha * terms.supervised + (1 - weights.alpha) * (
                 (1 - beta) * terms.self_supervised + beta * affinity.loss
             )
@@ -110,16 +135,11 @@ class AffinityStage(Stage):
         alpha = self.config.loss.alpha
         return StepResult(alpha * terms.supervised + (1 - alpha) * terms.unsupervised, terms.logs)
 
-    def _affinity_term(self, token: str, queries: Tensor, teacher: Tensor, batch: Batch) -> StepResult:
-        """CAL: pull a query to its own teacher embedding and to what the affinity graph finds for it."""
-        memory = self.memories.get(token)
-        if memory is None or len(memory) == 0:
-            return StepResult(queries.sum() * 0.0, {})
-        settings, recipe = self.config.affinity, self.recipe
-        n = len(queries)
+    def _mine_pairs(self, teacher: Tensor, memory: EmbeddingMemory, batch: Batch) -> MinedPairs:
+        """What the affinity graph finds for each query, with sampled negatives, corrected by labels."""
+        settings, recipe, n = self.config.affinity, self.recipe, len(teacher)
         other_view = teacher.roll(n // 2, dims=0)  # the graph's node for a query is the teacher's other view
         found, logs = self._mine(other_view, memory.embeddings)
-        own_node = torch.eye(n, dtype=torch.bool, device=queries.device)
         if not recipe.batch_keys:
             keys, key_labels, key_indices = memory.embeddings, memory.labels, memory.indices
             positives, drawable = found[:, n:], None
@@ -127,7 +147,8 @@ class AffinityStage(Stage):
             keys = torch.cat([other_view, memory.embeddings])
             key_labels = torch.cat([batch.labels.roll(n // 2, dims=0), memory.labels])
             key_indices = torch.cat([batch.indices.roll(n // 2, dims=0), memory.indices])
-            # both views of the query's own image: one is its own positive, added below, the other is itself (j = i)
+            # both views of the query's own image: one is its own positive, added later, the other is itself (j = i)
+            own_node = torch.eye(n, dtype=torch.bool, device=teacher.device)
             own_image = own_node | own_node.roll(n // 2, dims=1)
             drawable = ~torch.cat([own_image, own_image.new_zeros(n, len(memory))], dim=1)
             positives = found & drawable
@@ -144,17 +165,24 @@ class AffinityStage(Stage):
             positives, negatives = pairs.apply_label_prior(positives, negatives, batch.labels, key_labels)
         if drawable is not None:
             positives, negatives = positives & drawable, negatives & drawable
+        return MinedPairs(keys, positives, negatives, logs)
 
-        own = teacher if token == "cls" and recipe.own_view_positive else other_view
-        always = own_node.new_ones(n, 1)
-        similarity = torch.cat([(queries * own).sum(dim=1, keepdim=True), queries @ keys.T], dim=1)
+    def _affinity_term(self, token: str, queries: Tensor, teacher: Tensor, mined: MinedPairs | None) -> StepResult:
+        """CAL: pull a query to its own teacher embedding and to what was mined for it."""
+        if mined is None:
+            return StepResult(queries.sum() * 0.0, {})
+        n = len(queries)
+        uses_own_view = token == "cls" and self.recipe.own_view_positive
+        own = teacher if uses_own_view else teacher.roll(n // 2, dims=0)
+        always = mined.positives.new_ones(n, 1)
+        similarity = torch.cat([(queries * own).sum(dim=1, keepdim=True), queries @ mined.keys.T], dim=1)
         loss = contrastive_loss(
             similarity,
-            torch.cat([always, positives], dim=1),
-            torch.cat([always, positives | negatives], dim=1),
+            torch.cat([always, mined.positives], dim=1),
+            torch.cat([always, mined.positives | mined.negatives], dim=1),
             self.config.loss.affinity_temperature,
         )
-        return StepResult(loss, {"affinity": loss, **logs})
+        return StepResult(loss, {"affinity": loss, **mined.logs})
 
     def _mine(self, queries: Tensor, memory: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Pseudo positives of each query among the nodes [queries; memory], and what there is to log of them."""

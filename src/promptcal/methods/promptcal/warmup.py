@@ -1,5 +1,7 @@
 """Stage 1, warm-up: semi-supervised contrastive learning on the class token, and the same on [P] (Eq. 2 and 3)."""
 
+from collections.abc import Hashable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -63,6 +65,10 @@ class WarmupStage(Stage):
         self.distillation = distillation
         self.semicl = semicl
 
+    def recording_key(self, epochs_done: float) -> Hashable | None:
+        """The distillation reads its images from the host."""
+        return None if self._distillation_weight(epochs_done) else ()
+
     def step(self, batch: Batch, epochs_done: float) -> StepResult:
         weights = self.config
         total = torch.zeros((), device=batch.views.device)
@@ -74,8 +80,11 @@ class WarmupStage(Stage):
             loss = (1 - weights.alpha) * terms.self_supervised + weights.alpha * terms.supervised
             total = total + (loss if token == "cls" else weights.gamma * loss)
             logs |= terms.logs(token)
-        if self.distillation is not None and (weight := distillation_weight(int(epochs_done))) > 0:
+        if self.distillation is not None and (weight := self._distillation_weight(epochs_done)):
             distance = self.distillation.loss(self.network, batch.generator.initial_seed())
             total = total + weight * distance
             logs["distillation"] = distance
         return StepResult(total, logs)
+
+    def _distillation_weight(self, epochs_done: float) -> float:
+        return 0.0 if self.distillation is None else distillation_weight(int(epochs_done))

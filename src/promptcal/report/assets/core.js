@@ -8,9 +8,8 @@ const N = images.paths.length;
 
 const tileIndex = positionsOf(images.shown, N);
 
-const nColours = Math.max(clusters.length, data.classes.length);
-const clusterColour = (cluster) => colourOf(clusters[cluster].colour, nColours);
-const classColour = (number) => colourOf(number, nColours);
+const clusterColour = (cluster) => colourOf(clusters[cluster].colour);
+const classColour = (number) => colourOf(number);
 
 // Thumbnails. A sheet is decoded only when one of its tiles is near the screen.
 const sheetUrls = new Map();

@@ -65,11 +65,13 @@ export function duration(seconds) {
   return minutes < 90 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-// Colours: a palette of ten, or hues that differ by the golden angle.
+// The colour of a category by its number alone, so that it stays when others are added: a palette of ten, then hues that
+// differ by the golden angle. The 3 keeps the first hues far from the palette.
 export const PALETTE = ["#4a86c5", "#ee7733", "#2ca048", "#c4458c", "#cc9900", "#33aabb", "#d63f26", "#8f72d4", "#858585", "#a8713f"];
-export const colourOf = (number, total) => {
-  if (total <= PALETTE.length) return PALETTE[number % PALETTE.length];
-  return `hsl(${(number * 137.508) % 360} ${58 + 14 * (number % 3)}% ${42 + 8 * (Math.floor(number / 3) % 3)}%)`;
+export const colourOf = (number) => {
+  if (number < PALETTE.length) return PALETTE[number];
+  const n = number + 3;
+  return `hsl(${(n * 137.508) % 360} ${58 + 14 * (n % 3)}% ${42 + 8 * (Math.floor(n / 3) % 3)}%)`;
 };
 
 // the overlay that lists keyboard shortcuts: pairs of keys and what they do

@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 from promptcal.methods.promptcal.graph.diffusion import (
+    HALF_SCALE,
+    Memberships,
     consensus_graph,
     diffuse,
-    diffused_rows,
+    diffused_columns,
     nearest_neighbours,
+    neighbour_columns,
     neighbour_graph,
     sparse_diffusion,
     split_fp16_diffusion,
@@ -139,14 +142,22 @@ def sparse_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings
 def sampled_affinity_graph(nodes: Tensor, n_queries: int, settings: GraphSettings) -> AffinityGraph:
     """Computes the queries' rows only, and evenly spaced rows for the threshold."""
     neighbours = nearest_neighbours(nodes, settings.k)
+    queries = torch.arange(n_queries, device=nodes.device)
     spaced = torch.linspace(0, len(nodes) - 1, SAMPLED_ROWS, device=nodes.device).round().long()
-    selected = torch.cat([torch.arange(n_queries, device=nodes.device), spaced])
-    rows = diffused_rows(neighbours, selected, settings.steps, settings.consensus).clamp_(min=0.0)
-    sample = rows[n_queries:]
+    scale = 1.0
+    if settings.consensus:
+        graph = Memberships.of(neighbours)
+        found = diffused_columns(graph, queries, settings.steps)
+        if nodes.device.type == "cuda":  # half the bytes; the sample's own error is larger than that of rounding
+            sample, scale = diffused_columns(graph, spaced, settings.steps, torch.float16), HALF_SCALE
+        else:
+            sample = diffused_columns(graph, spaced, settings.steps)
+    else:
+        found, sample = (neighbour_columns(neighbours, rows, settings.steps) for rows in (queries, spaced))
     if not settings.include_diagonal:
-        sample = sample.scatter(1, spaced.unsqueeze(1), 0.0)
-    threshold = quantile_above_mean(sample, settings.quantile)
-    return AffinityGraph(rows[:n_queries] > threshold, threshold, exact=False)
+        sample.scatter_(0, spaced.unsqueeze(0), 0.0)
+    threshold = quantile_above_mean(sample, settings.quantile) / scale
+    return AffinityGraph(threshold < found.T, threshold, exact=False)
 
 
 _BACKENDS: dict[Backend, Callable[[Tensor, int, GraphSettings], AffinityGraph]] = {

@@ -8,9 +8,11 @@ D = K x in-degree. Then Q = G G G^T + I can be computed by:
 - `split_fp16_diffusion` (CUDA): C and C C hold integers, so half-precision products of them are exact. In
   Q = D^-1 C (D^-1 C C) D^-1 only D^-1 C C is not an integer matrix; it is split into two half-precision matrices
   (22 bits).
-- `diffused_rows` (any device): only some rows of Q. A product with A is a sum over each node's neighbourhood (an
-  embedding bag), and C X = A^T (A X) - in-degree X, so no N x N matrix is needed.
+- `diffused_columns` (any device): only some rows of Q, stored as columns. A product with A is a sum over each node's
+  neighbourhood, and C X = A^T (A X) - in-degree X, so no N x N matrix is needed.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -19,9 +21,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from promptcal.methods.promptcal.graph import kernels
+from promptcal.methods.promptcal.graph.kernels import Lists, count_products
 
 _MAX_WIDTH_FOR_PAIRS = 48  # larger neighbourhoods: a matrix product is faster than a list of all pairs
 SPLIT = 2048.0  # scale of the low part: the high part holds 11 bits
+HALF_SCALE = 4096.0  # of affinities in half precision: the largest is 2, and small ones keep all their bits
+GROUP = 64  # columns whose maximum is taken first to find the largest entries of a row
 
 
 def nearest_neighbours(embeddings: Tensor, k: int) -> Tensor:
@@ -29,9 +34,25 @@ def nearest_neighbours(embeddings: Tensor, k: int) -> Tensor:
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}")
     unit = F.normalize(embeddings.float(), dim=1)
-    similarity = unit @ unit.T
+    n, k = len(unit), min(k, max(0, len(unit) - 1))
+    by_group = unit.device.type == "cuda" and n >= 4 * k * GROUP
+    similarity = unit @ (F.pad(unit, (0, 0, 0, -n % GROUP)) if by_group else unit).T
+    similarity[:, n:] = -torch.inf
     similarity.fill_diagonal_(-torch.inf)
-    return similarity.topk(min(k, max(0, len(unit) - 1)), dim=1).indices
+    return largest(similarity, k) if by_group else similarity.topk(k, dim=1).indices
+
+
+def largest(values: Tensor, k: int) -> Tensor:
+    """Indices of the ``k`` largest entries of each row, which are in the k groups of columns with the largest maxima.
+
+    Entries that are equal to the k-th largest one are exchangeable. On a GPU this is faster than `topk` for rows of
+    thousands of entries. Their number must be a multiple of `GROUP`; a group holds every (columns / GROUP)-th column.
+    """
+    groups = values.view(len(values), GROUP, -1)
+    best = groups.amax(dim=1).topk(k, dim=1).indices
+    first = torch.arange(GROUP, device=values.device) * groups.shape[2]
+    candidates = (best.unsqueeze(2) + first).flatten(1)
+    return candidates.gather(1, values.gather(1, candidates).topk(k, dim=1).indices)
 
 
 def consensus_graph(embeddings: Tensor, k: int) -> Tensor:
@@ -126,37 +147,60 @@ def sparse_diffusion(neighbours: Tensor, steps: int, consensus: bool) -> scipy.s
     return diffused.tocsr()
 
 
-def diffused_rows(neighbours: Tensor, rows: Tensor, steps: int, consensus: bool) -> Tensor:
-    """The given ``rows`` of Q (rows x nodes); with at least one step, +I is included.
+class Memberships(NamedTuple):
+    """Who is in which neighbourhood.
 
-    For a unit row vector e: e Q_t = ((e G) Q_(t-1)) G^T + e, and e Q_0 = e G. The code stores the rows as columns.
+    Attributes:
+        k: Nearest neighbours of each node.
+        members: The neighbourhood of each node: its nearest neighbours and itself.
+        holders: The nodes whose neighbourhood contains a node.
+        degrees: Number of holders of each node.
     """
-    members = add_self(neighbours)
-    sorted_members, order = members.flatten().sort(stable=True)
-    holders = order // members.shape[1]  # the nodes whose neighbourhood contains node 0, node 1, ...
-    starts = torch.searchsorted(sorted_members, torch.arange(len(neighbours), device=neighbours.device))
-    degrees = in_degrees(members).unsqueeze(1)
-    k = max(1, neighbours.shape[1])
 
-    def sum_members(x: Tensor) -> Tensor:  # A x
-        return F.embedding_bag(members, x, mode="sum")
+    k: int
+    members: Lists
+    holders: Lists
+    degrees: Tensor
 
-    def sum_holders(x: Tensor) -> Tensor:  # A^T x
-        return F.embedding_bag(holders, x, starts, mode="sum")
+    @classmethod
+    def of(cls, neighbours: Tensor) -> "Memberships":
+        members = add_self(neighbours)
+        n, width = members.shape
+        sorted_members, order = members.flatten().sort(stable=True)
+        every_start = torch.arange(n + 1, device=members.device)
+        holders = Lists(order // width, torch.searchsorted(sorted_members, every_start))
+        return cls(neighbours.shape[1], Lists(members.flatten(), every_start * width), holders, in_degrees(members))
 
-    def multiply_counts(x: Tensor) -> Tensor:  # C x
-        return sum_holders(sum_members(x)) - degrees * x
 
-    def multiply(x: Tensor) -> Tensor:  # G x
-        return multiply_counts(x) / (k * degrees) if consensus else (sum_members(x) - x) / k
+def diffused_columns(graph: Memberships, rows: Tensor, steps: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The given ``rows`` of Q of the consensus graph, as columns (nodes x rows).
 
-    def multiply_transposed(x: Tensor) -> Tensor:  # G^T x
-        return multiply_counts(x / (k * degrees)) if consensus else (sum_holders(x) - x) / k
-
-    left = [torch.zeros(len(neighbours), len(rows), device=rows.device).scatter_(0, rows.unsqueeze(0), 1.0)]
+    With at least one step, +I is included. For a unit row vector e: e Q_t = ((e G) Q_(t-1)) G^T + e, and e Q_0 = e G.
+    In half precision, all values are multiplied by `HALF_SCALE`.
+    """
+    k, members, holders, degrees = graph
+    ones, inverse = torch.ones_like(degrees), 1.0 / (max(1, k) * degrees)
+    identity = torch.zeros(len(degrees), len(rows), device=rows.device, dtype=dtype)
+    identity.scatter_(0, rows.unsqueeze(0), 1.0 if dtype == torch.float32 else HALF_SCALE)
+    left = [identity]  # e G, e G G, ...: G^T e = C D^-1 e
     for _ in range(steps + 1):
-        left.append(multiply_transposed(left[-1]))
+        left.append(count_products(left[-1], members, holders, degrees, inverse, ones))
     diffused = left.pop()
-    for identity_rows in reversed(left[:-1]):
-        diffused = multiply(diffused) + identity_rows
-    return diffused.T.contiguous()
+    for earlier in reversed(left[:-1]):  # G x = D^-1 C x
+        diffused = count_products(diffused, members, holders, degrees, ones, inverse).add_(earlier)
+    return diffused.clamp_(min=0.0)  # differences of rounded sums
+
+
+def neighbour_columns(neighbours: Tensor, rows: Tensor, steps: int) -> Tensor:
+    """As `diffused_columns`, of the graph of nearest neighbours without consensus."""
+    n, k = neighbours.shape
+    sorted_neighbours, order = neighbours.flatten().sort(stable=True)
+    starts = torch.searchsorted(sorted_neighbours, torch.arange(n + 1, device=rows.device))
+    left = [torch.zeros(n, len(rows), device=rows.device).scatter_(0, rows.unsqueeze(0), 1.0)]
+    for _ in range(steps + 1):
+        sums = F.embedding_bag(order // k, left[-1], starts, mode="sum", include_last_offset=True)
+        left.append(sums / max(1, k))
+    diffused = left.pop()
+    for earlier in reversed(left[:-1]):
+        diffused = F.embedding_bag(neighbours, diffused, mode="sum") / max(1, k) + earlier
+    return diffused

@@ -4,9 +4,11 @@ Nothing here synchronises with the device: counts and ranks stay tensors.
 """
 
 import os
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from promptcal.runtime.device import can_run_triton, widest_float
 
@@ -18,6 +20,7 @@ except ImportError:  # no Triton for this platform
     triton = None
 
 _BLOCK, _ROUNDS = 2048, 8  # entries per block, and blocks per program
+_COLUMNS = 512  # of a program of `count_products`
 
 
 def use_triton(values: Tensor) -> bool:
@@ -51,6 +54,45 @@ def join_scaled(high: Tensor, low: Tensor, scale: Tensor, split: float) -> Tenso
     return high
 
 
+class Lists(NamedTuple):
+    """A list of rows for each node: list i is ``entries[starts[i] : starts[i + 1]]``."""
+
+    entries: Tensor
+    starts: Tensor
+
+
+def count_products(x: Tensor, members: Lists, holders: Lists, degrees: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """``after * (A^T A - diag(degrees)) (before * x)``, of which the last part is C x for ``before`` = 1.
+
+    Args:
+        x: Values (nodes x columns), in float32 or half precision; sums are computed in float32.
+        members: The neighbourhood of each node, a row of A.
+        holders: The nodes whose neighbourhood contains a node, a column of A.
+        degrees: Number of holders of each node.
+        before: A factor for each row of ``x``.
+        after: A factor for each row of the result.
+
+    Returns:
+        The product, in the precision of ``x``.
+    """
+    if not use_triton(x):
+        scaled = x.float() * before.unsqueeze(1)
+        sums = scaled
+        for lists in (members, holders):
+            sums = F.embedding_bag(lists.entries, sums, lists.starts, mode="sum", include_last_offset=True)
+        return ((sums - degrees.unsqueeze(1) * scaled) * after.unsqueeze(1)).to(x.dtype)
+    n, columns = x.shape
+    grid, ones = (n, triton.cdiv(columns, _COLUMNS)), torch.ones_like(degrees)
+    by_member, product = torch.empty_like(x), torch.empty_like(x)
+    triton_kernels.sum_rows[grid](
+        x, *members, before, ones, x, degrees, by_member, columns, SUBTRACTS=False, BLOCK=_COLUMNS
+    )
+    triton_kernels.sum_rows[grid](
+        by_member, *holders, ones, after, x, degrees * before, product, columns, SUBTRACTS=True, BLOCK=_COLUMNS
+    )
+    return product
+
+
 def quantile_above_mean(values: Tensor, quantile: float) -> Tensor:
     """The ``quantile`` (linear interpolation) of the entries above the mean of the non-zero entries.
 
@@ -59,9 +101,10 @@ def quantile_above_mean(values: Tensor, quantile: float) -> Tensor:
     >>> quantile_above_mean(torch.tensor([0.0, 1.0, 2.0, 5.0, 9.0, 7.0]), 0.5)  # of 5, 9 and 7
     tensor(7.)
     """
+    digits = 3 if values.dtype == torch.float16 else 4  # of 8 bits; the last ones of half precision are 0
     values = values.flatten().float()
     if use_triton(values):
-        return _radix_select(values, quantile)
+        return _radix_select(values, quantile, digits)
     # torch.quantile is limited to 16 million entries
     double = widest_float(values.device)
     nonzero = torch.count_nonzero(values).clamp(min=1)
@@ -81,8 +124,8 @@ def quantile_above_mean(values: Tensor, quantile: float) -> Tensor:
     return torch.where(above > 0, between, mean)
 
 
-def _radix_select(values: Tensor, quantile: float) -> Tensor:
-    """`quantile_above_mean` in four passes, each of which counts 8 bits of the entries."""
+def _radix_select(values: Tensor, quantile: float, digits: int) -> Tensor:
+    """`quantile_above_mean` in a pass for each of the first ``digits`` of 8 bits of the entries; the others are 0."""
     n, grid = values.numel(), _grid(values.numel(), _ROUNDS)
     sums = torch.empty(grid, dtype=torch.float64, device=values.device)
     nonzeros = torch.empty(grid, dtype=torch.int64, device=values.device)
@@ -95,9 +138,10 @@ def _radix_select(values: Tensor, quantile: float) -> Tensor:
     following = torch.full((), 2**31 - 1, dtype=torch.int32, device=values.device)
     ranks = torch.zeros(3, dtype=torch.int64, device=values.device)  # remaining rank, low entry's rank, entries above
     result = torch.empty((), dtype=torch.float32, device=values.device)
-    for shift in (24, 16, 8, 0):
+    for shift in (24, 16, 8, 0)[:digits]:
         triton_kernels.count_digits[grid](bits, mean, prefix, counts, n, SHIFT=shift, BLOCK=_BLOCK, ROUNDS=_ROUNDS)
         triton_kernels.select_digit[(1,)](counts, prefix, ranks, QUANTILE=quantile, FIRST=shift == 24)
+    prefix.bitwise_left_shift_(32 - 8 * digits)
     triton_kernels.find_next[grid](bits, prefix, following, larger, n, BLOCK=_BLOCK, ROUNDS=_ROUNDS)
     triton_kernels.interpolate[(1,)](prefix, following, larger, ranks, mean, result, QUANTILE=quantile)
     return result

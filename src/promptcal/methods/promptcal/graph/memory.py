@@ -9,7 +9,8 @@ from torch import Tensor
 class EmbeddingMemory:
     """The last ``size`` embeddings, with their labels (-1 = unlabelled) and image indices; only the filled rows.
 
-    The pointer and the number of filled rows are host integers, so that `push` does not wait for the device.
+    The number of filled rows is a host integer and the pointer is on the device, so that `push` does not wait, and can
+    be recorded in a CUDA graph once all rows are filled.
     """
 
     def __init__(self, size: int, dim: int, device: torch.device | str = "cpu") -> None:
@@ -17,7 +18,7 @@ class EmbeddingMemory:
         unknown = torch.full((size,), -1, dtype=torch.long, device=device)
         embeddings = torch.zeros(size, dim, device=device)
         self._rings = {"embeddings": embeddings, "labels": unknown, "indices": unknown.clone()}
-        self._pointer = 0
+        self._pointer = torch.zeros((), dtype=torch.long, device=device)
         self._filled = 0
 
     def __len__(self) -> int:
@@ -38,18 +39,17 @@ class EmbeddingMemory:
     def push(self, embeddings: Tensor, labels: Tensor, indices: Tensor) -> None:
         """Add rows in place of the oldest ones. Of more than ``size`` rows, only the last ``size`` are kept."""
         n = min(self.size, len(embeddings))
-        until_end = min(n, self.size - self._pointer)
+        slots = (self._pointer + torch.arange(n, device=self._pointer.device)) % self.size
         for ring, rows in zip(self._rings.values(), (embeddings, labels, indices), strict=True):
-            last = rows.detach()[-n:]
-            ring[self._pointer : self._pointer + until_end] = last[:until_end]
-            ring[: n - until_end] = last[until_end:]
-        self._pointer = (self._pointer + n) % self.size
+            ring.index_copy_(0, slots, rows.detach()[len(rows) - n :].to(ring.dtype))
+        self._pointer.add_(n).remainder_(self.size)
         self._filled = min(self.size, self._filled + n)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self._rings, "pointer": self._pointer, "filled": self._filled}
+        return {**self._rings, "pointer": int(self._pointer), "filled": self._filled}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, ring in self._rings.items():
             ring.copy_(state[name])
-        self._pointer, self._filled = state["pointer"], state["filled"]
+        self._pointer.fill_(state["pointer"])
+        self._filled = state["filled"]

@@ -24,6 +24,27 @@ def join(high, low, scale, n, columns, SPLIT: tl.constexpr, BLOCK: tl.constexpr)
 
 
 @triton.jit
+def sum_rows(
+    rows, entries, starts, before, after, own, degrees, sums, columns, SUBTRACTS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """``sums[i] = after[i] * (the sum of before[j] * rows[j] over the list i - degrees[i] * own[i])``, one i and some
+    columns in a program.
+
+    Programs of the same columns run after each other, so that these columns stay in the cache.
+    """
+    i = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < columns
+    total = tl.zeros([BLOCK], tl.float32)
+    for place in range(tl.load(starts + i), tl.load(starts + i + 1)):
+        j = tl.load(entries + place)
+        total += tl.load(rows + j * columns + column, mask=inside, other=0.0).to(tl.float32) * tl.load(before + j)
+    if SUBTRACTS:
+        total -= tl.load(degrees + i) * tl.load(own + i * columns + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(sums + i * columns + column, total * tl.load(after + i), mask=inside)
+
+
+@triton.jit
 def moments(values, sums, nonzeros, n, BLOCK: tl.constexpr, ROUNDS: tl.constexpr):
     program = tl.program_id(0).to(tl.int64)
     total = tl.zeros([BLOCK], tl.float32)
