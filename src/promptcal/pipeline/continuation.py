@@ -1,12 +1,15 @@
 """Where the categories of a previous run continue in a run with new labels.
 
-A category is confirmed if the user gave it a name: a class of the previous run, or a discovered category that the new
-labels name or merge. Its images start in its class. They may move to another class, which has labels of its own, but
-not to a category without a name, so that no confirmed category is split. Categories without a name start where they
-were. If nothing is trained, the embeddings are those of the previous run, and only new labels are evidence: then an
-unlabelled image moves only to a class that has a new label, is supported by its labels (`supported_classes`), and has
-one of the labelled images that are nearest to it. If the class had unlabelled images before, it must also have more of
-the nearest images than the previous category of the image: many labels of one class and few of another say little.
+1. `category_targets`: each previous category continues as a class, or as a category without a name. A category is
+   confirmed if the user gave it a name: a class of the previous run, or a discovered category that the new labels name
+   or merge.
+2. `Continuation.of`: each image starts where its previous category continues. If nothing is trained, the embeddings are
+   those of the previous run, and only new labels are evidence. Then an unlabelled image starts in another class if a
+   classifier on the labels clearly places it there (`moved_by_labels`).
+3. `Continuation.starts`: the read-out is trained from there.
+4. `Continuation.holding`: images go back that may not move where the read-out puts them. Images of confirmed categories
+   move only to a class that has labels, so that no confirmed category is split. If nothing is trained, images that
+   started in a category move only to categories that did not exist before.
 """
 
 from collections.abc import Sequence
@@ -17,17 +20,13 @@ import torch
 from torch import Tensor
 
 from promptcal.discovery.calibration import left_out_cosines
+from promptcal.discovery.label_classifier import moved_by_labels
 from promptcal.discovery.partition import BLOCK, Partition
 from promptcal.errors import ConfigError
 from promptcal.metrics import contingency_table
 from promptcal.pipeline.matching import class_origins, match_pairs
 from promptcal.run.changes import CategoryLoss
 
-_BLOCK = 4096  # images at a time
-_NEAREST = 3  # labelled images, of which one must be of the class that an image moves to
-_NEIGHBOURS = 10  # images, more of which must be of that class than of the category that the image is in
-_MOST_COMPARED = 50_000  # images that these neighbours are searched among
-_MOST_COSINES = 2**25  # at a time
 UNNAMED = "categories without a name"
 REPORTED_SHARE = 0.05  # a confirmed category that loses more of its images than this is reported
 
@@ -84,26 +83,23 @@ def category_targets(
 
 @dataclass(frozen=True)
 class Continuation:
-    """Where each image starts: the cluster by image (-1: nowhere), of ``n_started`` clusters, the classes first.
+    """Where each image was and starts: a cluster (-1: none), of ``n_started`` clusters, the classes first.
 
-    ``confirmed`` are the unlabelled images of confirmed categories. With ``keep`` they stay in them; otherwise they may
-    move to another class. If there are more categories than before, any may be split: then no image is ``confirmed``.
-    ``counted`` are the images of confirmed categories in any case; `losses` counts those that leave. ``unchanged`` are
-    clusters that no image of another one moves to; ``closed`` are those that have labelled images only, and
-    ``without_images`` those in which no unlabelled image starts. ``nearest`` are the classes of the labelled images
-    that are nearest to each image, None if the network was trained.
+    ``origin`` is where its category continues, ``start`` the same after the moves by new labels. ``confirmed`` are the
+    unlabelled images of confirmed categories. With ``keep`` they stay in them; otherwise they may move to another
+    class. If there are more categories than before, any may be split: then no image is ``confirmed``. ``counted`` are
+    the images of confirmed categories in any case; `losses` counts those that leave. ``closed`` are the classes that
+    have labelled images only, which do not support them. ``trained`` says whether the embeddings are new ones.
     """
 
+    origin: np.ndarray
     start: np.ndarray
     confirmed: np.ndarray
     counted: np.ndarray
-    n_classes: int
+    closed: np.ndarray
     n_started: int
     keep: bool
-    unchanged: np.ndarray
-    closed: np.ndarray
-    without_images: np.ndarray
-    nearest: np.ndarray | None
+    trained: bool
 
     @classmethod
     def of(
@@ -113,34 +109,28 @@ class Continuation:
         released: np.ndarray,
         targets: CategoryTargets,
         n_classes: int,
+        features: Tensor,
         *,
         keep: bool,
-        supported: np.ndarray,
-        changed: np.ndarray | None = None,
-        nearest: np.ndarray | None = None,
+        trained: bool,
+        has_new_label: np.ndarray,
     ) -> "Continuation":
         """``before`` is the previous category of each image (-1: none), ``released`` marks images that the user marked
-        as wrong, which may move anywhere. ``supported`` and ``changed`` classes (masks) are supported by their labels
-        and have new ones. ``changed`` and ``nearest`` are None if the network was trained."""
-        start = np.where((before >= 0) & ~released, targets.clusters[before], -1)
-        start = np.where(labels >= 0, labels, start)
-        confirmed = (before >= 0) & targets.confirmed[before] & (labels < 0) & ~released
-        counted = confirmed
-        n_added = n_classes - targets.n_clusters
-        if n_added > 0 and not keep:  # the user asks for more categories than there were, so any may be split
-            confirmed = np.zeros_like(confirmed)
-        elif n_added > int(((labels < 0) & ~confirmed).sum()):
-            raise ConfigError(
-                f"--keep-confirmed leaves too few images for {n_added} more categories; leave it out, or lower "
-                "--n-classes"
-            )
-        unchanged, closed = np.zeros((2, n_classes), dtype=bool)
-        if changed is not None:
-            unchanged[: targets.n_clusters] = True
-            unchanged[: len(changed)] = ~(changed & supported)
-        is_empty = np.bincount(start[(start >= 0) & (labels < 0)], minlength=n_classes) == 0
-        closed[: len(supported)] = is_empty[: len(supported)] & ~supported
-        return cls(start, confirmed, counted, n_classes, targets.n_clusters, keep, unchanged, closed, is_empty, nearest)
+        as wrong, which may move anywhere. Without new labels (``has_new_label``, by image) no other image moves."""
+        n_known = int(labels.max(initial=-1)) + 1
+        origin = np.where((before >= 0) & ~released, targets.clusters[before], -1)
+        origin = np.where(labels >= 0, labels, origin)
+        counted = (before >= 0) & targets.confirmed[before] & (labels < 0) & ~released
+        confirmed = _confirmed(counted, labels, n_classes - targets.n_clusters, keep=keep)
+        closed = np.zeros(n_classes, dtype=bool)
+        is_empty = np.bincount(origin[(origin >= 0) & (labels < 0)], minlength=n_classes) == 0
+        closed[:n_known] = is_empty[:n_known] & ~supported_classes(features, labels, n_known)
+        start = origin
+        if has_new_label.any() and not trained:
+            unlabelled_in = np.where((before >= 0) & has_new_label, targets.clusters[before], -1)
+            moved = moved_by_labels(features, labels, origin, unlabelled_in, n_classes, ~closed[:n_known])
+            start = np.where(confirmed, origin, moved) if keep else moved
+        return cls(origin, start, confirmed, counted, closed, targets.n_clusters, keep, trained)
 
     def fixed(self, labels: np.ndarray) -> np.ndarray:
         """The cluster of each image that must not move (-1 elsewhere)."""
@@ -153,21 +143,18 @@ class Continuation:
         by_label = cluster_means(features, np.where(self.start < n_known, labels, self.start), self.n_started)
         return [members, by_label]
 
-    def holding(self, partition: Partition, n_known: int, features: Tensor) -> Partition:
-        """With images in their category again that may not leave it for the one they are now in."""
+    def holding(self, partition: Partition, n_known: int) -> Partition:
+        """With images where they started that may not leave it for the cluster they are now in."""
         clusters = partition.clusters
-        left = self.confirmed & (self.keep | (clusters >= n_known))
-        left |= (self.start >= 0) & self.unchanged[clusters]
-        if self.nearest is not None:
-            left |= (self.start >= 0) & (clusters < n_known) & ~(self.nearest == clusters[:, None]).any(axis=1)
-            moved = (self.start >= 0) & (clusters != self.start) & ~self.without_images[clusters] & ~left
-            left[moved] = ~have_more_neighbours(features, self.start, np.flatnonzero(moved), clusters[moved])
-        return replace(partition, clusters=np.where(left, self.start, clusters))
+        is_held = self.confirmed & (self.keep | (clusters >= n_known))
+        if not self.trained:
+            is_held |= (self.start >= 0) & (clusters < self.n_started)
+        return replace(partition, clusters=np.where(is_held, self.start, clusters))
 
     def losses(self, clusters: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> list[CategoryLoss]:
         """The confirmed categories that lose more than a few percent of their images to other classes, or to categories
         without a name, which are counted together."""
-        members, n_known = np.where(self.counted | (labels >= 0), self.start, -1), len(classes)
+        members, n_known = np.where(self.counted | (labels >= 0), self.origin, -1), len(classes)
         moved = contingency_table(members, np.minimum(clusters, n_known), n_known, n_known + 1)
         names = [*classes, UNNAMED]
         found = []
@@ -179,6 +166,18 @@ class Continuation:
                     CategoryLoss(name=classes[number], images=int(row.sum()), lost=lost, into=into, kept=self.keep)
                 )
         return found
+
+
+def _confirmed(counted: np.ndarray, labels: np.ndarray, n_added: int, *, keep: bool) -> np.ndarray:
+    """The images of confirmed categories (``counted``) that may not be split off. If the user asks for ``n_added`` more
+    categories than there were, these are none, or with ``keep`` all."""
+    if n_added > 0 and not keep:
+        return np.zeros_like(counted)
+    if n_added > int(((labels < 0) & ~counted).sum()):
+        raise ConfigError(
+            f"--keep-confirmed leaves too few images for {n_added} more categories; leave it out, or lower --n-classes"
+        )
+    return counted
 
 
 def cluster_means(features: Tensor, clusters: np.ndarray, n_clusters: int) -> Tensor:
@@ -218,33 +217,6 @@ def supported_classes(features: Tensor, labels: np.ndarray, n_classes: int) -> n
     means = Partition.from_members(chosen, torch.from_numpy(members).to(features.device), n_classes)
     right = np.bincount(members[classified_right(chosen, means, members)], minlength=n_classes)
     return 2 * right >= np.bincount(members, minlength=n_classes)
-
-
-def nearest_labels(features: Tensor, labels: np.ndarray) -> np.ndarray:
-    """The labels of the labelled images with the largest cosines with each image (images x at most 3)."""
-    labelled = torch.from_numpy(np.flatnonzero(labels >= 0)).to(features.device)
-    k = min(_NEAREST, len(labelled))
-    found = [(block @ features[labelled].T).topk(k, dim=1).indices for block in features.split(_BLOCK)]
-    return labels[labelled[torch.cat(found)].cpu().numpy()]
-
-
-def have_more_neighbours(features: Tensor, start: np.ndarray, images: np.ndarray, to: np.ndarray) -> np.ndarray:
-    """Of each of some ``images``, whether more of its nearest images start in the cluster ``to`` than in its own.
-
-    Of very many images, only evenly spaced ones are compared with.
-    """
-    others = np.arange(0, len(features), -(-len(features) // _MOST_COMPARED))
-    among, clusters = features[torch.from_numpy(others).to(features.device)], start[others]
-    found = np.zeros(len(images), dtype=bool)
-    block = max(1, _MOST_COSINES // len(others))
-    for first in range(0, len(images), block):
-        rows = images[first : first + block]
-        cosines = features[torch.from_numpy(rows).to(features.device)] @ among.T
-        cosines[torch.from_numpy(rows[:, None] == others).to(features.device)] = -torch.inf
-        near = clusters[cosines.topk(min(_NEIGHBOURS, len(others) - 1), dim=1).indices.cpu().numpy()]
-        counts = [(near == of[:, None]).sum(axis=1) for of in (to[first : first + block], start[rows])]
-        found[first : first + block] = counts[0] > counts[1]
-    return found
 
 
 def is_clearly_better(one: np.ndarray, other: np.ndarray) -> bool:

@@ -66,7 +66,7 @@ def _continued(
     def partition(by: Assignment, init: Tensor | None) -> Partition:
         weight = prepared.problem.unlabelled_weight
         clustering = final_clustering(prepared.config, session, init=init, limits=limits, unlabelled_weight=weight)
-        return found.holding(by.partition(features, fixed, clustering), n_known, features)
+        return found.holding(by.partition(features, fixed, clustering), n_known)
 
     if not assignment.uses_kmeans:
         return partition(assignment, None)

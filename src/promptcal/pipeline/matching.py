@@ -7,13 +7,15 @@ from scipy.optimize import linear_sum_assignment
 
 
 def class_origins(previous_names: Sequence[str], classes: Sequence[str], shared: np.ndarray) -> dict[int, int]:
-    """The previous category of each class, if any: the one with its name, or with most of its labelled images.
+    """The previous category of each class, if any: the one with its name, or with most of its labelled images, if no
+    other class has more labels in that category (a few of them may be wrong).
 
     ``shared`` counts labelled images by class and previous category.
     """
     number = {name: i for i, name in enumerate(previous_names)}
     origin = {i: number[name] for i, name in enumerate(classes) if name in number}
-    naming = np.where(shared == shared.max(axis=1, keepdims=True, initial=0), shared, 0)
+    most = (shared == shared.max(axis=1, keepdims=True, initial=0)) & (shared == shared.max(axis=0, initial=0))
+    naming = np.where(most, shared, 0)
     return origin | match_free_pairs(naming, origin)
 
 

@@ -22,13 +22,7 @@ from promptcal.errors import ConfigError, LabelError, RunError
 from promptcal.methods import METHODS
 from promptcal.metrics import contingency_table
 from promptcal.models import DiscoveryNetwork
-from promptcal.pipeline.continuation import (
-    Continuation,
-    category_targets,
-    cluster_means,
-    nearest_labels,
-    supported_classes,
-)
+from promptcal.pipeline.continuation import Continuation, category_targets, cluster_means
 from promptcal.pipeline.matching import class_origins, kept_numbers, match_free_pairs
 from promptcal.pipeline.problem import Problem
 from promptcal.run.assignments import Assignments
@@ -184,19 +178,9 @@ class PreviousRun:
         )
         marked = np.array([name in released for name in problem.images.names])
         pairs = zip(problem.images.names, problem.label_names(), strict=True)
-        is_new = np.array([label is not None and self.label_of.get(name) != label for name, label in pairs])
-        changed = None if trained else np.isin(np.arange(shape[0]), labels[is_new])
-        supported = supported_classes(features, labels, shape[0])
+        is_new = np.array([label is not None and self.label_of.get(name) != label for name, label in pairs], dtype=bool)
         return Continuation.of(
-            before,
-            labels,
-            marked,
-            targets,
-            n_classes,
-            keep=keep,
-            supported=supported,
-            changed=changed,
-            nearest=None if trained else nearest_labels(features, labels),
+            before, labels, marked, targets, n_classes, features, keep=keep, trained=trained, has_new_label=is_new
         )
 
     def renumber(self, partition: Partition, problem: Problem) -> tuple[Partition, list[str]]:
