@@ -73,7 +73,7 @@ def data_of(network: ProjectionNetwork, batch_size: int, device: torch.device, i
     return TrainingData(view, labels.to(device), BalancedSampler(labels >= 0, batch_size))
 
 
-def stepper(stage: Any, data: TrainingData, config: PromptCALConfig, captured: bool) -> Callable[[], None]:
+def stepper(stage: Any, data: TrainingData, config: PromptCALConfig, captured: bool = True) -> Callable[[], None]:
     """One step of the training loop per call, as in a fit past its first epochs."""
     folder = Path(tempfile.mkdtemp())
     loop = Loop(
