@@ -42,6 +42,7 @@ COMMON = (
 )
 QUICK = (
     *COMMON,
+    "selection.validate_every=1",
     "warmup.epochs=2",
     "affinity.epochs=2",
     "affinity.k=5",

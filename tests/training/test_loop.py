@@ -314,7 +314,7 @@ def test_embeddings_of_nan_stop_a_fit(tmp_path, monkeypatch, small_set, quick_se
         return original(self)
 
     monkeypatch.setattr(Loop, "_validate", with_huge_weights)
-    settings = (*quick_settings, "model.image_size=8", "precision=fp32", "selection.validate_every=1")
+    settings = (*quick_settings, "model.image_size=8", "precision=fp32")
     with pytest.raises(TrainingError, match="embeddings of the validation images are no longer finite; lower optim.lr"):
         fit_small(small_set, tmp_path / "run", settings)
 
