@@ -86,7 +86,7 @@ class AffinityStage(Stage):
         mined: dict[str, MinedPairs] = {}
         for token, memory in self.memories.items():
             if len(memory):
-                with self._mining_streams[token].run():  # the student's forward pass, which does not need the pairs
+                with self._mining_streams[token].run():  # beside the student, which does not need pairs yet
                     mined[token] = self._mine_pairs(teacher[token].h, memory, batch)
         try:
             student = self.network(batch.views)
