@@ -254,6 +254,18 @@ class _Start(NamedTuple):
     n_iter: int
 
 
+class _Problem(NamedTuple):
+    """What a search is given; ``fixed`` has the clusters of labelled points, -1 elsewhere."""
+
+    points: Tensor
+    offset: Tensor
+    fixed: Tensor
+    init: Tensor | None
+    limits: Limits | None
+    generator: torch.Generator
+    on_progress: Callable[[int], None]
+
+
 class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
     r"""k-means with labels, as a scikit-learn estimator.
 
@@ -345,7 +357,7 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
         init = None if init is None else _as_points(init).to(points)
         search = self._search_all if self._n_searched(len(points)) == len(points) else self._search_part
         with device_context(points.device, torch.float32), threads_for(points.numel() * self.n_clusters):
-            starts = search(points, offset, fixed, init, limits, generator, on_progress)
+            starts = search(_Problem(points, offset, fixed, init, limits, generator, on_progress))
         best = starts[0]
         self.inertia_, self.n_iter_ = best.inertia, best.n_iter
         self.cluster_centers_ = (best.centroids + offset).cpu().numpy()
@@ -359,32 +371,16 @@ class SemiSupervisedKMeans(ClusterMixin, BaseEstimator):
             return n
         return min(n, max(self.max_points_per_cluster * self.n_clusters, _MIN_PART))
 
-    def _search_all(
-        self,
-        points: Tensor,
-        offset: Tensor,
-        fixed: Tensor,
-        init: Tensor | None,
-        limits: Limits | None,
-        generator: torch.Generator,
-        on_progress: Callable[[int], None],
-    ) -> list[_Start]:
+    def _search_all(self, problem: _Problem) -> list[_Start]:
         """All starts on all points."""
+        points, offset, fixed, init, limits, generator, on_progress = problem
         points = points - offset
         first = self._class_means(points, fixed) if init is None else init - offset
         return self._best_starts(points, fixed, first, limits, generator, on_progress)
 
-    def _search_part(
-        self,
-        points: Tensor,
-        offset: Tensor,
-        fixed: Tensor,
-        init: Tensor | None,
-        limits: Limits | None,
-        generator: torch.Generator,
-        on_progress: Callable[[int], None],
-    ) -> list[_Start]:
+    def _search_part(self, problem: _Problem) -> list[_Start]:
         """All starts on a part of the points, in its principal components; the best one is finished on all points."""
+        points, offset, fixed, init, limits, generator, on_progress = problem
         first = (self._class_means(points, fixed) if init is None else init) - offset
         part = sample_rows(fixed.cpu().numpy(), self._n_searched(len(points)), generator).to(points.device)
         sampled = points[part].sub_(offset)

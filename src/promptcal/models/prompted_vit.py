@@ -130,7 +130,7 @@ class PromptedViT(nn.Module):
     def compile(self, **options: Any) -> None:
         """Compile the blocks one by one, for fixed batch sizes. Equal blocks share what is compiled.
 
-        Compiling the whole network takes three times as long, and saves 4 to 8 % of a training step.
+        Compiling the whole network takes twice as long, and saves at most 8 % of a training step.
 
         Args:
             options: Options of `torch.compile`.
